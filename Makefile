@@ -1,0 +1,61 @@
+# captionlab's few commands. Each sets up what it needs, once, in .venv; `make` alone lists them.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lab docs run bench clean
+
+help:  ## list the commands
+	@sed -n 's/^\([a-z]*\):.*## /  make \1 \t/p' Makefile | expand -t 14
+
+$(VENV)/.core: pyproject.toml requirements.lock
+	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON) here; install Python 3.11 or later, or say make PYTHON=/path/to/python"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is older than 3.11; say make PYTHON=python3.12, for instance"; exit 1; }
+	@test -x $(BIN)/python || { echo "make: creating $(VENV)"; $(PYTHON) -m venv $(VENV); } || { echo "make: could not create $(VENV); on Debian and Ubuntu: apt install python3-venv"; rm -rf $(VENV); exit 1; }
+	@echo "make: installing captionlab and torch into $(VENV) (once; a minute or two, about 5 GB)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@echo "make: installing the tools for tests and the site (once)"
+	@$(PIP) --editable '.[dev,docs]'
+	@test ! -d .git || $(BIN)/nbdev_install_hooks
+	@touch $@
+
+$(VENV)/.lab: $(VENV)/.dev
+	@echo "make: installing JupyterLab (once)"
+	@$(PIP) --editable '.[dev,docs,lab]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	@echo "make: installing the peers that the benchmarks compare with (once)"
+	@$(PIP) --editable '.[dev,docs,bench]'
+	@touch $@
+
+demo: $(VENV)/.core  ## a picture of attention on a scene, with no data and no training
+	@$(BIN)/captionlab demo
+
+test: $(VENV)/.dev  ## everything CI checks: notebooks, pytest, the site; prints its time budget
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/check.py
+
+lab: $(VENV)/.lab  ## open the course in JupyterLab
+	@$(BIN)/jupyter lab nbs/00_start_here.ipynb
+
+docs: $(VENV)/.dev  ## build the site into docs/_build/html
+	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	@echo "docs: open docs/_build/html/index.html"
+
+run: $(VENV)/.dev  ## NB=nbs/01_attention.ipynb: export, execute in place, clean
+	@test -n "$(NB)" || { echo "make run: which notebook? make run NB=nbs/01_attention.ipynb"; exit 1; }
+	@test -f "$(NB)" || { echo "make run: no notebook $(NB)"; exit 1; }
+	@$(BIN)/nbdev_export
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter execute --inplace "$(NB)"
+	@$(BIN)/nbdev_clean --fname "$(NB)"
+
+bench: $(VENV)/.bench  ## measure against peers; rewrites results/bench.json
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m benchmarks
+
+clean:  ## remove what make built, the environment included
+	rm -rf $(VENV) docs/_build build *.egg-info
