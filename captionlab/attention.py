@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# %% ../nbs/01_attention.ipynb #fa78c6d2
+# %% ../nbs/01_attention.ipynb #53039c66
 #| implements: eq-vaswani-1
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def attend(query: Tensor, key: Tensor, value: Tensor,
+           mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, written out.
 
     Args:

@@ -22,7 +22,7 @@ PAPER = {"light": "#FFFFFF", "dark": "#16181D"}
 INK = {"light": "#1F2328", "dark": "#E6E8EB"}
 ACCENT = {"light": "#08519C", "dark": "#7FC8F8"}
 
-# %% ../nbs/06_visualise.ipynb #59a9683a
+# %% ../nbs/06_visualise.ipynb #d3bae1a1
 def weight_colours(theme: str = "light") -> LinearSegmentedColormap:
     """The colour map of attention weights: zero is the paper, the largest value the accent.
 
@@ -30,16 +30,16 @@ def weight_colours(theme: str = "light") -> LinearSegmentedColormap:
         theme: "light" or "dark".
 
     Returns:
-        A matplotlib colour map over the scalar range 0 to 1.
+        A matplotlib colour map from 0 to 1.
     """
     return LinearSegmentedColormap.from_list(f"captionlab-{theme}", [PAPER[theme], ACCENT[theme]])
 
-# %% ../nbs/06_visualise.ipynb #ec7278ed
+# %% ../nbs/06_visualise.ipynb #28698bcc
 def use_style(dark: bool = False) -> None:
     """Draw every following figure in the style of the course: size, font, colours.
 
     Args:
-        dark: whether figures stand on a dark page; a scalar switch.
+        dark: whether figures stand on a dark page.
     """
     theme = "dark" if dark else "light"
     ink, paper, colours = INK[theme], PAPER[theme], weight_colours(theme)
@@ -52,7 +52,7 @@ def use_style(dark: bool = False) -> None:
         "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
         "axes.prop_cycle": mpl.cycler(color=PALETTE), "image.cmap": colours.name})
 
-# %% ../nbs/06_visualise.ipynb #2802df4c
+# %% ../nbs/06_visualise.ipynb #3f04eef3
 def heatmap(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[str] = (),
             ax: Axes | None = None, title: str = "", top: float = 1.0) -> Axes:
     """Draw attention weights as a table: rows look, columns are looked at.
@@ -63,7 +63,7 @@ def heatmap(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[s
         keys: N labels of the columns; none for bare axes.
         ax: where to draw; a new figure by default.
         title: a line above.
-        top: the scalar weight that gets the darkest colour. Zero always gets the lightest.
+        top: the weight that gets the darkest colour. Zero always gets the lightest.
 
     Returns:
         The axes drawn on.
@@ -106,12 +106,12 @@ def _numbers(ax: Axes, table: np.ndarray, top: float, most: int = 100) -> None:
         colour = paper if value > 0.55 * top else ink
         ax.text(column, row, f"{value:.2f}".replace("0.", "."), ha="center", va="center", color=colour, size=8)
 
-# %% ../nbs/06_visualise.ipynb #86a3ff25
+# %% ../nbs/06_visualise.ipynb #c1a8cc2d
 def panels(count: int, columns: int = 4, size: float = 1.8) -> tuple[Figure, list[Axes]]:
     """A grid of small axes, as many as asked for, in reading order.
 
     Args:
-        count: how many, at least 1; a scalar.
+        count: how many, at least 1.
         columns: the most side by side.
         size: width and height of one, in inches.
 

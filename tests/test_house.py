@@ -1,0 +1,119 @@
+"""The rules of the house, held by tests: small functions, documented shapes, tidy notebooks."""
+import ast
+import inspect
+import json
+import re
+import statistics
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = sorted(p for p in (ROOT / "captionlab").rglob("*.py") if not p.name.startswith("_"))
+LESSONS = sorted((ROOT / "nbs").glob("[0-9]*.ipynb"))
+SHAPE = re.compile(r"\(\s*(\.\.\.|[A-Z]\b|\d|[a-z]+,)[^()]*\)")
+
+
+def functions(path: Path):
+    """Every function of a module, as syntax trees."""
+    tree = ast.parse(path.read_text())
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def body_lines(node: ast.FunctionDef) -> int:
+    """Lines of a function's body, without its docstring."""
+    body = node.body[1:] if ast.get_docstring(node) else node.body
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+def public_names() -> list:
+    """Every exported function and class, as a pytest parameter."""
+    modules = [import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)) for path in MODULES]
+    things = [(f"{m.__name__}.{name}", getattr(m, name)) for m in modules for name in getattr(m, "__all__", [])]
+    return [pytest.param(t, id=name) for name, t in things if inspect.isroutine(t) or inspect.isclass(t)]
+
+
+def signature_of(thing) -> inspect.Signature:
+    return inspect.signature(thing)
+
+
+def documentation(thing) -> str:
+    """The docstring; for a class those of its public methods, too."""
+    methods = [m for n, m in vars(thing).items() if not n.startswith("_") and inspect.isroutine(m)] if inspect.isclass(thing) else []
+    return "\n".join(inspect.getdoc(t) or "" for t in (thing, *methods))
+
+
+def handles_arrays(thing) -> bool:
+    annotations = "".join(str(p.annotation) for p in signature_of(thing).parameters.values())
+    returns = str(signature_of(thing).return_annotation)
+    is_module = inspect.isclass(thing) and issubclass(thing, nn.Module)
+    return is_module or "Tensor" in annotations + returns or "ndarray" in annotations + returns
+
+
+def test_median_function_is_short():
+    lengths = [body_lines(node) for path in MODULES for node in functions(path)]
+    assert statistics.median(lengths) <= 8
+
+
+@pytest.mark.parametrize("thing", public_names())
+def test_public_name_is_documented(thing):
+    text = documentation(thing)
+    missing = [p for p in signature_of(thing).parameters if p not in ("self", "args", "kwargs") and not re.search(rf"\b{p}\b", text)]
+    assert text and not missing, f"not documented: {missing}"
+
+
+@pytest.mark.parametrize("thing", public_names())
+def test_shapes_are_documented(thing):
+    if handles_arrays(thing):
+        assert SHAPE.search(documentation(thing)), "its docstring names no shape such as (B, T, D)"
+
+
+def cells(path: Path, kind: str = "code"):
+    notebook = json.loads(path.read_text())
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == kind]
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda p: p.stem)
+class TestLesson:
+    def test_is_small(self, path):
+        assert path.stat().st_size < 600_000
+
+    def test_cells_are_short(self, path):
+        for cell in cells(path):
+            source = "".join(cell["source"])
+            limit = 25 if "#| export" not in source else 60     # a docstring does not make a cell long to read
+            assert len(source.splitlines()) <= limit, source
+
+    def test_ran_without_errors(self, path):
+        outputs = [output for cell in cells(path) for output in cell["outputs"]]
+        assert outputs and not [o for o in outputs if o["output_type"] == "error"]
+
+    def test_holds_no_path_of_the_machine_that_ran_it(self, path):
+        assert not re.search(r"/(work|tmp|home|root)/", path.read_text())
+
+    def test_has_what_every_lesson_has(self, path):
+        text = "".join("".join(cell["source"]) for cell in cells(path, "markdown"))
+        wanted = ["You will be able to", "**Time**", "**Needs**", "**Predict.**", "## Exercises", "## Summary", "**Next:**"]
+        assert not [phrase for phrase in wanted if phrase not in text]
+
+    def test_every_figure_has_a_caption(self, path):
+        for cell in cells(path):
+            if any("image/png" in output.get("data", {}) for output in cell["outputs"]):
+                assert "#| fig-cap:" in "".join(cell["source"]), "".join(cell["source"])
+
+    def test_has_solutions(self, path):
+        assert (path.parent / "solutions" / path.name).exists()
+
+
+def labelled(directive: str) -> set[str]:
+    """Equation labels that code cells of the course name with a directive."""
+    source = "\n".join("".join(cell["source"]) for path in LESSONS for cell in cells(path))
+    return set(re.findall(rf"#\| {directive}: (eq-[\w-]+)", source))
+
+
+def test_every_equation_is_implemented_and_checked():
+    prose = "\n".join("".join(cell["source"]) for path in LESSONS for cell in cells(path, "markdown"))
+    labels = set(re.findall(r"<!-- (eq-[\w-]+) -->", prose))
+    assert labels and labels == labelled("implements") == labelled("checks")
