@@ -311,7 +311,7 @@ class Claim:
     things: tuple[Thing, ...] = ()
     word: str | int = ""
 
-# %% ../nbs/11_scenes.ipynb #ae9dad87
+# %% ../nbs/11_scenes.ipynb #eb9f2842
 def _ground(claim: Claim, picks: Sequence[int]) -> list[Fact]:
     """The facts that a claim states if its things are the objects picked."""
     own = [(_fact_kind(name), word, i) for thing, i in zip(claim.things, picks) for name, word in thing.said()]
@@ -338,6 +338,11 @@ def _readings(claim: Claim, scene: Scene) -> Iterator[list[Fact]]:
         yield from (_ground(claim, picks) for picks in permutations(numbers, len(claim.things)))
 
 
+def _faults(wrong: list[Fact]) -> tuple[int, int]:
+    """Fewest wrong facts first; among equals, rather a wrong relation than a wrong object."""
+    return len(wrong), sum(fact[0] not in ("relation", "containment") for fact in wrong)
+
+
 def judge(claim: Claim, scene: Scene) -> dict[Fact, bool]:
     """Read a claim in the way that fits the scene best, and say which of its facts hold.
 
@@ -349,7 +354,7 @@ def judge(claim: Claim, scene: Scene) -> dict[Fact, bool]:
         Each fact of the best reading, and whether it holds. The claim is true if all do.
     """
     known = facts(scene)
-    best = min(_readings(claim, scene), key=lambda reading: sum(fact not in known for fact in reading))
+    best = min(_readings(claim, scene), key=lambda reading: _faults([fact for fact in reading if fact not in known]))
     return {fact: fact in known for fact in best}
 
 # %% ../nbs/11_scenes.ipynb #b87fb039
@@ -652,7 +657,7 @@ def _cast(dice: Dice, number: int) -> list[dict[str, str]]:
         cast = [properties | {name: cast[0][name]} for properties in cast]
     return sorted(cast, key=lambda properties: -SIZES[properties["size"]][0])
 
-# %% ../nbs/11_scenes.ipynb #362a3521
+# %% ../nbs/11_scenes.ipynb #67d5f1c8
 GAP = 5  # least distance of two boxes, in units
 LAYOUTS = ("scattered",) * 4 + ("nested",) * 3 + ("row", "column", "mirrored")
 
@@ -662,7 +667,7 @@ def _anywhere(dice: Dice, radius: int) -> tuple[int, int]:
 
 
 def _within(dice: Dice, radius: int, around: Object) -> tuple[int, int]:
-    room = around.radius - radius
+    room = around.radius - radius - 3
     return around.x + dice.between(-room, room), around.y + dice.between(-room, room)
 
 
