@@ -7,17 +7,17 @@ __all__ = ['WORLD', 'COLOURS', 'SHAPES', 'SIZES', 'TEXTURES', 'BACKGROUND', 'PRO
            'facts', 'Thing', 'Claim', 'judge', 'phrase', 'parse', 'check', 'truth', 'coverage', 'Dice', 'generate',
            'describe', 'split_of', 'split', 'render_all', 'to_coco']
 
-# %% ../nbs/11_scenes.ipynb #71409c4b
+# %% ../nbs/11_scenes.ipynb #c054e341
 import hashlib
 import random
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
+from itertools import chain, islice, permutations, product
 from itertools import count as integers
-from itertools import islice, permutations, product
 
 import numpy as np
 
@@ -657,13 +657,13 @@ def _cast(dice: Dice, number: int) -> list[dict[str, str]]:
         cast = [properties | {name: cast[0][name]} for properties in cast]
     return sorted(cast, key=lambda properties: -SIZES[properties["size"]][0])
 
-# %% ../nbs/11_scenes.ipynb #67d5f1c8
+# %% ../nbs/11_scenes.ipynb #2a689741
 GAP = 5  # least distance of two boxes, in units
 LAYOUTS = ("scattered",) * 4 + ("nested",) * 3 + ("row", "column", "mirrored")
 
 
 def _anywhere(dice: Dice, radius: int) -> tuple[int, int]:
-    return tuple(dice.between(radius + 2, WORLD - radius - 2) for _ in range(2))
+    return dice.between(radius + 2, WORLD - radius - 2), dice.between(radius + 2, WORLD - radius - 2)
 
 
 def _within(dice: Dice, radius: int, around: Object) -> tuple[int, int]:
@@ -689,12 +689,12 @@ def _propose(dice: Dice, layout: str, line: int, properties: dict[str, str], oth
     places = sorted({x, WORLD - x}) if layout == "mirrored" else [x]
     return [Object(**properties, x=place, y=y, radius=radius) for place in places]
 
-# %% ../nbs/11_scenes.ipynb #f93c5dc1
+# %% ../nbs/11_scenes.ipynb #d6e3f45d
 def _place(dice: Dice, layout: str, cast: list[dict[str, str]]) -> list[Object] | None:
     """Find room for the whole cast, or give up."""
     placed, line = [], dice.between(48, WORLD - 48)
     for properties in cast:
-        for _ in range(30):
+        for _ in range(20):
             new = _propose(dice, layout, line, properties, placed)
             if all(_welcome(thing, placed) for thing in new) and (len(new) < 2 or _gap(*new) >= GAP):
                 placed += new
@@ -774,7 +774,10 @@ def _say_word(dice: Dice, scene: Scene, fact: Fact) -> Claim:
 
 _SAY = {"object": _say_objects, "relation": _say_pair, "containment": _say_pair, "count": _say_count, "scene": _say_word}
 
-# %% ../nbs/11_scenes.ipynb #e19e75b6
+# %% ../nbs/11_scenes.ipynb #96948f47
+_VERB = re.compile(r"\b(is|are|can|shows|contains|surrounds)\b")
+
+
 def _offers(scene: Scene) -> dict[str, list[Fact]]:
     """The facts that a caption can be made of, by kind; pairs of twins cannot be told apart."""
     offers, looks = defaultdict(list), [_kinds(thing) for thing in scene.objects]
@@ -798,8 +801,7 @@ def _captions(scene: Scene) -> Iterator[tuple[tuple[Claim, int], ...]]:
 
 def _usable(claim: Claim, joined: bool) -> list[int]:
     """Forms in which to say a claim; `a picture with a circle` has no verb and cannot be joined to a sentence."""
-    verb = re.compile(r"\b(is|are|can|shows|contains|surrounds)\b")
-    return [number for number, (english, _) in enumerate(FORMS[_key(claim)]) if not joined or verb.search(english)]
+    return [number for number, (english, _) in enumerate(FORMS[_key(claim)]) if not joined or _VERB.search(english)]
 
 
 def describe(scene: Scene, language: str = "en", captions: int = 5) -> list[str]:
@@ -819,19 +821,21 @@ def describe(scene: Scene, language: str = "en", captions: int = 5) -> list[str]
     if language not in LANGUAGES:
         raise ValueError(f"no captions in {language!r}; choose from {', '.join(LANGUAGES)}")
     joint = (" and ", " und ")[LANGUAGES.index(language)]
-    plans = islice(_different(islice(_captions(scene), 9 * captions)), captions)
-    texts = [joint.join(phrase(claim, form, language) for claim, form in plan) for plan in plans]
+    texts = [joint.join(phrase(claim, form, language) for claim, form in plan) for plan in _plans(scene, captions)]
     return [text[0].upper() + text[1:] + "." for text in texts]
 
 
-def _different(items: Iterable) -> Iterator:
-    seen = set()
-    for item in items:
-        if item not in seen:
-            seen.add(item)
-            yield item
+@lru_cache(maxsize=4096)
+def _plans(scene: Scene, captions: int) -> tuple:
+    """So many different captions, both languages in one; fewer if the scene has less to say."""
+    plans = {}
+    for plan in islice(_captions(scene), 9 * captions):
+        plans[plan] = None
+        if len(plans) == captions:
+            break
+    return tuple(plans)
 
-# %% ../nbs/11_scenes.ipynb #067ffb44
+# %% ../nbs/11_scenes.ipynb #5dea0a5f
 SPLITS = ("train", "val", "test", "novel")
 HELD_OUT = (("red", "star"), ("blue", "circle"), ("green", "square"), ("yellow", "triangle"), ("purple", "diamond"), ("white", "cross"))
 
@@ -851,12 +855,17 @@ def split_of(scene: Scene) -> str:
     return ("train", "train", "val", "test")[hashlib.sha256(repr(inventory).encode()).digest()[0] % 4]
 
 
-def split(name: str, scenes: int) -> list[Scene]:
+def _those(name: str, seeds: range) -> list[Scene]:
+    return [scene for scene in map(generate, seeds) if split_of(scene) == name]
+
+
+def split(name: str, scenes: int, workers: int = 1) -> list[Scene]:
     """The first scenes of a split, in the order of their seeds.
 
     Args:
         name: One of `SPLITS`.
         scenes: How many, a scalar; a longer list starts with the shorter one.
+        workers: Processes to share the work, a scalar; the scenes do not depend on it.
 
     Returns:
         The scenes.
@@ -866,9 +875,22 @@ def split(name: str, scenes: int) -> list[Scene]:
     """
     if name not in SPLITS:
         raise ValueError(f"no split {name!r} of scenes; choose from {', '.join(SPLITS)}")
-    return list(islice((scene for scene in map(generate, integers()) if split_of(scene) == name), scenes))
+    found, first, step = [], 0, max(64, scenes)
+    while len(found) < scenes:
+        starts = range(first, first + step, 64)
+        found += chain.from_iterable(_shared_out(partial(_those, name), [range(s, s + 64) for s in starts], workers))
+        first = starts[-1] + 64
+    return found[:scenes]
 
-# %% ../nbs/11_scenes.ipynb #4f1dbdfa
+
+def _shared_out(work: Callable, items: Sequence, workers: int) -> list:
+    """`map`, by several processes where asked; the order is that of the items."""
+    if workers == 1:
+        return [*map(work, items)]
+    with ProcessPoolExecutor(workers) as pool:
+        return [*pool.map(work, items, chunksize=-(-len(items) // (8 * workers)))]
+
+# %% ../nbs/11_scenes.ipynb #580be0e2
 def render_all(scenes: Sequence[Scene], size: int = 64, workers: int = 1) -> np.ndarray:
     """Draw many scenes; the pixels do not depend on the number of workers.
 
@@ -880,11 +902,7 @@ def render_all(scenes: Sequence[Scene], size: int = 64, workers: int = 1) -> np.
     Returns:
         RGB pictures, uint8, shape (B, size, size, 3).
     """
-    draw = partial(render, size=size)
-    if workers == 1:
-        return np.stack([*map(draw, scenes)])
-    with ProcessPoolExecutor(workers) as pool:
-        return np.stack([*pool.map(draw, scenes, chunksize=64)])
+    return np.stack(_shared_out(partial(render, size=size), scenes, workers))
 
 # %% ../nbs/11_scenes.ipynb #15c90879
 def _image(number: int, scene: Scene, size: int) -> dict:
