@@ -22,6 +22,7 @@ def batches(draw, axes=st.integers(2, 3)):
     return torch.tensor(numbers).reshape(shape), draw(st.integers(0, 3))
 
 
+@settings(deadline=None)
 @given(batches())
 def test_padding_mask_asks_every_word(batch):
     tokens, pad = batch
@@ -30,6 +31,7 @@ def test_padding_mask_asks_every_word(batch):
     assert padding_mask(tokens, pad).tolist() == expected
 
 
+@settings(deadline=None)
 @given(batches())
 def test_target_mask_asks_every_pair(batch):
     tokens, pad = batch
@@ -38,6 +40,7 @@ def test_target_mask_asks_every_pair(batch):
     assert target_mask(tokens, pad).tolist() == expected
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=5), st.none() | st.integers(1, 9))
 def test_length_mask_counts(counts, longest):
     mask = length_mask(torch.tensor(counts), longest)
@@ -45,6 +48,7 @@ def test_length_mask_counts(counts, longest):
     assert mask.tolist() == [[[[place < count for place in range(places)]]] for count in counts]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 9))
 def test_causal_mask_hides_the_future_and_shows_the_diagonal(length):
     mask = causal_mask(length)
@@ -64,6 +68,7 @@ def test_masks_live_where_their_tokens_live():
         assert mask.device.type == "meta"
 
 
+@settings(deadline=None)
 @given(batches(st.just(2)))
 def test_boolean_masks_are_those_of_scaled_dot_product_attention(batch):
     tokens, pad = batch
