@@ -21,18 +21,19 @@ from itertools import count as integers
 
 import numpy as np
 
-# %% ../nbs/11_scenes.ipynb #881e355a
+# %% ../nbs/11_scenes.ipynb #edae3106
 WORLD = 192  # side of the world in units
-COLOURS = {"red": (214, 39, 40), "green": (44, 150, 60), "blue": (40, 90, 210), "yellow": (250, 215, 50),
-           "purple": (140, 60, 190), "brown": (120, 75, 40), "black": (20, 20, 20), "white": (255, 255, 255)}
+COLOURS = {"red": (214, 39, 40), "green": (44, 150, 60), "blue": (40, 90, 210),
+           "yellow": (250, 215, 50), "purple": (140, 60, 190), "brown": (120, 75, 40),
+           "black": (20, 20, 20), "white": (255, 255, 255)}
 SHAPES = ("circle", "square", "triangle", "diamond", "star", "cross")
-SIZES = {"small": (14, 16), "medium": (24, 27), "large": (40, 46)}  # least and greatest radius, in units
+SIZES = {"small": (14, 16), "medium": (24, 27), "large": (40, 46)}  # radius, in units
 TEXTURES = ("plain", "striped")
 BACKGROUND = (184, 188, 192)
 PROPERTIES = ("size", "texture", "colour", "shape")  # in the order in which both languages say them
 VALUES = {"size": tuple(SIZES), "texture": TEXTURES, "colour": tuple(COLOURS), "shape": SHAPES}
 
-# %% ../nbs/11_scenes.ipynb #c61d4f02
+# %% ../nbs/11_scenes.ipynb #81239771
 @dataclass(frozen=True)
 class Object:
     """One shape in the world.
@@ -49,6 +50,7 @@ class Object:
     Raises:
         ValueError: A word is not in the tables, or the object sticks out of the world.
     """
+
     shape: str
     colour: str
     size: str = "medium"
@@ -60,12 +62,16 @@ class Object:
     def __post_init__(self):
         for name in PROPERTIES:
             if getattr(self, name) not in VALUES[name]:
-                raise ValueError(f"no {name} {getattr(self, name)!r}; choose from {', '.join(VALUES[name])}")
+                raise ValueError(
+                    f"no {name} {getattr(self, name)!r}; choose from {', '.join(VALUES[name])}"
+                )
         object.__setattr__(self, "radius", self.radius or sum(SIZES[self.size]) // 2)
         if not (self.radius <= min(self.x, self.y) and max(self.x, self.y) <= WORLD - self.radius):
-            raise ValueError(f"a {self.size} object at ({self.x}, {self.y}) sticks out of the world")
+            raise ValueError(
+                f"a {self.size} object at ({self.x}, {self.y}) sticks out of the world"
+            )
 
-# %% ../nbs/11_scenes.ipynb #5d061838
+# %% ../nbs/11_scenes.ipynb #a10e62ff
 @dataclass(frozen=True)
 class Scene:
     """Objects in one world; pixels, facts and captions follow from them.
@@ -76,6 +82,7 @@ class Scene:
     Raises:
         ValueError: There is no object, or there are more than 8.
     """
+
     objects: tuple[Object, ...]
 
     def __post_init__(self):
@@ -86,29 +93,32 @@ class Scene:
     @property
     def boxes(self) -> np.ndarray:
         """The objects' boxes, normalised xyxy, shape (N, 4), in their order."""
-        corners = [(o.x - o.radius, o.y - o.radius, o.x + o.radius, o.y + o.radius) for o in self.objects]
+        corners = [
+            (o.x - o.radius, o.y - o.radius, o.x + o.radius, o.y + o.radius) for o in self.objects
+        ]
         return np.array(corners, np.float32) / WORLD
 
     @property
     def attributes(self) -> list[str]:
-        """Every word of the tables that is true of it: shapes, colours, sizes, textures, scene words; sorted."""
+        """Every word of the tables that is true of it, from shapes to scene words; sorted."""
         kinds = {"object", "colour", "size", "texture", "scene"}
         return sorted({word for kind, word, *_ in facts(self) if kind in kinds})
 
     @property
     def relations(self) -> list[tuple[int, str, int]]:
-        """Triples (i, word, j): object i is `left of`, `above`, `near` or `inside` object j; sorted."""
+        """Triples (i, word, j): object i is left of, above, near or inside object j; sorted."""
         pairs = [fact for fact in facts(self) if fact[0] in ("relation", "containment")]
         return sorted((i, word, j) for _, word, i, j in pairs)
 
-# %% ../nbs/11_scenes.ipynb #387f9d2c
-_LINES = ((0, -1000), (951, -309), (588, 809), (-588, 809), (-951, -309))  # towards the star's five tips
+# %% ../nbs/11_scenes.ipynb #ede13e90
+_LINES = ((0, -1000), (951, -309), (588, 809), (-588, 809), (-951, -309))  # the star's tips
 _WITHIN = {
     "circle": lambda x, y, r: x * x + y * y <= r * r,
     "square": lambda x, y, r: abs(x) <= r,
     "triangle": lambda x, y, r: 2 * abs(x) <= y + r,
     "diamond": lambda x, y, r: abs(x) + abs(y) <= r,
-    "star": lambda x, y, r: sum((10 * a * x + b * (10 * y - r) <= 3249 * r) * 1 for a, b in _LINES) >= 4,
+    "star": lambda x, y, r: sum((10 * a * x + b * (10 * y - r) <= 3249 * r) * 1 for a, b in _LINES)
+    >= 4,
     "cross": lambda x, y, r: 3 * np.minimum(abs(x), abs(y)) <= r,
 }
 
@@ -127,7 +137,7 @@ def covers(shape: str, x: np.ndarray, y: np.ndarray, radius: int) -> np.ndarray:
     """
     return (abs(x) <= radius) & (abs(y) <= radius) & _WITHIN[shape](x, y, radius)
 
-# %% ../nbs/11_scenes.ipynb #3caf89fc
+# %% ../nbs/11_scenes.ipynb #4a025ddc
 FINE = 4  # a pixel is sampled at FINE x FINE points
 STRIPE = 7  # width of a stripe in units, measured along one axis
 
@@ -138,7 +148,7 @@ def _shade(colour: tuple[int, int, int]) -> np.ndarray:
 
 
 def _samples(centre: int, radius: int, size: int) -> tuple[slice, np.ndarray]:
-    """The pixels that an object spans along one axis, and its sample points' distances from its centre."""
+    """Along one axis, the pixels that an object spans, and its sample points from its centre."""
     first, last = (centre - radius) * size // WORLD, -(-(centre + radius) * size // WORLD)
     points = (2 * np.arange(first * FINE, last * FINE) + 1) * WORLD
     return slice(first, last), points - centre * 2 * size * FINE
@@ -149,10 +159,12 @@ def _counted(points: np.ndarray) -> np.ndarray:
     rows, columns = (side // FINE for side in points.shape)
     return points.reshape(rows, FINE, columns, FINE).sum((1, 3), dtype=np.int64)[..., None]
 
-# %% ../nbs/11_scenes.ipynb #7652542d
+# %% ../nbs/11_scenes.ipynb #e903829d
 def _paint(picture: np.ndarray, thing: Object) -> None:
     size = len(picture)
-    (rows, y), (columns, x) = _samples(thing.y, thing.radius, size), _samples(thing.x, thing.radius, size)
+    (rows, y), (columns, x) = _samples(thing.y, thing.radius, size), _samples(
+        thing.x, thing.radius, size
+    )
     x, y, unit = x[None, :], y[:, None], 2 * size * FINE
     inside = covers(thing.shape, x, y, thing.radius * unit)
     all_of_it, every = _counted(inside), FINE * FINE
@@ -161,9 +173,11 @@ def _paint(picture: np.ndarray, thing: Object) -> None:
         stripes = _counted(inside & ((x + y) // (STRIPE * unit) % 2 == 1))
     colour = COLOURS[thing.colour]
     ink = (all_of_it - stripes) * np.array(colour) + stripes * _shade(colour)
-    picture[rows, columns] = (picture[rows, columns] * (every - all_of_it) + ink + every // 2) // every
+    picture[rows, columns] = (
+        picture[rows, columns] * (every - all_of_it) + ink + every // 2
+    ) // every
 
-
+# %% ../nbs/11_scenes.ipynb #82c78b7b
 def render(scene: Scene, size: int = 64) -> np.ndarray:
     """Draw a scene with integer arithmetic: the same pixels on every machine.
 
@@ -179,7 +193,7 @@ def render(scene: Scene, size: int = 64) -> np.ndarray:
         _paint(picture, thing)
     return picture.astype(np.uint8)
 
-# %% ../nbs/11_scenes.ipynb #9e7f6e76
+# %% ../nbs/11_scenes.ipynb #8e6048e1
 NEAR = 16  # units between two boxes
 CONTAINERS = ("circle", "square", "triangle", "diamond")  # the convex shapes
 
@@ -191,7 +205,9 @@ def _gap(a: Object, b: Object) -> int:
 def _inside(a: Object, b: Object) -> bool:
     if a.radius >= b.radius or b.shape not in CONTAINERS:
         return False
-    corners = product((a.x - b.x - a.radius, a.x - b.x + a.radius), (a.y - b.y - a.radius, a.y - b.y + a.radius))
+    corners = product(
+        (a.x - b.x - a.radius, a.x - b.x + a.radius), (a.y - b.y - a.radius, a.y - b.y + a.radius)
+    )
     return all(covers(b.shape, x, y, b.radius) for x, y in corners)
 
 
@@ -203,14 +219,16 @@ RELATIONS = {
 }
 INVERSE = {"left of": "right of", "above": "below", "near": "near", "inside": "around"}
 
-
+# %% ../nbs/11_scenes.ipynb #733903d4
 def _kind(word: str) -> str:
     return "containment" if word in ("inside", "around") else "relation"
 
-# %% ../nbs/11_scenes.ipynb #c219ab62
+# %% ../nbs/11_scenes.ipynb #7487ba7e
 def _mirrored(objects: Sequence[Object]) -> bool:
     """Is the scene its own mirror image, left to right?"""
-    sides = [[(sign * (2 * o.x - WORLD), o.y, o.radius, *_kinds(o)) for o in objects] for sign in (1, -1)]
+    sides = [
+        [(sign * (2 * o.x - WORLD), o.y, o.radius, *_kinds(o)) for o in objects] for sign in (1, -1)
+    ]
     return sorted(sides[0]) == sorted(sides[1])
 
 
@@ -221,7 +239,7 @@ def _kinds(thing: Object) -> tuple[str, ...]:
 def _aligned(places: list[int]) -> bool:
     return len(places) > 2 and max(places) - min(places) <= 6
 
-
+# %% ../nbs/11_scenes.ipynb #962edbda
 SCENE_WORDS = {
     "crowded": lambda objects: len(objects) >= 5,
     "sparse": lambda objects: len(objects) <= 2,
@@ -229,10 +247,15 @@ SCENE_WORDS = {
     "symmetric": _mirrored,
     "row": lambda objects: _aligned([o.y for o in objects]),
     "column": lambda objects: _aligned([o.x for o in objects]),
-} | {f"all {word}": (lambda objects, name=name, word=word: all(getattr(o, name) == word for o in objects))
-     for name, words in VALUES.items() for word in words}
+} | {
+    f"all {word}": (
+        lambda objects, name=name, word=word: all(getattr(o, name) == word for o in objects)
+    )
+    for name, words in VALUES.items()
+    for word in words
+}
 
-# %% ../nbs/11_scenes.ipynb #d8839a1d
+# %% ../nbs/11_scenes.ipynb #975b7684
 Fact = tuple  # (kind, word, numbers of the objects it is about)
 FACT_KINDS = ("object", "colour", "size", "texture", "count", "relation", "containment", "scene")
 
@@ -252,7 +275,7 @@ def _related(objects: Sequence[Object]) -> Iterator[Fact]:
             if holds(objects[i], objects[j]) and (word != "near" or i < j):
                 yield _kind(word), word, i, j
 
-
+# %% ../nbs/11_scenes.ipynb #321d87f3
 @lru_cache(maxsize=4096)
 def facts(scene: Scene) -> frozenset[Fact]:
     """Everything that is true of a scene, each thing once.
@@ -261,10 +284,15 @@ def facts(scene: Scene) -> frozenset[Fact]:
         scene: Any scene.
 
     Returns:
-        Facts as tuples (kind, word, object, ...). Kinds are `FACT_KINDS`; objects are numbered from 0.
+        Facts as tuples (kind, word, object, ...). Kinds are `FACT_KINDS`; objects are
+        numbered from 0.
     """
     objects = scene.objects
-    own = {(_fact_kind(name), getattr(o, name), i) for i, o in enumerate(objects) for name in PROPERTIES}
+    own = {
+        (_fact_kind(name), getattr(o, name), i)
+        for i, o in enumerate(objects)
+        for name in PROPERTIES
+    }
     counts = {("count", len(group), *group) for group in _groups(objects)}
     words = {("scene", word) for word, holds in SCENE_WORDS.items() if holds(objects)}
     return frozenset(own | counts | words | set(_related(objects)))
@@ -273,7 +301,7 @@ def facts(scene: Scene) -> frozenset[Fact]:
 def _fact_kind(name: str) -> str:
     return "object" if name == "shape" else name
 
-# %% ../nbs/11_scenes.ipynb #def56e72
+# %% ../nbs/11_scenes.ipynb #57233c4c
 @dataclass(frozen=True)
 class Thing:
     """A description that may leave properties open, as `a red circle` leaves size and texture.
@@ -297,24 +325,30 @@ class Thing:
         """The properties it names, as pairs (property, word)."""
         return [(name, getattr(self, name)) for name in PROPERTIES if getattr(self, name)]
 
-
+# %% ../nbs/11_scenes.ipynb #afe95669
 @dataclass(frozen=True)
 class Claim:
     """What one clause says.
 
     Args:
-        kind: "object" (these different things are there), "count", "relation", "containment" or "scene".
-        things: The descriptions it speaks of: one to three for objects, one for a count, two for relations, none for scene words.
+        kind: "object" (these different things are there), "count", "relation", "containment"
+            or "scene".
+        things: The descriptions it speaks of: one to three for objects, one for a count, two
+            for relations, none for scene words.
         word: How many (an int), the relation, or the scene word.
     """
     kind: str
     things: tuple[Thing, ...] = ()
     word: str | int = ""
 
-# %% ../nbs/11_scenes.ipynb #eb9f2842
+# %% ../nbs/11_scenes.ipynb #6a437037
 def _ground(claim: Claim, picks: Sequence[int]) -> list[Fact]:
     """The facts that a claim states if its things are the objects picked."""
-    own = [(_fact_kind(name), word, i) for thing, i in zip(claim.things, picks) for name, word in thing.said()]
+    own = [
+        (_fact_kind(name), word, i)
+        for thing, i in zip(claim.things, picks)
+        for name, word in thing.said()
+    ]
     if claim.kind == "object":
         return own
     return own + [_pair(claim.word, *picks) if len(picks) == 2 else (claim.kind, claim.word)]
@@ -326,7 +360,7 @@ def _pair(word: str, i: int, j: int) -> Fact:
         word, i, j = {there: here for here, there in INVERSE.items()}[word], j, i
     return (_kind(word), word, *(sorted((i, j)) if word == "near" else (i, j)))
 
-
+# %% ../nbs/11_scenes.ipynb #fb33b554
 def _readings(claim: Claim, scene: Scene) -> Iterator[list[Fact]]:
     """What a claim may mean: its facts for every choice of different objects."""
     if claim.kind == "count":
@@ -342,7 +376,7 @@ def _faults(wrong: list[Fact]) -> tuple[int, int]:
     """Fewest wrong facts first; among equals, rather a wrong relation than a wrong object."""
     return len(wrong), sum(fact[0] not in ("relation", "containment") for fact in wrong)
 
-
+# %% ../nbs/11_scenes.ipynb #9ebad8b5
 def judge(claim: Claim, scene: Scene) -> dict[Fact, bool]:
     """Read a claim in the way that fits the scene best, and say which of its facts hold.
 
@@ -354,53 +388,88 @@ def judge(claim: Claim, scene: Scene) -> dict[Fact, bool]:
         Each fact of the best reading, and whether it holds. The claim is true if all do.
     """
     known = facts(scene)
-    best = min(_readings(claim, scene), key=lambda reading: _faults([fact for fact in reading if fact not in known]))
+    best = min(
+        _readings(claim, scene),
+        key=lambda reading: _faults([fact for fact in reading if fact not in known]),
+    )
     return {fact: fact in known for fact in best}
 
-# %% ../nbs/11_scenes.ipynb #b87fb039
+# %% ../nbs/11_scenes.ipynb #acc82dd8
 FORMS = {  # (kind, word or number of things): [(English, German), ...]
-    ("object", 1): [("there is {a}", "es gibt {a:acc}"), ("the picture shows {a}", "das Bild zeigt {a:acc}"),
-                    ("{a} can be seen", "{a:nom} ist zu sehen"), ("a picture with {a}", "ein Bild mit {a:dat}")],
-    ("object", 2): [("{a} and {b}", "{a:nom} und {b:nom}"), ("there is {a} and {b}", "es gibt {a:acc} und {b:acc}"),
-                    ("the picture shows {a} and {b}", "das Bild zeigt {a:acc} und {b:acc}"),
-                    ("a picture of {a} and {b}", "ein Bild von {a:dat} und {b:dat}")],
-    ("object", 3): [("{a}, {b} and {c}", "{a:nom}, {b:nom} und {c:nom}"),
-                    ("there is {a}, {b} and {c}", "es gibt {a:acc}, {b:acc} und {c:acc}"),
-                    ("a picture with {a}, {b} and {c}", "ein Bild mit {a:dat}, {b:dat} und {c:dat}")],
-    ("count", ""): [("there are {a}", "es gibt {a:acc}"), ("the picture shows {a}", "das Bild zeigt {a:acc}"),
-                    ("{a} can be seen", "{a:nom} sind zu sehen"), ("a picture with {a}", "ein Bild mit {a:dat}")],
-    ("containment", "around"): [("{a} contains {b}", "{a:nom} enthält {b:acc}"), ("{a} surrounds {b}", "{a:nom} umgibt {b:acc}"),
-                                ("{a} with {b} inside", "{a:nom} mit {b:dat} darin")],
-    ("scene", "row"): [("all shapes are in a row", "alle Formen sind in einer Reihe"),
-                       ("all shapes are side by side", "alle Formen sind nebeneinander")],
-    ("scene", "column"): [("all shapes are in a column", "alle Formen sind in einer Spalte"),
-                          ("all shapes are one above the other", "alle Formen sind übereinander")],
+    ("object", 1): [
+        ("there is {a}", "es gibt {a:acc}"),
+        ("the picture shows {a}", "das Bild zeigt {a:acc}"),
+        ("{a} can be seen", "{a:nom} ist zu sehen"),
+        ("a picture with {a}", "ein Bild mit {a:dat}"),
+    ],
+    ("object", 2): [
+        ("{a} and {b}", "{a:nom} und {b:nom}"),
+        ("there is {a} and {b}", "es gibt {a:acc} und {b:acc}"),
+        ("the picture shows {a} and {b}", "das Bild zeigt {a:acc} und {b:acc}"),
+        ("a picture of {a} and {b}", "ein Bild von {a:dat} und {b:dat}"),
+    ],
+    ("object", 3): [
+        ("{a}, {b} and {c}", "{a:nom}, {b:nom} und {c:nom}"),
+        ("there is {a}, {b} and {c}", "es gibt {a:acc}, {b:acc} und {c:acc}"),
+        ("a picture with {a}, {b} and {c}", "ein Bild mit {a:dat}, {b:dat} und {c:dat}"),
+    ],
 }
 
-# %% ../nbs/11_scenes.ipynb #e4175006
+# %% ../nbs/11_scenes.ipynb #5d3fe870
+FORMS |= {
+    ("count", ""): [
+        ("there are {a}", "es gibt {a:acc}"),
+        ("the picture shows {a}", "das Bild zeigt {a:acc}"),
+        ("{a} can be seen", "{a:nom} sind zu sehen"),
+        ("a picture with {a}", "ein Bild mit {a:dat}"),
+    ],
+    ("containment", "around"): [
+        ("{a} contains {b}", "{a:nom} enthält {b:acc}"),
+        ("{a} surrounds {b}", "{a:nom} umgibt {b:acc}"),
+        ("{a} with {b} inside", "{a:nom} mit {b:dat} darin"),
+    ],
+    ("scene", "row"): [
+        ("all shapes are in a row", "alle Formen sind in einer Reihe"),
+        ("all shapes are side by side", "alle Formen sind nebeneinander"),
+    ],
+    ("scene", "column"): [
+        ("all shapes are in a column", "alle Formen sind in einer Spalte"),
+        ("all shapes are one above the other", "alle Formen sind übereinander"),
+    ],
+}
+
+# %% ../nbs/11_scenes.ipynb #cfbe44a8
 _PLACE = [("{a} # {b}", "{a:nom} # {b:dat}"), ("{a} is # {b}", "{a:nom} ist # {b:dat}"),
-          ("# {b} is {a}", "# {b:dat} ist {a:nom}"), ("there is {a} # {b}", "es gibt {a:acc} # {b:dat}")]
-_WHERE = {"left of": [("left of", "links von"), ("to the left of", "auf der linken Seite von")],
-          "right of": [("right of", "rechts von"), ("to the right of", "auf der rechten Seite von")],
-          "above": [("above", "über"), ("over", "oberhalb von")],
-          "below": [("below", "unter"), ("under", "unterhalb von")],
-          "near": [("near", "in der Nähe von"), ("close to", "nahe bei")],
-          "inside": [("inside", "innerhalb von"), ("in", "in")]}
+          ("# {b} is {a}", "# {b:dat} ist {a:nom}"),
+          ("there is {a} # {b}", "es gibt {a:acc} # {b:dat}")]
+_WHERE = {
+    "left of": [("left of", "links von"), ("to the left of", "auf der linken Seite von")],
+    "right of": [("right of", "rechts von"), ("to the right of", "auf der rechten Seite von")],
+    "above": [("above", "über"), ("over", "oberhalb von")],
+    "below": [("below", "unter"), ("under", "unterhalb von")],
+    "near": [("near", "in der Nähe von"), ("close to", "nahe bei")],
+    "inside": [("inside", "innerhalb von"), ("in", "in")]}
 _MOODS = {"crowded": ("crowded", "überfüllt"), "sparse": ("sparse", "karg"),
           "symmetric": ("symmetric", "symmetrisch"), "colourful": ("colourful", "bunt")}
+
+# %% ../nbs/11_scenes.ipynb #4001aab0
 WORDS = {"small": ("small", "klein"), "medium": ("medium", "mittelgroß"), "large": ("large", "groß"),
          "plain": ("plain", "schlicht"), "striped": ("striped", "gestreift"),
-         "red": ("red", "rot"), "green": ("green", "grün"), "blue": ("blue", "blau"), "yellow": ("yellow", "gelb"),
-         "purple": ("purple", "violett"), "brown": ("brown", "braun"), "black": ("black", "schwarz"), "white": ("white", "weiß")}
+         "red": ("red", "rot"), "green": ("green", "grün"), "blue": ("blue", "blau"),
+         "yellow": ("yellow", "gelb"), "purple": ("purple", "violett"), "brown": ("brown", "braun"),
+         "black": ("black", "schwarz"), "white": ("white", "weiß")}
 NOUNS = {  # English one, many; German one, many, many (dative), gender
-    "circle": ("circle", "circles", "Kreis", "Kreise", "Kreisen", "m"), "square": ("square", "squares", "Quadrat", "Quadrate", "Quadraten", "n"),
-    "triangle": ("triangle", "triangles", "Dreieck", "Dreiecke", "Dreiecken", "n"), "diamond": ("diamond", "diamonds", "Raute", "Rauten", "Rauten", "f"),
-    "star": ("star", "stars", "Stern", "Sterne", "Sternen", "m"), "cross": ("cross", "crosses", "Kreuz", "Kreuze", "Kreuzen", "n"),
+    "circle": ("circle", "circles", "Kreis", "Kreise", "Kreisen", "m"),
+    "square": ("square", "squares", "Quadrat", "Quadrate", "Quadraten", "n"),
+    "triangle": ("triangle", "triangles", "Dreieck", "Dreiecke", "Dreiecken", "n"),
+    "diamond": ("diamond", "diamonds", "Raute", "Rauten", "Rauten", "f"),
+    "star": ("star", "stars", "Stern", "Sterne", "Sternen", "m"),
+    "cross": ("cross", "crosses", "Kreuz", "Kreuze", "Kreuzen", "n"),
     None: ("shape", "shapes", "Form", "Formen", "Formen", "f")}
 NUMBERS = ({2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"},
            {2: "zwei", 3: "drei", 4: "vier", 5: "fünf", 6: "sechs", 7: "sieben", 8: "acht"})
 
-# %% ../nbs/11_scenes.ipynb #d0ccb0a5
+# %% ../nbs/11_scenes.ipynb #95536e71
 def _fill(forms: list[tuple[str, str]], words: tuple[str, str]) -> list[tuple[str, str]]:
     return [tuple(form.replace("#", word) for form, word in zip(pair, words)) for pair in forms]
 
@@ -408,38 +477,53 @@ def _fill(forms: list[tuple[str, str]], words: tuple[str, str]) -> list[tuple[st
 for _word, _ways in _WHERE.items():
     FORMS[_kind(_word), _word] = [form for way in _ways for form in _fill(_PLACE, way)]
 for _word, _way in _MOODS.items():
-    FORMS["scene", _word] = _fill([("the picture is #", "das Bild ist #"), ("a # picture", "ein #es Bild")], _way)
+    FORMS["scene", _word] = _fill(
+        [("the picture is #", "das Bild ist #"), ("a # picture", "ein #es Bild")], _way
+    )
 for _word, _way in WORDS.items():
-    FORMS["scene", f"all {_word}"] = _fill([("everything is #", "alles ist #"), ("all shapes are #", "alle Formen sind #")], _way)
+    FORMS["scene", f"all {_word}"] = _fill(
+        [("everything is #", "alles ist #"), ("all shapes are #", "alle Formen sind #")], _way
+    )
 for _word in SHAPES:
-    FORMS["scene", f"all {_word}"] = _fill([("only # can be seen", "nur # sind zu sehen"), ("all shapes are #", "alle Formen sind #")],
-                                           (NOUNS[_word][1], NOUNS[_word][3]))
+    FORMS["scene", f"all {_word}"] = _fill(
+        [("only # can be seen", "nur # sind zu sehen"), ("all shapes are #", "alle Formen sind #")],
+        (NOUNS[_word][1], NOUNS[_word][3]),
+    )
 
-# %% ../nbs/11_scenes.ipynb #dfc2492f
+# %% ../nbs/11_scenes.ipynb #3efb1d3f
 LANGUAGES = ("en", "de")
-_ARTICLES = {"nom": {"m": "ein", "f": "eine", "n": "ein"}, "acc": {"m": "einen", "f": "eine", "n": "ein"},
-             "dat": {"m": "einem", "f": "einer", "n": "einem"}}
+_ARTICLES = {
+    "nom": {"m": "ein", "f": "eine", "n": "ein"},
+    "acc": {"m": "einen", "f": "eine", "n": "ein"},
+    "dat": {"m": "einem", "f": "einer", "n": "einem"},
+}
 _ENDINGS = {"nom": {"m": "er", "f": "e", "n": "es"}, "acc": {"m": "en", "f": "e", "n": "es"},
             "dat": {"m": "en", "f": "en", "n": "en"}}
 
 
 def _english(thing: Thing, number: int) -> str:
-    *adjectives, noun = [*(WORDS[word][0] for name, word in thing.said() if name != "shape"), NOUNS[thing.shape][number > 1]]
+    *adjectives, noun = [
+        *(WORDS[word][0] for name, word in thing.said() if name != "shape"),
+        NOUNS[thing.shape][number > 1],
+    ]
     return " ".join([NUMBERS[0][number] if number > 1 else "a", *adjectives, noun])
 
-
+# %% ../nbs/11_scenes.ipynb #49d4e654
 def _german(thing: Thing, number: int, case: str) -> str:
     *nouns, gender = NOUNS[thing.shape][2:]
     first, ending, noun = _ARTICLES[case][gender], _ENDINGS[case][gender], nouns[0]
     if number > 1:
-        first, ending, noun = NUMBERS[1][number], "en" if case == "dat" else "e", nouns[1 + (case == "dat")]
-    return " ".join([first, *(WORDS[word][1] + ending for name, word in thing.said() if name != "shape"), noun])
+        dative = case == "dat"
+        first, ending, noun = NUMBERS[1][number], "en" if dative else "e", nouns[1 + dative]
+    return " ".join(
+        [first, *(WORDS[word][1] + ending for name, word in thing.said() if name != "shape"), noun]
+    )
 
 
 def _key(claim: Claim) -> tuple[str, str | int]:
-    return claim.kind, len(claim.things) if claim.kind == "object" else "" if claim.kind == "count" else claim.word
+    return claim.kind, {"object": len(claim.things), "count": ""}.get(claim.kind, claim.word)
 
-
+# %% ../nbs/11_scenes.ipynb #3bcb9638
 def phrase(claim: Claim, form: int, language: str) -> str:
     """Say a claim in one of its forms.
 
@@ -458,26 +542,38 @@ def phrase(claim: Claim, form: int, language: str) -> str:
         return _german(thing, number, slot[2]) if slot[2] else _english(thing, number)
     return re.sub(r"{(\w)(?::(\w+))?}", fill, FORMS[_key(claim)][form][LANGUAGES.index(language)])
 
-# %% ../nbs/11_scenes.ipynb #3fe7d03c
+# %% ../nbs/11_scenes.ipynb #2bf0204f
 def _words(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.lower()))
 
 
 def _lexicon(side: int) -> dict[str, tuple[str, str | int | None]]:
     """Every form of every word of one language: what property it names, and which."""
-    nouns = {form.lower(): ("shape", word) for word, row in NOUNS.items() for form in (row[2:5] if side else row[:2])}
+    nouns = {
+        form.lower(): ("shape", word)
+        for word, row in NOUNS.items()
+        for form in (row[2:5] if side else row[:2])
+    }
     endings = ("e", "er", "es", "en") if side else ("",)
-    adjectives = {WORDS[word][side] + ending: (name, word) for name in PROPERTIES[:3] for word in VALUES[name] for ending in endings}
-    ones = {form: ("number", 1) for row in _ARTICLES.values() for form in row.values()} if side else {"a": ("number", 1)}
-    return nouns | adjectives | ones | {word: ("number", number) for number, word in NUMBERS[side].items()}
+    adjectives = {
+        WORDS[word][side] + ending: (name, word)
+        for name in PROPERTIES[:3]
+        for word in VALUES[name]
+        for ending in endings
+    }
+    articles = [form for row in _ARTICLES.values() for form in row.values()] if side else ["a"]
+    numbers = {word: ("number", number) for number, word in NUMBERS[side].items()}
+    return nouns | adjectives | dict.fromkeys(articles, ("number", 1)) | numbers
 
-
+# %% ../nbs/11_scenes.ipynb #d1382b7f
 def _slot(lexicon: dict) -> str:
-    """A regular expression for one description: an article or number, up to three adjectives, a noun."""
+    """A regular expression for an article or number, up to three adjectives and a noun."""
     known = defaultdict(list)
     for word, (name, _) in lexicon.items():
         known["adjective" if name in PROPERTIES[:3] else name].append(word)
-    first, adjective, noun = ("(?:" + "|".join(known[name]) + ")" for name in ("number", "adjective", "shape"))
+    first, adjective, noun = (
+        "(?:" + "|".join(known[name]) + ")" for name in ("number", "adjective", "shape")
+    )
     return rf"{first}(?: {adjective}){{0,3}} {noun}"
 
 
@@ -487,10 +583,16 @@ def _pattern(form: str, lexicon: dict) -> re.Pattern:
 
 
 _LEXICONS = tuple(_lexicon(side) for side in range(2))
-_PATTERNS = tuple([(key, form, _pattern(pair[side], _LEXICONS[side])) for key, pairs in FORMS.items() for form, pair in enumerate(pairs)]
-                  for side in range(2))
+_PATTERNS = tuple(
+    [
+        (key, form, _pattern(pair[side], _LEXICONS[side]))
+        for key, pairs in FORMS.items()
+        for form, pair in enumerate(pairs)
+    ]
+    for side in range(2)
+)
 
-# %% ../nbs/11_scenes.ipynb #d74b6f99
+# %% ../nbs/11_scenes.ipynb #fcbf2692
 def _claim(key: tuple, found: dict[str, str], lexicon: dict) -> Claim | None:
     """The claim that a matched form makes, or None where a number or a noun does not go with it."""
     kind, word = key
@@ -512,7 +614,7 @@ def _clause(text: str, side: int) -> Claim | None:
                 return claim
     return None
 
-
+# %% ../nbs/11_scenes.ipynb #dc24cbab
 def _clauses(text: str, side: int) -> tuple[Claim, ...] | None:
     """Split at `and`, longest clause first; None as soon as a part is no clause."""
     joint = (" and ", " und ")[side]
@@ -526,7 +628,7 @@ def _clauses(text: str, side: int) -> tuple[Claim, ...] | None:
         claims, parts = [*claims, claim], parts[taken:]
     return tuple(claims)
 
-
+# %% ../nbs/11_scenes.ipynb #386f9772
 @lru_cache(maxsize=65536)
 def parse(text: str) -> tuple[Claim, ...] | None:
     """What does a caption claim? Case and punctuation do not matter, grammar does.
@@ -540,7 +642,7 @@ def parse(text: str) -> tuple[Claim, ...] | None:
     words = _words(text)
     return _clauses(words, 0) or _clauses(words, 1)
 
-# %% ../nbs/11_scenes.ipynb #954f980d
+# %% ../nbs/11_scenes.ipynb #22144b81
 def check(text: str, scene: Scene) -> list[dict[Fact, bool]] | None:
     """Judge each claim of a caption.
 
@@ -555,16 +657,22 @@ def check(text: str, scene: Scene) -> list[dict[Fact, bool]] | None:
     return claims and [judge(claim, scene) for claim in claims]
 
 
-def _paired(captions: Sequence[Sequence[str]], scenes: Sequence[Scene]) -> Iterator[tuple[Sequence[str], Scene]]:
+def _paired(
+    captions: Sequence[Sequence[str]], scenes: Sequence[Scene]
+) -> Iterator[tuple[Sequence[str], Scene]]:
     if len(captions) != len(scenes) or any(isinstance(texts, str) for texts in captions):
         raise ValueError("give one list of captions for each scene")
     return zip(captions, scenes)
 
-
+# %% ../nbs/11_scenes.ipynb #4846ea17
 def _shares(votes: dict[str, list[bool]]) -> dict[str, float]:
-    return {kind: sum(votes[kind]) / len(votes[kind]) for kind in ("all", "parsed", *FACT_KINDS) if votes[kind]}
+    return {
+        kind: sum(votes[kind]) / len(votes[kind])
+        for kind in ("all", "parsed", *FACT_KINDS)
+        if votes[kind]
+    }
 
-
+# %% ../nbs/11_scenes.ipynb #4b2a4a61
 def truth(captions: Sequence[Sequence[str]], scenes: Sequence[Scene]) -> dict[str, float]:
     """Share of captions that are wholly true, and of true facts by kind.
 
@@ -573,8 +681,8 @@ def truth(captions: Sequence[Sequence[str]], scenes: Sequence[Scene]) -> dict[st
         scenes: The scenes, in the same order.
 
     Returns:
-        Shares from 0 to 1: "all" (captions that parse and are true), "parsed", and for each kind in `FACT_KINDS` that
-        was stated the share of its facts that hold.
+        Shares from 0 to 1: "all" (captions that parse and are true), "parsed", and for each
+        kind in `FACT_KINDS` that was stated the share of its facts that hold.
     """
     votes = defaultdict(list)
     for texts, scene in _paired(captions, scenes):
@@ -586,7 +694,7 @@ def truth(captions: Sequence[Sequence[str]], scenes: Sequence[Scene]) -> dict[st
                 votes[fact[0]].append(holds)
     return _shares(votes)
 
-
+# %% ../nbs/11_scenes.ipynb #3b1adb0b
 def coverage(captions: Sequence[Sequence[str]], scenes: Sequence[Scene]) -> dict[str, float]:
     """Share of the scenes' facts that their captions state in wholly true claims.
 
@@ -599,7 +707,9 @@ def coverage(captions: Sequence[Sequence[str]], scenes: Sequence[Scene]) -> dict
     """
     votes = defaultdict(list)
     for texts, scene in _paired(captions, scenes):
-        claims = [claim for text in texts for claim in check(text, scene) or () if all(claim.values())]
+        claims = [
+            claim for text in texts for claim in check(text, scene) or () if all(claim.values())
+        ]
         stated = {fact for claim in claims for fact in claim}
         for fact in facts(scene):
             votes[fact[0]].append(fact in stated)
@@ -636,7 +746,7 @@ class Dice:
         left = list(items)
         return [left.pop(self.between(0, len(left) - 1)) for _ in range(number)]
 
-# %% ../nbs/11_scenes.ipynb #2597a980
+# %% ../nbs/11_scenes.ipynb #bf26f804
 def _distractor(dice: Dice, other: dict[str, str]) -> dict[str, str]:
     name = dice.pick(PROPERTIES)
     return other | {name: dice.pick([word for word in VALUES[name] if word != other[name]])}
@@ -644,7 +754,12 @@ def _distractor(dice: Dice, other: dict[str, str]) -> dict[str, str]:
 
 def _fresh(dice: Dice) -> dict[str, str]:
     size = dice.pick(("small", "small", "small", "medium", "medium", "large", "large"))
-    return {"size": size, "texture": dice.pick(("plain", "plain", "striped")), "colour": dice.pick(tuple(COLOURS)), "shape": dice.pick(SHAPES)}
+    return {
+        "size": size,
+        "texture": dice.pick(("plain", "plain", "striped")),
+        "colour": dice.pick(tuple(COLOURS)),
+        "shape": dice.pick(SHAPES),
+    }
 
 
 def _cast(dice: Dice, number: int) -> list[dict[str, str]]:
@@ -657,26 +772,35 @@ def _cast(dice: Dice, number: int) -> list[dict[str, str]]:
         cast = [properties | {name: cast[0][name]} for properties in cast]
     return sorted(cast, key=lambda properties: -SIZES[properties["size"]][0])
 
-# %% ../nbs/11_scenes.ipynb #2a689741
+# %% ../nbs/11_scenes.ipynb #c6e694ce
 GAP = 5  # least distance of two boxes, in units
 LAYOUTS = ("scattered",) * 4 + ("nested",) * 3 + ("row", "column", "mirrored")
 
 
 def _anywhere(dice: Dice, radius: int) -> tuple[int, int]:
-    return dice.between(radius + 2, WORLD - radius - 2), dice.between(radius + 2, WORLD - radius - 2)
+    low, high = radius + 2, WORLD - radius - 2
+    return dice.between(low, high), dice.between(low, high)
 
 
 def _within(dice: Dice, radius: int, around: Object) -> tuple[int, int]:
-    room = around.radius - radius - 3
+    room = around.radius - radius - 3  # off the outline
     return around.x + dice.between(-room, room), around.y + dice.between(-room, room)
 
 
 def _welcome(new: Object, others: Iterable[Object]) -> bool:
     """Clear of every other object, or inside it and of another colour."""
-    return all(_gap(new, o) >= GAP or (_inside(new, o) and new.colour != o.colour) for o in others)
+    return all(_gap(new, o) >= GAP or _rests_in(new, o) for o in others)
 
 
-def _propose(dice: Dice, layout: str, line: int, properties: dict[str, str], others: list[Object]) -> list[Object]:
+def _rests_in(new: Object, around: Object) -> bool:
+    """Is it inside, visible for its colour, and off the outline?"""
+    reach = max(abs(new.x - around.x), abs(new.y - around.y)) + new.radius
+    return reach + 3 <= around.radius and new.colour != around.colour and _inside(new, around)
+
+# %% ../nbs/11_scenes.ipynb #badbeedc
+def _propose(
+    dice: Dice, layout: str, line: int, properties: dict[str, str], others: list[Object]
+) -> list[Object]:
     """One object somewhere, or two that mirror each other unless it stands in the middle."""
     radius = dice.between(*SIZES[properties["size"]])
     x, y = _anywhere(dice, radius)
@@ -689,21 +813,22 @@ def _propose(dice: Dice, layout: str, line: int, properties: dict[str, str], oth
     places = sorted({x, WORLD - x}) if layout == "mirrored" else [x]
     return [Object(**properties, x=place, y=y, radius=radius) for place in places]
 
-# %% ../nbs/11_scenes.ipynb #d6e3f45d
+# %% ../nbs/11_scenes.ipynb #7d6c1b82
 def _place(dice: Dice, layout: str, cast: list[dict[str, str]]) -> list[Object] | None:
     """Find room for the whole cast, or give up."""
     placed, line = [], dice.between(48, WORLD - 48)
     for properties in cast:
         for _ in range(20):
             new = _propose(dice, layout, line, properties, placed)
-            if all(_welcome(thing, placed) for thing in new) and (len(new) < 2 or _gap(*new) >= GAP):
+            clear = len(new) < 2 or _gap(*new) >= GAP
+            if clear and all(_welcome(thing, placed) for thing in new):
                 placed += new
                 break
         else:
             return None
     return placed
 
-
+# %% ../nbs/11_scenes.ipynb #7b81843d
 def generate(seed: int) -> Scene:
     """Make the scene of a seed: 2 to 6 objects, the same everywhere and always.
 
@@ -726,13 +851,16 @@ def generate(seed: int) -> Scene:
         placed = _place(dice, layout, cast)
     return Scene(dice.take(placed, len(placed)))
 
-# %% ../nbs/11_scenes.ipynb #3ade298f
-_SAID = {"shape": 100, "colour": 85, "small": 50, "medium": 20, "large": 50, "striped": 60, "plain": 10}  # percent
+# %% ../nbs/11_scenes.ipynb #3593f370
+_SAID = {"shape": 100, "colour": 85, "small": 50, "medium": 20, "large": 50, "striped": 60,
+         "plain": 10}  # percent
 
 
 def _mention(dice: Dice, properties: list[tuple[str, str]]) -> Thing:
     """A description that may leave out some of the properties."""
-    return Thing(**{name: word for name, word in properties if dice.chance(_SAID.get(name, _SAID.get(word)))})
+    return Thing(
+        **{name: word for name, word in properties if dice.chance(_SAID.get(name, _SAID.get(word)))}
+    )
 
 
 def _all_of(thing: Object) -> list[tuple[str, str]]:
@@ -745,11 +873,13 @@ def _distinct(dice: Dice, objects: list[Object]) -> tuple[Thing, ...]:
     alike = len(set(things)) < len(things)
     return tuple(Thing(**dict(_all_of(thing))) for thing in objects) if alike else things
 
-# %% ../nbs/11_scenes.ipynb #c19d14e9
+# %% ../nbs/11_scenes.ipynb #d4882e80
 def _say_objects(dice: Dice, scene: Scene, _) -> Claim:
     different = sorted(set(map(_kinds, scene.objects)))
     chosen = dice.take(different, dice.between(1, min(3, len(different))))
-    return Claim("object", _distinct(dice, [Object(**dict(zip(PROPERTIES, kinds))) for kinds in chosen]))
+    return Claim(
+        "object", _distinct(dice, [Object(**dict(zip(PROPERTIES, kinds))) for kinds in chosen])
+    )
 
 
 def _say_pair(dice: Dice, scene: Scene, fact: Fact) -> Claim:
@@ -758,11 +888,15 @@ def _say_pair(dice: Dice, scene: Scene, fact: Fact) -> Claim:
         word, i, j = INVERSE[word], j, i
     return Claim(kind, _distinct(dice, [scene.objects[i], scene.objects[j]]), word)
 
-
+# %% ../nbs/11_scenes.ipynb #4497d536
 def _say_count(dice: Dice, scene: Scene, fact: Fact) -> Claim:
     _, number, *group = fact
     members = [dict(_all_of(scene.objects[i])) for i in group]
-    common = [(name, word) for name, word in members[0].items() if all(other[name] == word for other in members)]
+    common = [
+        (name, word)
+        for name, word in members[0].items()
+        if all(other[name] == word for other in members)
+    ]
     thing = _mention(dice, common)
     exact = sum(map(thing.fits, scene.objects)) == number
     return Claim("count", (thing if exact else Thing(**dict(common)),), number)
@@ -772,9 +906,15 @@ def _say_word(dice: Dice, scene: Scene, fact: Fact) -> Claim:
     return Claim("scene", (), fact[1])
 
 
-_SAY = {"object": _say_objects, "relation": _say_pair, "containment": _say_pair, "count": _say_count, "scene": _say_word}
+_SAY = {
+    "object": _say_objects,
+    "relation": _say_pair,
+    "containment": _say_pair,
+    "count": _say_count,
+    "scene": _say_word,
+}
 
-# %% ../nbs/11_scenes.ipynb #96948f47
+# %% ../nbs/11_scenes.ipynb #315b3029
 _VERB = re.compile(r"\b(is|are|can|shows|contains|surrounds)\b")
 
 
@@ -798,12 +938,16 @@ def _captions(scene: Scene) -> Iterator[tuple[tuple[Claim, int], ...]]:
         claims = dict.fromkeys(_SAY[kind](dice, scene, dice.pick(offers[kind])) for kind in kinds)
         yield tuple((claim, dice.pick(_usable(claim, joined=len(claims) > 1))) for claim in claims)
 
-
+# %% ../nbs/11_scenes.ipynb #1e506cee
 def _usable(claim: Claim, joined: bool) -> list[int]:
-    """Forms in which to say a claim; `a picture with a circle` has no verb and cannot be joined to a sentence."""
-    return [number for number, (english, _) in enumerate(FORMS[_key(claim)]) if not joined or _VERB.search(english)]
+    """Forms in which to say a claim; what has no verb cannot be joined to a sentence."""
+    return [
+        number
+        for number, (english, _) in enumerate(FORMS[_key(claim)])
+        if not joined or _VERB.search(english)
+    ]
 
-
+# %% ../nbs/11_scenes.ipynb #c24cdce6
 def describe(scene: Scene, language: str = "en", captions: int = 5) -> list[str]:
     """True captions of a scene; caption k in one language translates caption k in the other.
 
@@ -821,10 +965,13 @@ def describe(scene: Scene, language: str = "en", captions: int = 5) -> list[str]
     if language not in LANGUAGES:
         raise ValueError(f"no captions in {language!r}; choose from {', '.join(LANGUAGES)}")
     joint = (" and ", " und ")[LANGUAGES.index(language)]
-    texts = [joint.join(phrase(claim, form, language) for claim, form in plan) for plan in _plans(scene, captions)]
+    texts = [
+        joint.join(phrase(claim, form, language) for claim, form in plan)
+        for plan in _plans(scene, captions)
+    ]
     return [text[0].upper() + text[1:] + "." for text in texts]
 
-
+# %% ../nbs/11_scenes.ipynb #ad19455b
 @lru_cache(maxsize=4096)
 def _plans(scene: Scene, captions: int) -> tuple:
     """So many different captions, both languages in one; fewer if the scene has less to say."""
@@ -835,9 +982,10 @@ def _plans(scene: Scene, captions: int) -> tuple:
             break
     return tuple(plans)
 
-# %% ../nbs/11_scenes.ipynb #5dea0a5f
+# %% ../nbs/11_scenes.ipynb #fef2c6d4
 SPLITS = ("train", "val", "test", "novel")
-HELD_OUT = (("red", "star"), ("blue", "circle"), ("green", "square"), ("yellow", "triangle"), ("purple", "diamond"), ("white", "cross"))
+HELD_OUT = (("red", "star"), ("blue", "circle"), ("green", "square"), ("yellow", "triangle"),
+            ("purple", "diamond"), ("white", "cross"))
 
 
 def split_of(scene: Scene) -> str:
@@ -847,18 +995,20 @@ def split_of(scene: Scene) -> str:
         scene: Any scene.
 
     Returns:
-        "novel" if it shows a held-out pair of colour and shape, else "train", "val" or "test" by the hash of its inventory.
+        "novel" if it shows a held-out pair of colour and shape, else "train", "val" or "test"
+        by the hash of its inventory.
     """
     if any((thing.colour, thing.shape) in HELD_OUT for thing in scene.objects):
         return "novel"
     inventory = sorted(map(_kinds, scene.objects))
-    return ("train", "train", "val", "test")[hashlib.sha256(repr(inventory).encode()).digest()[0] % 4]
+    draw = hashlib.sha256(repr(inventory).encode()).digest()[0]
+    return ("train", "train", "val", "test")[draw % 4]
 
 
 def _those(name: str, seeds: range) -> list[Scene]:
     return [scene for scene in map(generate, seeds) if split_of(scene) == name]
 
-
+# %% ../nbs/11_scenes.ipynb #8aaec9d5
 def split(name: str, scenes: int, workers: int = 1) -> list[Scene]:
     """The first scenes of a split, in the order of their seeds.
 
@@ -878,11 +1028,13 @@ def split(name: str, scenes: int, workers: int = 1) -> list[Scene]:
     found, first, step = [], 0, max(64, scenes)
     while len(found) < scenes:
         starts = range(first, first + step, 64)
-        found += chain.from_iterable(_shared_out(partial(_those, name), [range(s, s + 64) for s in starts], workers))
+        found += chain.from_iterable(
+            _shared_out(partial(_those, name), [range(s, s + 64) for s in starts], workers)
+        )
         first = starts[-1] + 64
     return found[:scenes]
 
-
+# %% ../nbs/11_scenes.ipynb #dd5903df
 def _shared_out(work: Callable, items: Sequence, workers: int) -> list:
     """`map`, by several processes where asked; the order is that of the items."""
     if workers == 1:
@@ -904,19 +1056,37 @@ def render_all(scenes: Sequence[Scene], size: int = 64, workers: int = 1) -> np.
     """
     return np.stack(_shared_out(partial(render, size=size), scenes, workers))
 
-# %% ../nbs/11_scenes.ipynb #15c90879
+# %% ../nbs/11_scenes.ipynb #2e3edb3f
 def _image(number: int, scene: Scene, size: int) -> dict:
-    return {"id": number, "file_name": f"{number:06}.png", "width": size, "height": size, "attributes": scene.attributes,
-            "relations": [list(triple) for triple in scene.relations], "objects": [asdict(thing) for thing in scene.objects]}
+    return {
+        "id": number,
+        "file_name": f"{number:06}.png",
+        "width": size,
+        "height": size,
+        "attributes": scene.attributes,
+        "relations": [list(triple) for triple in scene.relations],
+        "objects": [asdict(thing) for thing in scene.objects],
+    }
 
 
 def _instance(thing: Object, size: int) -> dict:
-    left, top, side = ((place * size / WORLD) for place in (thing.x - thing.radius, thing.y - thing.radius, 2 * thing.radius))
-    return {"category_id": SHAPES.index(thing.shape) + 1, "bbox": [left, top, side, side], "area": side * side, "iscrowd": 0,
-            "attributes": [thing.colour, thing.size, thing.texture]}
+    corner = thing.x - thing.radius, thing.y - thing.radius
+    left, top, side = (units * size / WORLD for units in (*corner, 2 * thing.radius))
+    return {
+        "category_id": SHAPES.index(thing.shape) + 1,
+        "bbox": [left, top, side, side],
+        "area": side * side,
+        "iscrowd": 0,
+        "attributes": [thing.colour, thing.size, thing.texture],
+    }
 
-
-def to_coco(scenes: Sequence[Scene], kind: str = "captions", size: int = 64, languages: Sequence[str] = LANGUAGES) -> dict:
+# %% ../nbs/11_scenes.ipynb #6de9c6b5
+def to_coco(
+    scenes: Sequence[Scene],
+    kind: str = "captions",
+    size: int = 64,
+    languages: Sequence[str] = LANGUAGES,
+) -> dict:
     """Annotations in COCO's format; image ids are the scenes' numbers.
 
     Args:
@@ -926,8 +1096,9 @@ def to_coco(scenes: Sequence[Scene], kind: str = "captions", size: int = 64, lan
         languages: Languages of the captions.
 
     Returns:
-        A dictionary with `images`, `annotations` and, for instances, `categories`. Each image carries `attributes`,
-        `relations` (triples of an object's number, word, object's number) and `objects`, which rebuild the scene.
+        A dictionary with `images`, `annotations` and, for instances, `categories`. Each image
+        carries `attributes`, `relations` (triples of an object's number, word, object's number)
+        and `objects`, which rebuild the scene.
 
     Raises:
         ValueError: The kind is neither.
@@ -937,12 +1108,19 @@ def to_coco(scenes: Sequence[Scene], kind: str = "captions", size: int = 64, lan
     images = [_image(number, scene, size) for number, scene in enumerate(scenes)]
     notes = [_notes(scene, kind, size, languages) for scene in scenes]
     flat = [note | {"image_id": number} for number, own in enumerate(notes) for note in own]
-    coco = {"images": images, "annotations": [note | {"id": number} for number, note in enumerate(flat, 1)]}
+    coco = {
+        "images": images,
+        "annotations": [note | {"id": number} for number, note in enumerate(flat, 1)],
+    }
     names = [{"id": number, "name": shape} for number, shape in enumerate(SHAPES, 1)]
     return coco | ({"categories": names} if kind == "instances" else {})
 
-
+# %% ../nbs/11_scenes.ipynb #2fe879fb
 def _notes(scene: Scene, kind: str, size: int, languages: Sequence[str]) -> list[dict]:
     if kind == "instances":
         return [_instance(thing, size) for thing in scene.objects]
-    return [{"caption": text, "language": language} for language in languages for text in describe(scene, language)]
+    return [
+        {"caption": text, "language": language}
+        for language in languages
+        for text in describe(scene, language)
+    ]

@@ -1,4 +1,5 @@
 """The generated world: the same everywhere, its captions true, its judge not to be fooled."""
+
 import hashlib
 import json
 from itertools import permutations
@@ -11,14 +12,47 @@ from hypothesis import strategies as st
 from pycocotools.coco import COCO
 
 from captionlab import scenes as world
-from captionlab.scenes import (COLOURS, FORMS, HELD_OUT, LANGUAGES, SCENE_WORDS, SHAPES, SPLITS, VALUES, Claim, Object, Scene,
-                               Thing, check, coverage, covers, describe, facts, generate, judge, parse, phrase, render,
-                               render_all, split, split_of, to_coco, truth)
+from captionlab.scenes import (
+    COLOURS,
+    FORMS,
+    HELD_OUT,
+    LANGUAGES,
+    SCENE_WORDS,
+    SHAPES,
+    SPLITS,
+    VALUES,
+    Claim,
+    Object,
+    Scene,
+    Thing,
+    check,
+    coverage,
+    covers,
+    describe,
+    facts,
+    generate,
+    judge,
+    parse,
+    phrase,
+    render,
+    render_all,
+    split,
+    split_of,
+    to_coco,
+    truth,
+)
 
 HASHES = Path(__file__).with_name("scenes.sha256")
 seeds = st.integers(0, 10**9)
-things = st.builds(Thing, **{name: st.sampled_from(words) | st.none() for name, words in VALUES.items() if name != "shape"},
-                   shape=st.sampled_from(SHAPES))
+things = st.builds(
+    Thing,
+    **{
+        name: st.sampled_from(words) | st.none()
+        for name, words in VALUES.items()
+        if name != "shape"
+    },
+    shape=st.sampled_from(SHAPES),
+)
 
 
 def sha256(data: bytes) -> str:
@@ -44,8 +78,17 @@ def test_pixels_do_not_depend_on_workers():
     assert np.array_equal(render_all(made, 32), render_all(made, 32, workers=2))
 
 
-@pytest.mark.parametrize("shape, share", [("circle", np.pi / 4), ("square", 1), ("triangle", 1 / 2), ("diamond", 1 / 2), ("cross", 5 / 9),
-                                          ("star", 1.1226 * 1.0515**2 / 4)])
+@pytest.mark.parametrize(
+    "shape, share",
+    [
+        ("circle", np.pi / 4),
+        ("square", 1),
+        ("triangle", 1 / 2),
+        ("diamond", 1 / 2),
+        ("cross", 5 / 9),
+        ("star", 1.1226 * 1.0515**2 / 4),
+    ],
+)
 def test_areas_of_shapes(shape, share):
     x = 2 * np.arange(-600, 600) + 1
     assert abs(covers(shape, x[None, :], x[:, None], 1200).mean() - share) < 0.004
@@ -94,53 +137,112 @@ def test_every_form_of_every_claim_parses_back(data):
     assert parse(phrase(claim, form, "en")) == parse(phrase(claim, form, "de")) == (claim,)
 
 
-WORDS = sorted({word for pairs in FORMS.values() for pair in pairs for form in pair for word in form.split()}
-               | {word for lexicon in world._LEXICONS for word in lexicon} | {"and", "und", "<unk>"})
+WORDS = sorted(
+    {word for pairs in FORMS.values() for pair in pairs for form in pair for word in form.split()}
+    | {word for lexicon in world._LEXICONS for word in lexicon}
+    | {"and", "und", "<unk>"}
+)
 
 
 @given(st.text() | st.lists(st.sampled_from(WORDS), max_size=30).map(" ".join))
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_judged_without_an_exception(text):
     judged = check(text, generate(3))
-    assert judged is None or all(isinstance(holds, bool) for claim in judged for holds in claim.values())
+    assert judged is None or all(
+        isinstance(holds, bool) for claim in judged for holds in claim.values()
+    )
 
 
 def test_long_nonsense_is_judged():
-    for text in ("and " * 5000, "there is a circle and " * 3000, "a " * 5000, "a red " * 5000 + "circle"):
+    for text in (
+        "and " * 5000,
+        "there is a circle and " * 3000,
+        "a " * 5000,
+        "a red " * 5000 + "circle",
+    ):
         assert parse(text) is None
     assert len(parse("there is a circle and " * 2000 + "there is a circle")) == 2001
 
 
-@pytest.mark.parametrize("text", ["a circle red", "a square red circle", "there is red circle", "there are a circle", "two circle can be seen",
-                                  "there is a shape", "ein rotes Kreis ist zu sehen", "es gibt ein roter Kreis", "ein Bild mit zwei rote Kreise",
-                                  "a red circle", "a circle is left of", "a striped small circle can be seen"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a circle red",
+        "a square red circle",
+        "there is red circle",
+        "there are a circle",
+        "two circle can be seen",
+        "there is a shape",
+        "ein rotes Kreis ist zu sehen",
+        "es gibt ein roter Kreis",
+        "ein Bild mit zwei rote Kreise",
+        "a red circle",
+        "a circle is left of",
+        "a striped small circle can be seen",
+    ],
+)
 def test_what_is_not_grammatical_does_not_parse(text):
     assert parse(text) is None
 
 
-@pytest.mark.parametrize("claim, form, german", [  # written by hand: the grammar tables cannot vouch for themselves
-    (Claim("object", (Thing("circle", "red"),)), 0, "es gibt einen roten Kreis"),
-    (Claim("object", (Thing("diamond", "green", "large"),)), 0, "es gibt eine große grüne Raute"),
-    (Claim("object", (Thing("cross", "white", None, "striped"),)), 0, "es gibt ein gestreiftes weißes Kreuz"),
-    (Claim("object", (Thing("star", "yellow"),)), 2, "ein gelber Stern ist zu sehen"),
-    (Claim("object", (Thing("square", "black", "medium"),)), 2, "ein mittelgroßes schwarzes Quadrat ist zu sehen"),
-    (Claim("object", (Thing("diamond", "purple"),)), 3, "ein Bild mit einer violetten Raute"),
-    (Claim("object", (Thing("triangle", "brown"),)), 3, "ein Bild mit einem braunen Dreieck"),
-    (Claim("count", (Thing("star", "blue"),), 3), 3, "ein Bild mit drei blauen Sternen"),
-    (Claim("count", (Thing(None, None, "small"),), 2), 2, "zwei kleine Formen sind zu sehen"),
-    (Claim("relation", (Thing("circle"), Thing("diamond", "red")), "left of"), 1, "ein Kreis ist links von einer roten Raute"),
-    (Claim("relation", (Thing("cross", "red"), Thing("star")), "above"), 2, "über einem Stern ist ein rotes Kreuz"),
-    (Claim("containment", (Thing("square"), Thing("star", "red")), "around"), 0, "ein Quadrat enthält einen roten Stern"),
-    (Claim("scene", (), "colourful"), 1, "ein buntes Bild"),
-    (Claim("scene", (), "all square"), 0, "nur Quadrate sind zu sehen")])
+@pytest.mark.parametrize(
+    "claim, form, german",
+    [  # written by hand: the grammar tables cannot vouch for themselves
+        (Claim("object", (Thing("circle", "red"),)), 0, "es gibt einen roten Kreis"),
+        (
+            Claim("object", (Thing("diamond", "green", "large"),)),
+            0,
+            "es gibt eine große grüne Raute",
+        ),
+        (
+            Claim("object", (Thing("cross", "white", None, "striped"),)),
+            0,
+            "es gibt ein gestreiftes weißes Kreuz",
+        ),
+        (Claim("object", (Thing("star", "yellow"),)), 2, "ein gelber Stern ist zu sehen"),
+        (
+            Claim("object", (Thing("square", "black", "medium"),)),
+            2,
+            "ein mittelgroßes schwarzes Quadrat ist zu sehen",
+        ),
+        (Claim("object", (Thing("diamond", "purple"),)), 3, "ein Bild mit einer violetten Raute"),
+        (Claim("object", (Thing("triangle", "brown"),)), 3, "ein Bild mit einem braunen Dreieck"),
+        (Claim("count", (Thing("star", "blue"),), 3), 3, "ein Bild mit drei blauen Sternen"),
+        (Claim("count", (Thing(None, None, "small"),), 2), 2, "zwei kleine Formen sind zu sehen"),
+        (
+            Claim("relation", (Thing("circle"), Thing("diamond", "red")), "left of"),
+            1,
+            "ein Kreis ist links von einer roten Raute",
+        ),
+        (
+            Claim("relation", (Thing("cross", "red"), Thing("star")), "above"),
+            2,
+            "über einem Stern ist ein rotes Kreuz",
+        ),
+        (
+            Claim("containment", (Thing("square"), Thing("star", "red")), "around"),
+            0,
+            "ein Quadrat enthält einen roten Stern",
+        ),
+        (Claim("scene", (), "colourful"), 1, "ein buntes Bild"),
+        (Claim("scene", (), "all square"), 0, "nur Quadrate sind zu sehen"),
+    ],
+)
 def test_german_grammar(claim, form, german):
     assert phrase(claim, form, "de") == german
 
 
 def false_kinds(claim: Claim, scene: Scene) -> set[str]:
     """The kinds that the judge finds false, asked in the claim's own words, both languages."""
-    found = [{fact[0] for judged in check(phrase(claim, 0, language), scene) for fact, holds in judged.items() if not holds}
-             for language in LANGUAGES]
+    found = [
+        {
+            fact[0]
+            for judged in check(phrase(claim, 0, language), scene)
+            for fact, holds in judged.items()
+            if not holds
+        }
+        for language in LANGUAGES
+    ]
     assert found[0] == found[1]
     text = phrase(claim, 0, "en")
     assert (truth([[text]], [scene])["all"] == 1) == (not found[0])
@@ -168,67 +270,140 @@ def test_a_wrong_property_is_caught(name, seed, data):
 def test_a_wrong_count_is_caught(seed, data):
     scene = generate(seed)
     right = data.draw(st.integers(2, 8))
-    assert false_kinds(Claim("count", (Thing(),), right), scene) == (set() if right == len(scene.objects) else {"count"})
+    assert false_kinds(Claim("count", (Thing(),), right), scene) == (
+        set() if right == len(scene.objects) else {"count"}
+    )
 
 
 @given(seeds, st.data())
 @settings(max_examples=80, deadline=None)
 def test_a_wrong_relation_is_caught(seed, data):
-    """Two different objects, any relation: the judge agrees with plain arithmetic on their boxes."""
+    """Two different objects, any relation: the judge agrees with arithmetic on their boxes."""
     scene = generate(seed)
     looks = [whole(thing) for thing in scene.objects]
     i, j = data.draw(st.sampled_from(list(permutations(range(len(looks)), 2))))
     assume(looks.count(looks[i]) == looks.count(looks[j]) == 1)
-    (ax, ay, aX, aY), (bx, by, bX, bY) = ((o.x - o.radius, o.y - o.radius, o.x + o.radius, o.y + o.radius)
-                                          for o in (scene.objects[i], scene.objects[j]))
-    holds = {"left of": aX <= bx, "right of": bX <= ax, "above": aY <= by, "below": bY <= ay,
-             "inside": bx < ax and by < ay and aX < bX and aY < bY, "around": ax < bx and ay < by and bX < aX and bY < aY,
-             "near": 0 <= max(bx - aX, ax - bX, by - aY, ay - bY) <= 16}
+    (ax, ay, aX, aY), (bx, by, bX, bY) = (
+        (o.x - o.radius, o.y - o.radius, o.x + o.radius, o.y + o.radius)
+        for o in (scene.objects[i], scene.objects[j])
+    )
+    holds = {
+        "left of": aX <= bx,
+        "right of": bX <= ax,
+        "above": aY <= by,
+        "below": bY <= ay,
+        "inside": bx < ax and by < ay and aX < bX and aY < bY,
+        "around": ax < bx and ay < by and bX < aX and bY < aY,
+        "near": 0 <= max(bx - aX, ax - bX, by - aY, ay - bY) <= 16,
+    }
     word = data.draw(st.sampled_from(sorted(holds)))
     kind = "containment" if word in ("inside", "around") else "relation"
-    assert false_kinds(Claim(kind, (looks[i], looks[j]), word), scene) == (set() if holds[word] else {kind})
+    assert false_kinds(Claim(kind, (looks[i], looks[j]), word), scene) == (
+        set() if holds[word] else {kind}
+    )
 
 
 @given(seeds, st.sampled_from(sorted(SCENE_WORDS)))
 @settings(max_examples=60, deadline=None)
 def test_a_wrong_scene_word_is_caught(seed, word):
     scene = generate(seed)
-    assert false_kinds(Claim("scene", (), word), scene) == (set() if word in scene.attributes else {"scene"})
+    assert false_kinds(Claim("scene", (), word), scene) == (
+        set() if word in scene.attributes else {"scene"}
+    )
 
 
 ROW = [Object("star", "red", "small", x=x, y=96) for x in (30, 96, 162)]
 
 
-@pytest.mark.parametrize("objects, has, lacks", [
-    (ROW, {"row", "symmetric", "all red", "all small", "all plain", "all star"}, {"column", "sparse", "crowded", "colourful", "all striped"}),
-    (ROW[:2], {"sparse"}, {"row", "symmetric"}),
-    ([Object("star", colour, "small", x=96, y=y) for colour, y in zip(("red", "green", "blue", "white"), (20, 60, 100, 140))],
-     {"column", "colourful", "symmetric"}, {"row", "all red"}),
-    ([Object("star", "red", "small", x=x, y=y) for x, y in ((20, 20), (60, 70), (100, 20), (140, 70), (170, 20))],
-     {"crowded"}, {"row", "symmetric", "sparse"})])
+@pytest.mark.parametrize(
+    "objects, has, lacks",
+    [
+        (
+            ROW,
+            {"row", "symmetric", "all red", "all small", "all plain", "all star"},
+            {"column", "sparse", "crowded", "colourful", "all striped"},
+        ),
+        (ROW[:2], {"sparse"}, {"row", "symmetric"}),
+        (
+            [
+                Object("star", colour, "small", x=96, y=y)
+                for colour, y in zip(("red", "green", "blue", "white"), (20, 60, 100, 140))
+            ],
+            {"column", "colourful", "symmetric"},
+            {"row", "all red"},
+        ),
+        (
+            [
+                Object("star", "red", "small", x=x, y=y)
+                for x, y in ((20, 20), (60, 70), (100, 20), (140, 70), (170, 20))
+            ],
+            {"crowded"},
+            {"row", "symmetric", "sparse"},
+        ),
+    ],
+)
 def test_scene_words(objects, has, lacks):
     words = set(Scene(objects).attributes)
     assert has <= words and not lacks & words
 
 
 def test_things_of_one_claim_are_different_objects():
-    scene = Scene([Object("circle", "red", "small", x=40, y=40), Object("square", "blue", "small", x=140, y=140)])
+    scene = Scene(
+        [
+            Object("circle", "red", "small", x=40, y=40),
+            Object("square", "blue", "small", x=140, y=140),
+        ]
+    )
     assert all(judge(Claim("object", (Thing("circle"), Thing("square"))), scene).values())
     assert not all(judge(Claim("object", (Thing("circle"), Thing(None, "red"))), scene).values())
-    assert not all(judge(Claim("object", (Thing("circle"), Thing("square"), Thing("square"))), scene).values())
+    assert not all(
+        judge(Claim("object", (Thing("circle"), Thing("square"), Thing("square"))), scene).values()
+    )
 
 
 def test_true_if_some_pair_is():
-    scene = Scene([Object("circle", "red", "small", x=150, y=40), Object("square", "blue", "small", x=100, y=40),
-                   Object("circle", "red", "small", x=40, y=40)])
-    assert truth([["a red circle is left of a blue square", "a red circle is right of a blue square"]], [scene])["all"] == 1
+    scene = Scene(
+        [
+            Object("circle", "red", "small", x=150, y=40),
+            Object("square", "blue", "small", x=100, y=40),
+            Object("circle", "red", "small", x=40, y=40),
+        ]
+    )
+    assert (
+        truth(
+            [["a red circle is left of a blue square", "a red circle is right of a blue square"]],
+            [scene],
+        )["all"]
+        == 1
+    )
     assert truth([["a blue square is inside a red circle"]], [scene])["all"] == 0
 
 
 def test_coverage_by_hand():
-    scene = Scene([Object("circle", "red", "small", x=20, y=20), Object("square", "blue", "large", x=120, y=120)])
-    shares = coverage([["There is a red circle.", "A circle is left of a square.", "The picture is crowded.", "what"]], [scene])
-    assert (shares["object"], shares["colour"], shares["size"], shares["texture"], shares["count"]) == (1, 0.5, 0, 0, 0)
+    scene = Scene(
+        [
+            Object("circle", "red", "small", x=20, y=20),
+            Object("square", "blue", "large", x=120, y=120),
+        ]
+    )
+    shares = coverage(
+        [
+            [
+                "There is a red circle.",
+                "A circle is left of a square.",
+                "The picture is crowded.",
+                "what",
+            ]
+        ],
+        [scene],
+    )
+    assert (
+        shares["object"],
+        shares["colour"],
+        shares["size"],
+        shares["texture"],
+        shares["count"],
+    ) == (1, 0.5, 0, 0, 0)
     assert shares["relation"] == 0.5  # it is above, too
     assert coverage([["a green circle is left of a square"]], [scene])["all"] == 0
 
@@ -248,10 +423,19 @@ def test_splits_share_no_scene_and_hold_out_pairs():
     drawn = {name: split(name, 250) for name in SPLITS}
     seen = {name: set(map(inventory, made)) for name, made in drawn.items()}
     assert all(not seen[a] & seen[b] for a, b in permutations(SPLITS, 2))
-    pairs = {name: {(o.colour, o.shape) for scene in made for o in scene.objects} for name, made in drawn.items()}
-    assert set(HELD_OUT) <= pairs["novel"] and not set(HELD_OUT) & (pairs["train"] | pairs["val"] | pairs["test"])
-    assert {colour for colour, _ in pairs["train"]} == set(COLOURS) and {shape for _, shape in pairs["train"]} == set(SHAPES)
-    assert all({(o.colour, o.shape) for o in scene.objects} & set(HELD_OUT) for scene in drawn["novel"])
+    pairs = {
+        name: {(o.colour, o.shape) for scene in made for o in scene.objects}
+        for name, made in drawn.items()
+    }
+    assert set(HELD_OUT) <= pairs["novel"] and not set(HELD_OUT) & (
+        pairs["train"] | pairs["val"] | pairs["test"]
+    )
+    assert {colour for colour, _ in pairs["train"]} == set(COLOURS) and {
+        shape for _, shape in pairs["train"]
+    } == set(SHAPES)
+    assert all(
+        {(o.colour, o.shape) for o in scene.objects} & set(HELD_OUT) for scene in drawn["novel"]
+    )
     assert split("val", 20) == drawn["val"][:20]
 
 
@@ -259,7 +443,17 @@ def test_splits_share_no_scene_and_hold_out_pairs():
 @settings(max_examples=30, deadline=None)
 def test_the_same_objects_elsewhere_stay_in_their_split(seed, chance):
     scene = generate(seed)
-    moved = [Object(o.shape, o.colour, o.size, o.texture, x=chance.randint(46, 146), y=chance.randint(46, 146)) for o in scene.objects]
+    moved = [
+        Object(
+            o.shape,
+            o.colour,
+            o.size,
+            o.texture,
+            x=chance.randint(46, 146),
+            y=chance.randint(46, 146),
+        )
+        for o in scene.objects
+    ]
     chance.shuffle(moved)
     assert split_of(Scene(moved)) == split_of(scene)
 
@@ -268,23 +462,42 @@ def test_coco_files_load_in_pycocotools(tmp_path):
     made = split("train", 8)
     for kind in ("captions", "instances"):
         (tmp_path / f"{kind}.json").write_text(json.dumps(to_coco(made, kind, size=96)))
-    captions, instances = (COCO(str(tmp_path / f"{kind}.json")) for kind in ("captions", "instances"))
-    texts = [note["caption"] for note in captions.loadAnns(captions.getAnnIds(imgIds=[3])) if note["language"] == "de"]
+    captions, instances = (
+        COCO(str(tmp_path / f"{kind}.json")) for kind in ("captions", "instances")
+    )
+    texts = [
+        note["caption"]
+        for note in captions.loadAnns(captions.getAnnIds(imgIds=[3]))
+        if note["language"] == "de"
+    ]
     assert texts == describe(made[3], "de")
     boxes = [note["bbox"] for note in instances.loadAnns(instances.getAnnIds(imgIds=[3]))]
     xyxy = made[3].boxes * 96
-    np.testing.assert_allclose(boxes, np.concatenate([xyxy[:, :2], xyxy[:, 2:] - xyxy[:, :2]], 1), rtol=1e-5)
+    np.testing.assert_allclose(
+        boxes, np.concatenate([xyxy[:, :2], xyxy[:, 2:] - xyxy[:, :2]], 1), rtol=1e-5
+    )
     assert len(instances.getCatIds()) == len(SHAPES)
     image = captions.loadImgs([3])[0]
     assert Scene([Object(**properties) for properties in image["objects"]]) == made[3]
-    assert image["attributes"] == made[3].attributes and [tuple(r) for r in image["relations"]] == made[3].relations
+    assert (
+        image["attributes"] == made[3].attributes
+        and [tuple(r) for r in image["relations"]] == made[3].relations
+    )
 
 
-@pytest.mark.parametrize("mistake, message", [
-    (lambda: Object("heart", "red"), "no shape 'heart'"), (lambda: Object("star", "pink"), "no colour 'pink'"),
-    (lambda: Object("star", "red", "large", x=5), "sticks out"), (lambda: Scene([]), "1 to 8 objects"),
-    (lambda: generate(-1), "a seed is 0 or more"), (lambda: split("dev", 3), "no split 'dev'"),
-    (lambda: describe(generate(0), "fr"), "no captions in 'fr'"), (lambda: to_coco([], "panoptic"), "panoptic")])
+@pytest.mark.parametrize(
+    "mistake, message",
+    [
+        (lambda: Object("heart", "red"), "no shape 'heart'"),
+        (lambda: Object("star", "pink"), "no colour 'pink'"),
+        (lambda: Object("star", "red", "large", x=5), "sticks out"),
+        (lambda: Scene([]), "1 to 8 objects"),
+        (lambda: generate(-1), "a seed is 0 or more"),
+        (lambda: split("dev", 3), "no split 'dev'"),
+        (lambda: describe(generate(0), "fr"), "no captions in 'fr'"),
+        (lambda: to_coco([], "panoptic"), "panoptic"),
+    ],
+)
 def test_mistakes_are_one_clear_line(mistake, message):
     with pytest.raises(ValueError, match=message) as caught:
         mistake()
@@ -292,8 +505,23 @@ def test_mistakes_are_one_clear_line(mistake, message):
 
 
 def test_facts_of_one_scene_by_hand():
-    scene = Scene([Object("circle", "red", "small", x=60, y=80), Object("square", "blue", "large", x=60, y=80)])
+    scene = Scene(
+        [
+            Object("circle", "red", "small", x=60, y=80),
+            Object("square", "blue", "large", x=60, y=80),
+        ]
+    )
     assert facts(scene) == {
-        ("object", "circle", 0), ("colour", "red", 0), ("size", "small", 0), ("texture", "plain", 0), ("object", "square", 1),
-        ("colour", "blue", 1), ("size", "large", 1), ("texture", "plain", 1), ("containment", "inside", 0, 1), ("count", 2, 0, 1),
-        ("scene", "sparse"), ("scene", "all plain")}
+        ("object", "circle", 0),
+        ("colour", "red", 0),
+        ("size", "small", 0),
+        ("texture", "plain", 0),
+        ("object", "square", 1),
+        ("colour", "blue", 1),
+        ("size", "large", 1),
+        ("texture", "plain", 1),
+        ("containment", "inside", 0, 1),
+        ("count", 2, 0, 1),
+        ("scene", "sparse"),
+        ("scene", "all plain"),
+    }
