@@ -452,9 +452,9 @@ _WHERE = {
 _MOODS = {"crowded": ("crowded", "überfüllt"), "sparse": ("sparse", "karg"),
           "symmetric": ("symmetric", "symmetrisch"), "colourful": ("colourful", "bunt")}
 
-# %% ../nbs/11_scenes.ipynb #4001aab0
-WORDS = {"small": ("small", "klein"), "medium": ("medium", "mittelgroß"), "large": ("large", "groß"),
-         "plain": ("plain", "schlicht"), "striped": ("striped", "gestreift"),
+# %% ../nbs/11_scenes.ipynb #c4cbe198
+WORDS = {"small": ("small", "klein"), "medium": ("medium", "mittelgroß"),
+         "large": ("large", "groß"), "plain": ("plain", "schlicht"), "striped": ("striped", "gestreift"),
          "red": ("red", "rot"), "green": ("green", "grün"), "blue": ("blue", "blau"),
          "yellow": ("yellow", "gelb"), "purple": ("purple", "violett"), "brown": ("brown", "braun"),
          "black": ("black", "schwarz"), "white": ("white", "weiß")}
