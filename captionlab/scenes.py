@@ -452,9 +452,10 @@ _WHERE = {
 _MOODS = {"crowded": ("crowded", "überfüllt"), "sparse": ("sparse", "karg"),
           "symmetric": ("symmetric", "symmetrisch"), "colourful": ("colourful", "bunt")}
 
-# %% ../nbs/11_scenes.ipynb #c4cbe198
+# %% ../nbs/11_scenes.ipynb #cd001d14
 WORDS = {"small": ("small", "klein"), "medium": ("medium", "mittelgroß"),
-         "large": ("large", "groß"), "plain": ("plain", "schlicht"), "striped": ("striped", "gestreift"),
+         "large": ("large", "groß"), "plain": ("plain", "schlicht"),
+         "striped": ("striped", "gestreift"),
          "red": ("red", "rot"), "green": ("green", "grün"), "blue": ("blue", "blau"),
          "yellow": ("yellow", "gelb"), "purple": ("purple", "violett"), "brown": ("brown", "braun"),
          "black": ("black", "schwarz"), "white": ("white", "weiß")}
