@@ -7,7 +7,7 @@ __all__ = ['padding_mask', 'length_mask', 'causal_mask', 'target_mask']
 import torch
 from torch import Tensor
 
-# %% ../nbs/02_masks.ipynb #341935f1
+# %% ../nbs/02_masks.ipynb #8671c7d3
 def padding_mask(tokens: Tensor, pad: int = 0) -> Tensor:
     """Which keys are words and not padding.
 
@@ -16,8 +16,8 @@ def padding_mask(tokens: Tensor, pad: int = 0) -> Tensor:
         pad: the number of the padding, a scalar.
 
     Returns:
-        Boolean `(B, 1, 1, S)`, or `(B·C, 1, 1, T)`: captions are folded as self-attention folds them.
-        True means may attend.
+        Boolean `(B, 1, 1, S)`, or `(B·C, 1, 1, T)`: captions fold as in self-attention. True means
+        may attend.
     """
     return (tokens != pad).flatten(0, -2)[:, None, None]
 
@@ -51,7 +51,7 @@ def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor
     """
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
 
-# %% ../nbs/02_masks.ipynb #3b03e9e8
+# %% ../nbs/02_masks.ipynb #a9cef6dd
 #| implements: eq-translation-12
 def target_mask(tokens: Tensor, pad: int = 0) -> Tensor:
     """Padding and look-ahead together: what a decoder's self-attention needs.
@@ -64,8 +64,8 @@ def target_mask(tokens: Tensor, pad: int = 0) -> Tensor:
         pad: the number of the padding, a scalar.
 
     Returns:
-        Boolean `(B, 1, T, T)`, or `(B·C, 1, T, T)`. True means may attend; a caption of padding alone
-        has no True.
+        Boolean `(B, 1, T, T)`, or `(B·C, 1, T, T)`. True means may attend; a caption of
+        padding alone has no True.
 
     Source:
         The caption-translation text, equation (12) and Figure 6.

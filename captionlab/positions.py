@@ -74,9 +74,9 @@ def shift_matrix(offset: int, width: int, base: float = 10000.0) -> Tensor:
     blocks = torch.stack([c, -s, s, c], dim=-1).unflatten(-1, (2, 2))
     return torch.block_diag(*blocks).to(torch.get_default_dtype())
 
-# %% ../nbs/03_positions.ipynb #364bef9f
+# %% ../nbs/03_positions.ipynb #a3992de2
 class SinusoidalPositions(nn.Module):
-    """Adds the sinusoidal table of positions: no parameters, and inputs `(..., T, D)` of any length T.
+    """Adds the sinusoidal table of positions: no parameters; inputs `(..., T, D)` of any length.
 
     Args:
         width: D, an even scalar.
@@ -96,13 +96,13 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", sinusoids(longest, width, base), persistent=False)
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Words `(..., T, D)`, the first of them at place `start`, with their places added; same shape."""
+        """Words `(..., T, D)`, the first at place `start`, with their places added; same shape."""
         end = start + x.shape[-2]
         if end > len(self.table):
             self.table = sinusoids(2 * end, self.width, self.base).to(self.table)
         return x + self.table[start:end]
 
-# %% ../nbs/03_positions.ipynb #c5548267
+# %% ../nbs/03_positions.ipynb #f3b88a99
 class LearnedPositions(nn.Module):
     """Adds a learned vector for each place to inputs `(..., T, D)`.
 
@@ -116,7 +116,7 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(nn.init.trunc_normal_(torch.empty(length, width), std=0.02))
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Words `(..., T, D)`, the first of them at place `start`, with their places added; same shape.
+        """Words `(..., T, D)`, the first at place `start`, with their places added; same shape.
 
         Raises:
             ValueError: if a place lies beyond the table.
