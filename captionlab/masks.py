@@ -7,7 +7,7 @@ __all__ = ['padding_mask', 'length_mask', 'causal_mask', 'target_mask']
 import torch
 from torch import Tensor
 
-# %% ../nbs/02_masks.ipynb #42283e07
+# %% ../nbs/02_masks.ipynb #8671c7d3
 def padding_mask(tokens: Tensor, pad: int = 0) -> Tensor:
     """Which keys are words and not padding.
 
@@ -16,7 +16,8 @@ def padding_mask(tokens: Tensor, pad: int = 0) -> Tensor:
         pad: the number of the padding, a scalar.
 
     Returns:
-        Boolean `(B, 1, 1, S)`, or `(B·C, 1, 1, T)`: captions are folded as self-attention folds them. True means may attend.
+        Boolean `(B, 1, 1, S)`, or `(B·C, 1, 1, T)`: captions fold as in self-attention. True means
+        may attend.
     """
     return (tokens != pad).flatten(0, -2)[:, None, None]
 
@@ -50,19 +51,21 @@ def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor
     """
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
 
-# %% ../nbs/02_masks.ipynb #e6afe55a
+# %% ../nbs/02_masks.ipynb #a9cef6dd
 #| implements: eq-translation-12
 def target_mask(tokens: Tensor, pad: int = 0) -> Tensor:
     """Padding and look-ahead together: what a decoder's self-attention needs.
 
-    Queries at padding positions see the words before them. Their outputs mean nothing, and the loss leaves them out.
+    Queries at padding positions see the words before them. Their outputs mean nothing, and the loss
+    leaves them out.
 
     Args:
         tokens: word numbers `(B, T)`, or `(B, C, T)` for C captions of each picture.
         pad: the number of the padding, a scalar.
 
     Returns:
-        Boolean `(B, 1, T, T)`, or `(B·C, 1, T, T)`. True means may attend. A caption of padding alone has no True.
+        Boolean `(B, 1, T, T)`, or `(B·C, 1, T, T)`. True means may attend; a caption of
+        padding alone has no True.
 
     Source:
         The caption-translation text, equation (12) and Figure 6.

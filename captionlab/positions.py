@@ -7,7 +7,7 @@ __all__ = ['frequencies', 'sinusoids', 'shift_matrix', 'SinusoidalPositions', 'L
 import torch
 from torch import Tensor, nn
 
-# %% ../nbs/03_positions.ipynb #95589a33
+# %% ../nbs/03_positions.ipynb #f3e7a89c
 def frequencies(width: int, base: float = 10000.0) -> Tensor:
     """How far each hand of the clock turns from one place to the next.
 
@@ -22,10 +22,11 @@ def frequencies(width: int, base: float = 10000.0) -> Tensor:
         ValueError: if the width is odd.
     """
     if width % 2:
-        raise ValueError(f"a width of {width} is odd, and sines and cosines come in pairs: choose an even width")
+        raise ValueError(f"a width of {width} is odd, and sines and cosines come in pairs: "
+                         "choose an even width")
     return base ** (-torch.arange(0, width, 2, dtype=torch.double) / width)
 
-# %% ../nbs/03_positions.ipynb #c7f75e7a
+# %% ../nbs/03_positions.ipynb #5757ac8c
 #| implements: eq-vaswani-pe eq-translation-7
 def sinusoids(length: int, width: int, base: float = 10000.0) -> Tensor:
     """The sinusoidal table of positions: sine and cosine of each hand in turn.
@@ -45,9 +46,10 @@ def sinusoids(length: int, width: int, base: float = 10000.0) -> Tensor:
         Vaswani et al. 2017, §3.5; the caption-translation text, equation (7).
     """
     angle = torch.arange(length)[:, None] * frequencies(width, base)
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).to(torch.get_default_dtype())
+    table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
+    return table.to(torch.get_default_dtype())
 
-# %% ../nbs/03_positions.ipynb #d582b838
+# %% ../nbs/03_positions.ipynb #51f24a38
 def shift_matrix(offset: int, width: int, base: float = 10000.0) -> Tensor:
     """The rotation that takes the address of every place to that of the place `offset` further.
 
@@ -61,6 +63,9 @@ def shift_matrix(offset: int, width: int, base: float = 10000.0) -> Tensor:
     Returns:
         `(D, D)`, orthogonal, with a 2 by 2 block for each pair.
 
+    Raises:
+        ValueError: if the width is odd.
+
     Source:
         Vaswani et al. 2017, §3.5, who state that it exists.
     """
@@ -69,9 +74,9 @@ def shift_matrix(offset: int, width: int, base: float = 10000.0) -> Tensor:
     blocks = torch.stack([c, -s, s, c], dim=-1).unflatten(-1, (2, 2))
     return torch.block_diag(*blocks).to(torch.get_default_dtype())
 
-# %% ../nbs/03_positions.ipynb #2e1aced5
+# %% ../nbs/03_positions.ipynb #a3992de2
 class SinusoidalPositions(nn.Module):
-    """Adds the sinusoidal table of positions. It has no parameters, and its inputs may be of any length.
+    """Adds the sinusoidal table of positions: no parameters; inputs `(..., T, D)` of any length.
 
     Args:
         width: D, an even scalar.
@@ -91,15 +96,15 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", sinusoids(longest, width, base), persistent=False)
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Words `(..., T, D)` that stand at the places from `start` on, with their places added; the same shape."""
+        """Words `(..., T, D)`, the first at place `start`, with their places added; same shape."""
         end = start + x.shape[-2]
         if end > len(self.table):
             self.table = sinusoids(2 * end, self.width, self.base).to(self.table)
         return x + self.table[start:end]
 
-# %% ../nbs/03_positions.ipynb #7c404a07
+# %% ../nbs/03_positions.ipynb #f3b88a99
 class LearnedPositions(nn.Module):
-    """Adds a learned vector for each place.
+    """Adds a learned vector for each place to inputs `(..., T, D)`.
 
     Args:
         length: T, the most places there can be; a scalar.
@@ -111,7 +116,7 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(nn.init.trunc_normal_(torch.empty(length, width), std=0.02))
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Words `(..., T, D)` that stand at the places from `start` on, with their places added; the same shape.
+        """Words `(..., T, D)`, the first at place `start`, with their places added; same shape.
 
         Raises:
             ValueError: if a place lies beyond the table.
