@@ -37,7 +37,7 @@ def directives(source: str) -> tuple[dict[str, str], str]:
 def equation(match: re.Match) -> str:
     """A formula that keeps its paper's number; links find it by its labels."""
     targets = "".join(f"({label})=\n" for label in LABEL.findall(match[2]))
-    return f"\n{targets}\\begin{{equation}}\n{match[1].strip()}\n\\end{{equation}}\n"
+    return f"\n{targets}\\begin{{equation*}}\n{match[1].strip()}\n\\end{{equation*}}\n"
 
 
 def box(match: re.Match) -> str:
@@ -76,23 +76,29 @@ def cell(kind: str, source: str, **more) -> dict:
     return {"cell_type": kind, "metadata": {}, "source": source} | outputs | more
 
 
+def number(label: str) -> str:
+    """An equation's number as its paper prints it, or the name it goes by."""
+    own = label.split("-", 2)[2]
+    return f"({own})" if own[0].isdigit() else own
+
+
 def ties(found: dict[str, str]) -> list[dict]:
     """A line above a cell that says which equation it implements or checks."""
     pairs = [(verb, label) for verb in ("implements", "checks") for label in LABEL.findall(found.get(verb, ""))]
     targets = "".join(f"({verb}-{label})=\n" for verb, label in pairs)
-    links = " · ".join(f"[{verb} eq. ({label.split('-', 2)[2]})](#{label})" for verb, label in pairs)
+    links = " · ".join(f"[{verb} eq. {number(label)}](#{label})" for verb, label in pairs)
     return [cell("markdown", f"{targets}{{.tie}}\n{links}")] if pairs else []
 
 
-def figure(output: dict, found: dict[str, str], number: str) -> dict:
+def figure(output: dict, found: dict[str, str], place: str) -> dict:
     """The cell that shows a captioned figure."""
     caption = found.get("fig-cap", "")
-    named = {"name": found["label"], "caption": f"**Figure {number}.** {caption}"}
+    named = {"name": found["label"], "caption": f"**Figure {place}.** {caption}"}
     return cell("code", f"# {found['label']}", outputs=[output],  # not shown, but MyST-NB skips empty cells
                 metadata={"tags": ["remove-input"], "mystnb": {"figure": named, "image": {"alt": caption}}})
 
 
-def code(source: str, outputs: list[dict], number: str) -> list[dict]:
+def code(source: str, outputs: list[dict], place: str) -> list[dict]:
     """The cells a code cell becomes: none if hidden, two if it draws a labelled figure."""
     found, shown = directives(source)
     if HIDDEN & found.keys() or not (shown or outputs):
@@ -103,7 +109,7 @@ def code(source: str, outputs: list[dict], number: str) -> list[dict]:
     prompts = {"code_prompt_show": found.get("code-summary", "Show the code"), "code_prompt_hide": "Hide the code"}
     shown = cell("code", shown, outputs=[out for out in outputs if out not in drawn],
                  metadata={"tags": tags, "mystnb": prompts})
-    return [*ties(found), shown, *(figure(out, found, number) for out in drawn)]
+    return [*ties(found), shown, *(figure(out, found, place) for out in drawn)]
 
 
 def notebook(raw: dict, page: str, course: Course) -> dict:

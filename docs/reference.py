@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from convert import EQUATION, LABEL, directives, write
+from convert import EQUATION, LABEL, directives, number, write
 
 PAPERS = {
     "vaswani": "Attention Is All You Need (Vaswani et al. 2017)",
@@ -88,8 +88,8 @@ def api_index(found: dict[str, dict]) -> str:
     rows = "".join(f":py:mod:`{module}`\n   " + ", ".join(f":py:obj:`{name} <{module}.{name}>`" for name in names) + "\n\n"
                    for module, names in found.items())
     pages = "".join(f"   {module} <{module}>\n" for module in found)
-    return ("Library reference\n=================\n\nEvery public name of every module. ``import captionlab`` is enough to "
-            f"reach them.\n\n.. toctree::\n   :hidden:\n\n{pages}\n{rows}")
+    return ("Library reference\n=================\n\nEvery public name of every module, as in "
+            f"``from captionlab.attention import attend``.\n\n.. toctree::\n   :hidden:\n\n{pages}\n{rows}")
 
 
 # ---- where each equation lives
@@ -158,8 +158,8 @@ def natural(one: Equation) -> list:
 
 def row(one: Equation) -> str:
     """One line of the equations' table."""
-    number, lists = one.label.split("-", 2)[2], [", ".join(dict.fromkeys(links)) for links in (one.implements, one.checks)]
-    return f"| [({number})](#{one.label}) | {{doc}}`/course/{one.lesson}` | {lists[0]} | {lists[1]} |\n"
+    code, checks = (", ".join(dict.fromkeys(links)) for links in (one.implements, one.checks))
+    return f"| [{number(one.label)}](#{one.label}) | {{doc}}`/course/{one.lesson}` | {code} | {checks} |\n"
 
 
 def test_page(path: Path) -> str:

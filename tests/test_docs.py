@@ -151,7 +151,7 @@ def test_a_cell_says_which_equation_it_implements():
 
 def test_an_equation_keeps_its_number_and_gets_its_labels():
     text = page("$$u$$\n\n$$a \\\\ b \\tag{1}$$\n<!-- eq-sample-1 -->\n<!-- eq-other-4 -->\nmore")
-    assert "(eq-sample-1)=\n(eq-other-4)=\n\\begin{equation}\na \\\\ b \\tag{1}\n\\end{equation}" in text
+    assert "(eq-sample-1)=\n(eq-other-4)=\n\\begin{equation*}\na \\\\ b \\tag{1}\n\\end{equation*}" in text
     assert text.startswith("$$u$$") and "<!--" not in text and text.endswith("more")
 
 
@@ -244,6 +244,7 @@ def test_the_site_builds(sample):
     assert 'href="01_sample.html#fig-sample"' in other and 'href="solutions/01_sample.html"' in lesson
     assert 'href="../api/captionlab.sample.html#captionlab.sample.look"' in lesson
     assert 'href="../course/01_sample.html#checks-eq-sample-1"' in equations and 'href="../course/01_sample.html"' in api
+    assert lesson.count("(1)") == lesson.count("eq. (1)") and "\\tag{1}" in lesson  # one number, the paper's
     assert "1 · Building blocks" in front and 'href="course/01_sample.html"' in front
     assert "secret" not in lesson and not re.search(r"#\||&lt;!--", lesson + other)
 
