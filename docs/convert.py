@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DIRECTIVE = re.compile(r"^\s*#\s*\|\s*([\w-]*)\s*:?\s*(.*?)\s*$")
+QUOTED = re.compile(r"""^(["'])(.*)\1$""")
 EQUATION = re.compile(r"\$\$((?:(?!\$\$).)+)\$\$((?:\s*<!--\s*eq-[\w-]+\s*-->)+)", re.S)
 LABEL = re.compile(r"eq-\w+-[\w-]*\w")
 BOX = re.compile(r"^> \*\*(Differs from the paper|Predict|Note|Warning)\.\*\*((?:.+\n?)*)", re.M)
@@ -31,7 +32,7 @@ def directives(source: str) -> tuple[dict[str, str], str]:
             found[match[1]] = ", ".join(filter(None, (found.get(match[1]), match[2])))
         else:
             code.append(line)
-    return {key: value.strip("\"'") for key, value in found.items()}, "\n".join(code).strip("\n")
+    return {key: QUOTED.sub(r"\2", value).replace('\\"', '"') for key, value in found.items()}, "\n".join(code).strip("\n")
 
 
 def equation(match: re.Match) -> str:

@@ -130,9 +130,9 @@ def test_output_false_keeps_only_the_code():
 
 
 def test_a_labelled_figure_is_numbered_and_captioned_and_words_stay_outside():
-    (code, figure), _ = shown('#| label: fig-x\n#| fig-cap: "Two: words"\nplot()', WORDS, PICTURE)
+    (code, figure), _ = shown('#| label: fig-x\n#| fig-cap: "Two: \\"words\\""\nplot()', WORDS, PICTURE)
     assert code["outputs"] == [WORDS] and figure["outputs"] == [PICTURE]
-    assert figure["metadata"]["mystnb"]["figure"] == {"name": "fig-x", "caption": "**Figure 1.1.** Two: words"}
+    assert figure["metadata"]["mystnb"]["figure"] == {"name": "fig-x", "caption": "**Figure 1.1.** Two: \"words\""}
 
 
 def test_figures_count_up_within_a_lesson():
