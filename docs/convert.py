@@ -124,15 +124,13 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
         else:
             new = [cell("markdown", markdown(source, page, course))]
         cells += new
-    return raw | {"cells": [one | {"id": f"cell-{i}"} for i, one in enumerate(cells + ending(page, course))]}
+    return raw | {"cells": [one | {"id": f"cell-{i}"} for i, one in enumerate(cells + ending(cells, page, course))]}
 
 
-def ending(page: str, course: Course) -> list[dict]:
-    """A lesson ends with the way to its solutions; those stay out of the sidebar."""
-    if page.startswith("solutions/"):
-        return [cell("markdown", "")]
-    there = f"solutions/{page}" in course.pages
-    return [cell("markdown", f"{{.solutions}}\n[Worked solutions of the exercises](solutions/{page})")] if there else []
+def ending(cells: list[dict], page: str, course: Course) -> list[dict]:
+    """The way to a lesson's solutions, which are not in the sidebar, unless the lesson shows it itself."""
+    there, shown = f"solutions/{page}" in course.pages, any(f"](solutions/{page}" in one["source"] for one in cells)
+    return [cell("markdown", f"{{.solutions}}\n[Worked solutions of the exercises](solutions/{page})")] if there and not shown else []
 
 
 def convert(nbs: Path, out: Path, names: dict[str, str]) -> None:

@@ -159,7 +159,8 @@ def natural(one: Equation) -> list:
 def row(one: Equation) -> str:
     """One line of the equations' table."""
     code, checks = (", ".join(dict.fromkeys(links)) for links in (one.implements, one.checks))
-    return f"| [{number(one.label)}](#{one.label}) | {{doc}}`/course/{one.lesson}` | {code} | {checks} |\n"
+    lesson = f"{{doc}}`lesson {Path(one.lesson).name[:2]} </course/{one.lesson}>`"
+    return f"| [{number(one.label)}](#{one.label}) | {lesson} | {code} | {checks} |\n"
 
 
 def test_page(path: Path) -> str:

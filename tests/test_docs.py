@@ -195,8 +195,10 @@ def test_links_to_lessons_to_come_are_words_and_wrong_ones_errors():
 
 
 def test_a_lesson_links_to_its_solutions():
-    assert "(solutions/01_sample.ipynb)" in convert.ending("01_sample.ipynb", COURSE)[0]["source"]
-    assert convert.ending("02_other.ipynb", COURSE) == []
+    [line] = convert.ending([md("# A lesson")], "01_sample.ipynb", COURSE)
+    assert "(solutions/01_sample.ipynb)" in line["source"]
+    assert convert.ending([line], "01_sample.ipynb", COURSE) == []
+    assert convert.ending([], "02_other.ipynb", COURSE) == convert.ending([], "solutions/01_sample.ipynb", COURSE) == []
 
 
 def test_pages_of_gone_notebooks_go(sample):
