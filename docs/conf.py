@@ -1,4 +1,4 @@
-"""The site: the course's notebooks with their outputs, and the reference. Built by `make docs`, all of it offline."""
+"""The site: the course's notebooks with their outputs, and the reference, all of it offline."""
 import re
 import sys
 from pathlib import Path
@@ -41,10 +41,10 @@ html_theme = "sphinx_book_theme"
 html_title = "captionlab"
 html_static_path = ["_static"]
 html_css_files = ["captionlab.css"]
-html_favicon = "_static/logo.svg"
+html_favicon = LOGO = "_static/logo.svg"
 html_copy_source = False
 html_theme_options = {
-    "logo": {"image_light": "_static/logo.svg", "image_dark": "_static/logo.svg", "text": "captionlab"},
+    "logo": {"text": "captionlab", "image_light": LOGO, "image_dark": LOGO},
     "home_page_in_toc": True,
     "show_toc_level": 2,
     "use_download_button": False,
@@ -54,7 +54,8 @@ html_theme_options = {
 }
 
 SPELLINGS: dict[str, str] = {}
-FETCHED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=\"(?:https?:)?//[^\"]*\"|@import[^;]*//")
+FETCHED = re.compile(r'<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)="(?:https?:)?//[^"]*'
+                     r"|@import[^;]*//")
 
 
 def generate(app) -> None:
@@ -66,8 +67,8 @@ def generate(app) -> None:
 def drop_empty_parts(app, docname: str, content: list[str]) -> None:
     """A part whose lessons are still to come has no list of them on the front page."""
     if docname == "index":
-        content[0] = re.sub(r"^course/(\S+)\n", lambda entry: entry[0] * any(HERE.glob(f"course/{entry[1]}.ipynb")),
-                            content[0], flags=re.M)
+        there = lambda entry: entry[0] * any(HERE.glob(f"course/{entry[1]}.ipynb"))  # noqa: E731
+        content[0] = re.sub(r"^course/(\S+)\n", there, content[0], flags=re.M)
         content[0] = re.sub(r"```{toctree}\n(:.*\n)*```\n", "", content[0])
 
 
@@ -84,7 +85,7 @@ def link_names(app, what, name, obj, options, lines) -> None:
         return f":py:obj:`{match[1]} <{full}>`" if full and full != name else f"``{match[1]}``"
     if what == "data" and obj.__doc__ == type(obj).__doc__:
         lines.clear()  # a constant has no words of its own; those of its type would mislead
-    lines[:] = [re.sub(r"(?<![`:])`([^`]+)`(?!`)", linked, line) for line in lines]
+    lines[:] = re.sub(r"(?<![`:])`([^`]+)`(?!`)", linked, "\n".join(lines)).split("\n")
 
 
 def inspect(app, exception) -> None:

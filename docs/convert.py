@@ -10,16 +10,18 @@ EQUATION = re.compile(r"\$\$((?:(?!\$\$).)+)\$\$((?:\s*<!--\s*eq-[\w-]+\s*-->)+)
 LABEL = re.compile(r"eq-\w+-[\w-]*\w")
 BOX = re.compile(r"^> \*\*(Differs from the paper|Predict|Note|Warning)\.\*\*((?:.+\n?)*)", re.M)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+\.ipynb)(#[^)]*)?\)")
-# Code fences, headings, formulas, links and doubled backticks are passed over; single backticks are looked up.
-NAME = re.compile(r"^(`{3,}|~{3,}).*?^\1|^#+ .*?$|\$\$.*?\$\$|\[[^\]]*\]\([^)]*\)|``.+?``|`([\w.]+)(?:\(\))?`",
-                  re.S | re.M)
-BOX_CLASS = {"Differs from the paper": "differs", "Predict": "predict", "Note": "note", "Warning": "warning"}
+# Fences, headings, formulas, links, doubled backticks are passed over; single backticks looked up.
+NAME = re.compile(r"^(`{3,}|~{3,}).*?^\1|^#+ .*?$|\$\$.*?\$\$|\[[^\]]*\]\([^)]*\)|``.+?``"
+                  r"|`([\w.]+)(?:\(\))?`", re.S | re.M)
+BOX_CLASS = {"Differs from the paper": "differs", "Predict": "predict",
+             "Note": "note", "Warning": "warning"}
 HIDDEN = {"hide", "default_exp"}
+LOOKS = [("echo", "false", "remove-input"), ("code-fold", "true", "hide-input")]
 
 
 @dataclass(frozen=True)
 class Course:
-    """What a page has to know of the rest: public names as prose may write them, and the notebooks there are."""
+    """What a page knows of the rest: public names as prose may write them, and the notebooks."""
     names: dict[str, str]
     pages: frozenset[str]
 
@@ -32,7 +34,8 @@ def directives(source: str) -> tuple[dict[str, str], str]:
             found[match[1]] = ", ".join(filter(None, (found.get(match[1]), match[2])))
         else:
             code.append(line)
-    return {key: QUOTED.sub(r"\2", value).replace('\\"', '"') for key, value in found.items()}, "\n".join(code).strip("\n")
+    found = {key: QUOTED.sub(r"\2", value).replace('\\"', '"') for key, value in found.items()}
+    return found, "\n".join(code).strip("\n")
 
 
 def equation(match: re.Match) -> str:
@@ -48,7 +51,7 @@ def box(match: re.Match) -> str:
 
 
 def link(match: re.Match, page: str, course: Course) -> str:
-    """A link to a notebook; one to a lesson not yet written is plain text, one to a wrong name an error."""
+    """A link to a notebook; to a lesson not yet written it is words, to a wrong name an error."""
     folder = "solutions/" if page.startswith("solutions/") != match[2].startswith("../") else ""
     target = match[2].removeprefix("../") if match[2].startswith("../") else folder + match[2]
     if target in course.pages:
@@ -85,7 +88,8 @@ def number(label: str) -> str:
 
 def ties(found: dict[str, str]) -> list[dict]:
     """A line above a cell that says which equation it implements or checks."""
-    pairs = [(verb, label) for verb in ("implements", "checks") for label in LABEL.findall(found.get(verb, ""))]
+    pairs = [(verb, label) for verb in ("implements", "checks")
+             for label in LABEL.findall(found.get(verb, ""))]
     targets = "".join(f"({verb}-{label})=\n" for verb, label in pairs)
     links = " · ".join(f"[{verb} eq. {number(label)}](#{label})" for verb, label in pairs)
     return [cell("markdown", f"{targets}{{.tie}}\n{links}")] if pairs else []
@@ -95,8 +99,9 @@ def figure(output: dict, found: dict[str, str], place: str) -> dict:
     """The cell that shows a captioned figure."""
     caption = found.get("fig-cap", "")
     named = {"name": found["label"], "caption": f"**Figure {place}.** {caption}"}
-    return cell("code", f"# {found['label']}", outputs=[output],  # not shown, but MyST-NB skips empty cells
-                metadata={"tags": ["remove-input"], "mystnb": {"figure": named, "image": {"alt": caption}}})
+    options = {"figure": named, "image": {"alt": caption}}
+    return cell("code", f"# {found['label']}",  # not shown, but MyST-NB skips empty cells
+                outputs=[output], metadata={"tags": ["remove-input"], "mystnb": options})
 
 
 def code(source: str, outputs: list[dict], place: str) -> list[dict]:
@@ -105,9 +110,11 @@ def code(source: str, outputs: list[dict], place: str) -> list[dict]:
     if HIDDEN & found.keys() or not (shown or outputs):
         return []
     outputs = [] if found.get("output") == "false" else outputs
-    drawn = [out for out in outputs if "data" in out and out["data"].keys() - {"text/plain"}][-1:] if "label" in found else []
-    tags = ["remove-input"] * (found.get("echo") == "false") + ["hide-input"] * (found.get("code-fold") == "true")
-    prompts = {"code_prompt_show": found.get("code-summary", "Show the code"), "code_prompt_hide": "Hide the code"}
+    pictures = [out for out in outputs if out.get("data", {}).keys() - {"text/plain"}]
+    drawn = pictures[-1:] if "label" in found else []
+    tags = [tag for key, value, tag in LOOKS if found.get(key) == value]
+    prompts = {"code_prompt_show": found.get("code-summary", "Show the code"),
+               "code_prompt_hide": "Hide the code"}
     shown = cell("code", shown, outputs=[out for out in outputs if out not in drawn],
                  metadata={"tags": tags, "mystnb": prompts})
     return [*ties(found), shown, *(figure(out, found, place) for out in drawn)]
@@ -124,13 +131,16 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
         else:
             new = [cell("markdown", markdown(source, page, course))]
         cells += new
-    return raw | {"cells": [one | {"id": f"cell-{i}"} for i, one in enumerate(cells + ending(cells, page, course))]}
+    cells += ending(cells, page, course)
+    return raw | {"cells": [one | {"id": f"cell-{i}"} for i, one in enumerate(cells)]}
 
 
 def ending(cells: list[dict], page: str, course: Course) -> list[dict]:
-    """The way to a lesson's solutions, which are not in the sidebar, unless the lesson shows it itself."""
-    there, shown = f"solutions/{page}" in course.pages, any(f"](solutions/{page}" in one["source"] for one in cells)
-    return [cell("markdown", f"{{.solutions}}\n[Worked solutions of the exercises](solutions/{page})")] if there and not shown else []
+    """The way to a lesson's solutions, unless the lesson shows it itself."""
+    target = f"solutions/{page}"
+    shown = any(f"]({target}" in one["source"] for one in cells)
+    line = cell("markdown", f"{{.solutions}}\n[Worked solutions of the exercises]({target})")
+    return [line] if target in course.pages and not shown else []
 
 
 def convert(nbs: Path, out: Path, names: dict[str, str]) -> None:

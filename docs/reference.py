@@ -1,4 +1,4 @@
-"""Write the pages that come out of the code: the API of each module, and where every equation lives."""
+"""Write the pages that come out of the code: each module's API, and where every equation lives."""
 import ast
 import json
 import re
@@ -21,6 +21,7 @@ PAPERS = {
     "cider": "CIDEr (Vedantam et al. 2015)",
     "spice": "SPICE (Anderson et al. 2016)",
 }
+HEADER = "| equation | lesson | implemented by | checked by |\n|---|---|---|---|\n"
 
 
 def public(path: Path) -> dict[str, ast.stmt]:
@@ -37,18 +38,21 @@ def public(path: Path) -> dict[str, ast.stmt]:
 
 def modules(package: Path) -> dict[str, dict[str, ast.stmt]]:
     """Every module with public names, by its dotted name."""
-    dotted = {path: ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
-              for path in sorted(package.rglob("*.py")) if path.name != "_modidx.py"}
-    found = {module: public(path) for path, module in dotted.items()}
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        found[".".join(parts).removesuffix(".__init__")] = public(path)
     return {module: names for module, names in found.items() if names}
 
 
 def spellings(found: dict[str, dict]) -> dict[str, str]:
-    """Each unambiguous way to write a public name: `attend`, `attention.attend`, the whole of it."""
+    """Each unambiguous way to write a public name: `attend`, `attention.attend`, or all of it."""
     full = [f"{module}.{name}" for module, names in found.items() for name in names]
-    tails = [(".".join(parts[start:]), one) for one in full for parts in [one.split(".")] for start in range(len(parts))]
+    tails = [(".".join(one.split(".")[start:]), one)
+             for one in full for start in range(one.count(".") + 1)]
     often = Counter(tail for tail, _ in tails)
-    return {module: module for module in found} | {tail: one for tail, one in tails if often[tail] == 1}
+    unambiguous = {tail: one for tail, one in tails if often[tail] == 1}
+    return {module: module for module in found} | unambiguous
 
 
 # ---- the API of each module
@@ -56,9 +60,10 @@ def spellings(found: dict[str, dict]) -> dict[str, str]:
 def entry(module: str, name: str, node: ast.stmt) -> str:
     """The autodoc directive of one public name."""
     if isinstance(node, ast.ClassDef):
-        methods = [one.name for one in node.body if isinstance(one, ast.FunctionDef) and ast.get_docstring(one)
-                   and not one.name.startswith("_")]
-        return f".. autoclass:: {module}.{name}\n" + f"   :members: {', '.join(methods)}\n" * bool(methods)
+        methods = [one.name for one in node.body if isinstance(one, ast.FunctionDef)
+                   and ast.get_docstring(one) and not one.name.startswith("_")]
+        members = f"   :members: {', '.join(methods)}\n" * bool(methods)
+        return f".. autoclass:: {module}.{name}\n{members}"
     if isinstance(node, ast.FunctionDef):
         return f".. autofunction:: {module}.{name}\n"
     long = len(ast.unparse(node)) > 90
@@ -70,7 +75,8 @@ def taught(nbs: Path) -> dict[str, Path]:
     found = {}
     for path in sorted(nbs.glob("[0-9]*.ipynb")):
         for one in json.loads(path.read_text())["cells"]:
-            if one["cell_type"] == "code" and (name := directives("".join(one["source"]))[0].get("default_exp")):
+            said = directives("".join(one["source"]))[0] if one["cell_type"] == "code" else {}
+            if name := said.get("default_exp"):
                 found[f"captionlab.{name}"] = path
     return found
 
@@ -85,11 +91,14 @@ def module_page(module: str, names: dict[str, ast.stmt], lesson: Path | None) ->
 
 def api_index(found: dict[str, dict]) -> str:
     """The reference's first page: every module with its names."""
-    rows = "".join(f":py:mod:`{module}`\n   " + ", ".join(f":py:obj:`{name} <{module}.{name}>`" for name in names) + "\n\n"
-                   for module, names in found.items())
+    rows = ""
+    for module, names in found.items():
+        links = ", ".join(f":py:obj:`{name} <{module}.{name}>`" for name in names)
+        rows += f":py:mod:`{module}`\n   {links}\n\n"
     pages = "".join(f"   {module} <{module}>\n" for module in found)
     return ("Library reference\n=================\n\nEvery public name of every module, as in "
-            f"``from captionlab.attention import attend``.\n\n.. toctree::\n   :hidden:\n\n{pages}\n{rows}")
+            "``from captionlab.attention import attend``.\n\n"
+            f".. toctree::\n   :hidden:\n\n{pages}\n{rows}")
 
 
 # ---- where each equation lives
@@ -121,7 +130,8 @@ def equations(nbs: Path, tests: Path, names: dict[str, str]) -> dict[str, Equati
     return found
 
 
-def note(found: dict[str, Equation], page: str, kind: str, source: str, names: dict[str, str]) -> None:
+def note(found: dict[str, Equation], page: str, kind: str, source: str,
+         names: dict[str, str]) -> None:
     """Enter what one cell says of equations."""
     if kind == "markdown":
         for label in LABEL.findall(" ".join(match[2] for match in EQUATION.finditer(source))):
@@ -130,30 +140,36 @@ def note(found: dict[str, Equation], page: str, kind: str, source: str, names: d
     said, code = directives(source)
     for label in LABEL.findall(said.get("implements", "")):
         api = [f"{{py:obj}}`{name} <{names[name]}>`" for name in defined(code) if name in names]
-        found.setdefault(label, Equation(label)).implements += api or [f"[lesson cell](#implements-{label})"]
+        links = api or [f"[lesson cell](#implements-{label})"]
+        found.setdefault(label, Equation(label)).implements += links
     for label in LABEL.findall(said.get("checks", "")):
         found.setdefault(label, Equation(label)).checks.append(f"[lesson cell](#checks-{label})")
 
 
 def problems(found: dict[str, Equation]) -> list[str]:
     """What is missing: an equation without its place, its code or its check."""
-    wanted = {"lesson": "stands in no lesson", "implements": "has no implementation", "checks": "has no check"}
-    return [f"{one.label} {words}" for one in found.values() for part, words in wanted.items() if not getattr(one, part)]
+    wanted = {"lesson": "stands in no lesson", "implements": "has no implementation",
+              "checks": "has no check"}
+    return [f"{one.label} {words}" for one in found.values()
+            for part, words in wanted.items() if not getattr(one, part)]
 
 
 def equations_page(found: dict[str, Equation]) -> str:
     """Paper by paper: equation, lesson, function, check."""
-    text = "# Equations\n\nEvery published equation that the course builds: where it stands, what implements it, what checks it.\n"
-    for paper in dict.fromkeys([*PAPERS, *(label.split("-")[1] for label in found)]):
-        mine = sorted((one for one in found.values() if one.label.split("-")[1] == paper), key=natural)
-        text += f"\n## {PAPERS.get(paper, paper)}\n\n| equation | lesson | implemented by | checked by |\n|---|---|---|---|\n" * bool(mine)
-        text += "".join(row(one) for one in mine)
+    text = ("# Equations\n\nEvery published equation that the course builds: "
+            "where it stands, what implements it, what checks it.\n")
+    papers = {label.split("-")[1] for label in found}
+    for paper in [*(known for known in PAPERS if known in papers), *sorted(papers - PAPERS.keys())]:
+        mine = [one for one in found.values() if one.label.split("-")[1] == paper]
+        text += f"\n## {PAPERS.get(paper, paper)}\n\n{HEADER}"
+        text += "".join(row(one) for one in sorted(mine, key=natural))
     return text
 
 
 def natural(one: Equation) -> list:
     """Sort key in which 10 follows 9."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", one.label)]
+    parts = re.split(r"(\d+)", one.label)
+    return [(int(part), "") if part.isdigit() else (0, part) for part in parts]
 
 
 def row(one: Equation) -> str:
@@ -166,7 +182,8 @@ def row(one: Equation) -> str:
 def test_page(path: Path) -> str:
     """A test file as a page, so that the equations can link to it."""
     title = f"tests/{path.name}"
-    return f":orphan:\n\n{title}\n{'=' * len(title)}\n\n.. literalinclude:: ../../../tests/{path.name}\n   :linenos:\n"
+    return (f":orphan:\n\n{title}\n{'=' * len(title)}\n\n"
+            f".. literalinclude:: ../../../tests/{path.name}\n   :linenos:\n")
 
 
 def reference(root: Path, out: Path) -> dict[str, str]:
@@ -176,10 +193,12 @@ def reference(root: Path, out: Path) -> dict[str, str]:
     known = equations(root / "nbs", root / "tests", names)
     if missing := problems(known):
         raise ValueError("; ".join(missing))
-    pages = {f"{module}.rst": module_page(module, own, lessons.get(module)) for module, own in found.items()}
+    pages = {f"{module}.rst": module_page(module, own, lessons.get(module))
+             for module, own in found.items()}
     pages |= {"index.rst": api_index(found), "equations.md": equations_page(known)}
-    pages |= {f"tests/{path.stem}.rst": test_page(path) for path in sorted((root / "tests").glob("test_*.py"))
-              if any(f"tests/{path.stem}>" in check for one in known.values() for check in one.checks)}
+    checks = " ".join(check for one in known.values() for check in one.checks)
+    pages |= {f"tests/{path.stem}.rst": test_page(path)
+              for path in (root / "tests").glob("test_*.py") if f"tests/{path.stem}>" in checks}
     for stale in {path.relative_to(out).as_posix() for path in out.rglob("*.*")} - pages.keys():
         (out / stale).unlink()
     for page, text in pages.items():
