@@ -54,7 +54,7 @@ html_theme_options = {
 }
 
 SPELLINGS: dict[str, str] = {}
-FETCHED = re.compile(r'<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)="(?:https?:)?//[^"]*'
+FETCHED = re.compile(r'<(?:script|link|img|source)\b[^>]*?\b(?:src|href)="(?:https?:)?//[^"]*'
                      r"|@import[^;]*//")
 
 
@@ -82,7 +82,9 @@ def link_names(app, what, name, obj, options, lines) -> None:
     """Public names in a docstring's backticks become links, as they do in the lessons."""
     def linked(match: re.Match) -> str:
         full = SPELLINGS.get(match[1])
-        return f":py:obj:`{match[1]} <{full}>`" if full and full != name else f"``{match[1]}``"
+        glue = "\\ " * match.string[match.end():][:1].isalnum()  # as in `Object`s
+        role = f":py:obj:`{match[1]} <{full}>`" if full and full != name else f"``{match[1]}``"
+        return role + glue
     if what == "data" and obj.__doc__ == type(obj).__doc__:
         lines.clear()  # a constant has no words of its own; those of its type would mislead
     lines[:] = re.sub(r"(?<![`:])`([^`]+)`(?!`)", linked, "\n".join(lines)).split("\n")

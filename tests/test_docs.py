@@ -27,7 +27,7 @@ __all__ = ["look", "Eye", "SHADES"]
 SHADES = (1, 2)
 
 def look(eye: "Eye", far: int = 2) -> int:
-    """Look with an `Eye`.
+    """Look with `Eye`s.
 
     Args:
         eye: the eye; shape `(B, T)`.
