@@ -1,0 +1,107 @@
+"""The site: the course's notebooks with their outputs, and the reference, all of it offline."""
+import re
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE), str(ROOT)]
+
+import convert  # noqa: E402
+import reference  # noqa: E402
+
+project = "captionlab"
+author = "The captionlab authors"
+copyright = "2026 onwards, The captionlab authors"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx-mathjax-offline"]
+exclude_patterns = ["_build"]
+nitpicky = True
+# Only our own names have a page here; torch's and Python's have not.
+nitpick_ignore_regex = [("py:.*", r"(?!captionlab\b).*")]
+
+# notebooks: outputs are committed, nothing is executed
+nb_execution_mode = "off"
+nb_merge_streams = True
+nb_ipywidgets_js = {}
+myst_enable_extensions = ["amsmath", "attrs_block", "attrs_inline", "colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+
+# reference
+default_role = "code"
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 72
+napoleon_use_ivar = True
+napoleon_custom_sections = [("Source", "returns_style")]
+
+# pages
+html_theme = "sphinx_book_theme"
+html_title = "captionlab"
+html_static_path = ["_static"]
+html_css_files = ["captionlab.css"]
+html_favicon = LOGO = "_static/logo.svg"
+html_copy_source = False
+html_theme_options = {
+    "logo": {"text": "captionlab", "image_light": LOGO, "image_dark": LOGO},
+    "home_page_in_toc": True,
+    "show_toc_level": 2,
+    "use_download_button": False,
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+    "footer_content_items": "copyright.html",
+}
+
+SPELLINGS: dict[str, str] = {}
+FETCHED = re.compile(r'<(?:script|link|img|source)\b[^>]*?\b(?:src|href)="(?:https?:)?//[^"]*'
+                     r"|@import[^;]*//")
+
+
+def generate(app) -> None:
+    """Write docs/api and docs/course before Sphinx looks for pages."""
+    SPELLINGS.update(reference.reference(ROOT, HERE / "api"))
+    convert.convert(ROOT / "nbs", HERE / "course", SPELLINGS)
+
+
+def drop_empty_parts(app, docname: str, content: list[str]) -> None:
+    """A part whose lessons are still to come has no list of them on the front page."""
+    if docname == "index":
+        there = lambda entry: entry[0] * any(HERE.glob(f"course/{entry[1]}.ipynb"))  # noqa: E731
+        content[0] = re.sub(r"^course/(\S+)\n", there, content[0], flags=re.M)
+        content[0] = re.sub(r"```{toctree}\n(:.*\n)*```\n", "", content[0])
+
+
+def keep_solutions_aside(app, doctree) -> None:
+    """Solutions are reached from their lesson; they are in no table of contents."""
+    if app.env.docname.startswith("course/solutions/"):
+        app.env.metadata[app.env.docname]["orphan"] = True
+
+
+def link_names(app, what, name, obj, options, lines) -> None:
+    """Public names in a docstring's backticks become links, as they do in the lessons."""
+    def linked(match: re.Match) -> str:
+        full = SPELLINGS.get(match[1])
+        glue = "\\ " * match.string[match.end():][:1].isalnum()  # as in `Object`s
+        role = f":py:obj:`{match[1]} <{full}>`" if full and full != name else f"``{match[1]}``"
+        return role + glue
+    if what == "data" and obj.__doc__ == type(obj).__doc__:
+        lines.clear()  # a constant has no words of its own; those of its type would mislead
+    lines[:] = re.sub(r"(?<![`:])`([^`]+)`(?!`)", linked, "\n".join(lines)).split("\n")
+
+
+def inspect(app, exception) -> None:
+    """No directive may be left on a page, and nothing may come from another host."""
+    for path in [] if exception else sorted(Path(app.outdir).rglob("*.html")):
+        text = path.read_text()
+        if found := FETCHED.search(text) or re.search(r"#\|.*", re.sub(r"<[^>]+>", "", text)):
+            raise ValueError(f"{path.relative_to(app.outdir)} has {found[0]}")
+
+
+def setup(app) -> None:
+    app.connect("builder-inited", generate)
+    app.connect("env-get-outdated", lambda *_: ["index"])
+    app.connect("source-read", drop_empty_parts)
+    app.connect("doctree-read", keep_solutions_aside)
+    app.connect("autodoc-process-docstring", link_names)
+    app.connect("build-finished", inspect)

@@ -1,0 +1,160 @@
+"""Turn the course's notebooks into what MyST-NB reads: nbdev's directives become pages."""
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+DIRECTIVE = re.compile(r"^\s*#\s*\|\s*([\w-]*)\s*:?\s*(.*?)\s*$")
+QUOTED = re.compile(r"""^(["'])(.*)\1$""")
+EQUATION = re.compile(r"\$\$((?:(?!\$\$).)+)\$\$((?:\s*<!--\s*eq-[\w-]+\s*-->)+)", re.S)
+LABEL = re.compile(r"eq-\w+-[\w-]*\w")
+BOX = re.compile(r"^> \*\*(Differs from the paper|Predict|Note|Warning)\.\*\*((?:.+\n?)*)", re.M)
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+\.ipynb)(#[^)]*)?\)")
+# Fences, headings, formulas, links, doubled backticks are passed over; single backticks looked up.
+NAME = re.compile(r"^(`{3,}|~{3,}).*?^\1|^#+ .*?$|\$\$.*?\$\$|\[[^\]]*\]\([^)]*\)|``.+?``"
+                  r"|`([\w.]+)(?:\(\))?`", re.S | re.M)
+BOX_CLASS = {"Differs from the paper": "differs", "Predict": "predict",
+             "Note": "note", "Warning": "warning"}
+HIDDEN = {"hide", "default_exp"}
+LOOKS = [("echo", "false", "remove-input"), ("code-fold", "true", "hide-input")]
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a page knows of the rest: public names as prose may write them, and the notebooks."""
+    names: dict[str, str]
+    pages: frozenset[str]
+
+
+def directives(source: str) -> tuple[dict[str, str], str]:
+    """A code cell's directives, and the code that readers see."""
+    found, code = {}, []
+    for line in source.splitlines():
+        if match := DIRECTIVE.match(line):
+            found[match[1]] = ", ".join(filter(None, (found.get(match[1]), match[2])))
+        else:
+            code.append(line)
+    found = {key: QUOTED.sub(r"\2", value).replace('\\"', '"') for key, value in found.items()}
+    return found, "\n".join(code).strip("\n")
+
+
+def equation(match: re.Match) -> str:
+    """A formula that keeps its paper's number; links find it by its labels."""
+    targets = "".join(f"({label})=\n" for label in LABEL.findall(match[2]))
+    return f"\n{targets}\\begin{{equation*}}\n{match[1].strip()}\n\\end{{equation*}}\n"
+
+
+def box(match: re.Match) -> str:
+    """A blockquote that opens with a known title becomes an admonition."""
+    body = re.sub(r"^> ?", "", match[2], flags=re.M).strip()
+    return f":::::{{admonition}} {match[1]}\n:class: {BOX_CLASS[match[1]]}\n{body}\n:::::\n"
+
+
+def link(match: re.Match, page: str, course: Course) -> str:
+    """A link to a notebook; to a lesson not yet written it is words, to a wrong name an error."""
+    folder = "solutions/" if page.startswith("solutions/") != match[2].startswith("../") else ""
+    target = match[2].removeprefix("../") if match[2].startswith("../") else folder + match[2]
+    if target in course.pages:
+        return match[0]
+    if any(known.split("_")[0] == target.split("_")[0] for known in course.pages):
+        raise ValueError(f"nbs/{page} links to {match[2]}, which is not there; mend the name")
+    return match[1]
+
+
+def name(match: re.Match, course: Course) -> str:
+    """A public name in backticks becomes a link to the API reference."""
+    full = course.names.get(match[2] or "")
+    return f"{{py:obj}}`{match[0].strip('`')} <{full}>`" if full else match[0]
+
+
+def markdown(source: str, page: str, course: Course) -> str:
+    """A markdown cell with its equations, boxes, links and names made into references."""
+    source = NAME.sub(lambda match: name(match, course), source)
+    source = LINK.sub(lambda match: link(match, page, course), source)
+    return BOX.sub(box, EQUATION.sub(equation, source))
+
+
+def cell(kind: str, source: str, **more) -> dict:
+    """One notebook cell."""
+    outputs = {"execution_count": None, "outputs": []} if kind == "code" else {}
+    return {"cell_type": kind, "metadata": {}, "source": source} | outputs | more
+
+
+def number(label: str) -> str:
+    """An equation's number as its paper prints it, or the name it goes by."""
+    own = label.split("-", 2)[2]
+    return f"({own})" if own[0].isdigit() else own
+
+
+def ties(found: dict[str, str]) -> list[dict]:
+    """A line above a cell that says which equation it implements or checks."""
+    pairs = [(verb, label) for verb in ("implements", "checks")
+             for label in LABEL.findall(found.get(verb, ""))]
+    targets = "".join(f"({verb}-{label})=\n" for verb, label in pairs)
+    links = " · ".join(f"[{verb} eq. {number(label)}](#{label})" for verb, label in pairs)
+    return [cell("markdown", f"{targets}{{.tie}}\n{links}")] if pairs else []
+
+
+def figure(output: dict, found: dict[str, str], place: str) -> dict:
+    """The cell that shows a captioned figure."""
+    caption = found.get("fig-cap", "")
+    named = {"name": found["label"], "caption": f"**Figure {place}.** {caption}"}
+    options = {"figure": named, "image": {"alt": caption}}
+    return cell("code", f"# {found['label']}",  # not shown, but MyST-NB skips empty cells
+                outputs=[output], metadata={"tags": ["remove-input"], "mystnb": options})
+
+
+def code(source: str, outputs: list[dict], place: str) -> list[dict]:
+    """The cells a code cell becomes: none if hidden, two if it draws a labelled figure."""
+    found, shown = directives(source)
+    if HIDDEN & found.keys() or not (shown or outputs):
+        return []
+    outputs = [] if found.get("output") == "false" else outputs
+    pictures = [out for out in outputs if out.get("data", {}).keys() - {"text/plain"}]
+    drawn = pictures[-1:] if "label" in found else []
+    tags = [tag for key, value, tag in LOOKS if found.get(key) == value]
+    prompts = {"code_prompt_show": found.get("code-summary", "Show the code"),
+               "code_prompt_hide": "Hide the code"}
+    shown = cell("code", shown, outputs=[out for out in outputs if out not in drawn],
+                 metadata={"tags": tags, "mystnb": prompts})
+    return [*ties(found), shown, *(figure(out, found, place) for out in drawn)]
+
+
+def notebook(raw: dict, page: str, course: Course) -> dict:
+    """A whole notebook as MyST-NB reads it; figures are numbered lesson.figure."""
+    cells, figures = [], 0
+    for old in raw["cells"]:
+        source = "".join(old["source"])
+        if old["cell_type"] == "code":
+            new = code(source, old["outputs"], f"{int(Path(page).name[:2])}.{figures + 1}")
+            figures += any("figure" in one["metadata"].get("mystnb", {}) for one in new)
+        else:
+            new = [cell("markdown", markdown(source, page, course))]
+        cells += new
+    cells += ending(cells, page, course)
+    return raw | {"cells": [one | {"id": f"cell-{i}"} for i, one in enumerate(cells)]}
+
+
+def ending(cells: list[dict], page: str, course: Course) -> list[dict]:
+    """The way to a lesson's solutions, unless the lesson shows it itself."""
+    target = f"solutions/{page}"
+    shown = any(f"]({target}" in one["source"] for one in cells)
+    line = cell("markdown", f"{{.solutions}}\n[Worked solutions of the exercises]({target})")
+    return [line] if target in course.pages and not shown else []
+
+
+def convert(nbs: Path, out: Path, names: dict[str, str]) -> None:
+    """Convert every notebook under nbs/ into out/, and drop pages of notebooks that are gone."""
+    paths = sorted(nbs.glob("[0-9]*.ipynb")) + sorted(nbs.glob("solutions/[0-9]*.ipynb"))
+    course = Course(names, frozenset(str(path.relative_to(nbs)) for path in paths))
+    for stale in {str(path.relative_to(out)) for path in out.rglob("*.ipynb")} - course.pages:
+        (out / stale).unlink()
+    for page in course.pages:
+        write(out / page, json.dumps(notebook(json.loads((nbs / page).read_text()), page, course)))
+
+
+def write(path: Path, text: str) -> None:
+    """Write a page only if it changed, so that Sphinx reads again only what it must."""
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)

@@ -1,0 +1,206 @@
+"""Write the pages that come out of the code: each module's API, and where every equation lives."""
+import ast
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from convert import EQUATION, LABEL, directives, number, write
+
+PAPERS = {
+    "vaswani": "Attention Is All You Need (Vaswani et al. 2017)",
+    "translation": "Caption translation",
+    "cptr": "CPTR",
+    "pat": "Position-Aware Transformer",
+    "eta": "Entangled Transformer (ETA)",
+    "it": "Image Transformer",
+    "bleu": "BLEU (Papineni et al. 2002)",
+    "rouge": "ROUGE-L (Lin 2004)",
+    "meteor": "METEOR (Denkowski and Lavie 2014)",
+    "cider": "CIDEr (Vedantam et al. 2015)",
+    "spice": "SPICE (Anderson et al. 2016)",
+}
+HEADER = "| equation | lesson | implemented by | checked by |\n|---|---|---|---|\n"
+
+
+def public(path: Path) -> dict[str, ast.stmt]:
+    """The names a module lists in `__all__`, each with the statement that defines it."""
+    body = ast.parse(path.read_text()).body
+    defined = {}
+    for node in body:
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
+        defined |= {target.id: node for target in targets if isinstance(target, ast.Name)}
+        defined |= {node.name: node} if hasattr(node, "name") else {}
+    listed = ast.literal_eval(defined["__all__"].value) if "__all__" in defined else []
+    return {name: defined[name] for name in listed if name in defined and not name.startswith("_")}
+
+
+def modules(package: Path) -> dict[str, dict[str, ast.stmt]]:
+    """Every module with public names, by its dotted name."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        found[".".join(parts).removesuffix(".__init__")] = public(path)
+    return {module: names for module, names in found.items() if names}
+
+
+def spellings(found: dict[str, dict]) -> dict[str, str]:
+    """Each unambiguous way to write a public name: `attend`, `attention.attend`, or all of it."""
+    full = [f"{module}.{name}" for module, names in found.items() for name in names]
+    tails = [(".".join(one.split(".")[start:]), one)
+             for one in full for start in range(one.count(".") + 1)]
+    often = Counter(tail for tail, _ in tails)
+    unambiguous = {tail: one for tail, one in tails if often[tail] == 1}
+    return {module: module for module in found} | unambiguous
+
+
+# ---- the API of each module
+
+def entry(module: str, name: str, node: ast.stmt) -> str:
+    """The autodoc directive of one public name."""
+    if isinstance(node, ast.ClassDef):
+        methods = [one.name for one in node.body if isinstance(one, ast.FunctionDef)
+                   and ast.get_docstring(one) and not one.name.startswith("_")]
+        members = f"   :members: {', '.join(methods)}\n" * bool(methods)
+        return f".. autoclass:: {module}.{name}\n{members}"
+    if isinstance(node, ast.FunctionDef):
+        return f".. autofunction:: {module}.{name}\n"
+    long = len(ast.unparse(node)) > 90
+    return f".. autodata:: {module}.{name}\n" + "   :no-value:\n" * long
+
+
+def taught(nbs: Path) -> dict[str, Path]:
+    """Which notebook exports each module."""
+    found = {}
+    for path in sorted(nbs.glob("[0-9]*.ipynb")):
+        for one in json.loads(path.read_text())["cells"]:
+            said = directives("".join(one["source"]))[0] if one["cell_type"] == "code" else {}
+            if name := said.get("default_exp"):
+                found[f"captionlab.{name}"] = path
+    return found
+
+
+def module_page(module: str, names: dict[str, ast.stmt], lesson: Path | None) -> str:
+    """One page of the reference."""
+    title = f"``{module}``"
+    built = f"Built step by step in :doc:`/course/{lesson.stem}`.\n\n" if lesson else ""
+    return (f"{title}\n{'=' * len(title)}\n\n{built}.. py:module:: {module}\n\n"
+            + "\n".join(entry(module, name, node) for name, node in names.items()))
+
+
+def api_index(found: dict[str, dict]) -> str:
+    """The reference's first page: every module with its names."""
+    rows = ""
+    for module, names in found.items():
+        links = ", ".join(f":py:obj:`{name} <{module}.{name}>`" for name in names)
+        rows += f":py:mod:`{module}`\n   {links}\n\n"
+    pages = "".join(f"   {module} <{module}>\n" for module in found)
+    return ("Library reference\n=================\n\nEvery public name of every module, as in "
+            "``from captionlab.attention import attend``.\n\n"
+            f".. toctree::\n   :hidden:\n\n{pages}\n{rows}")
+
+
+# ---- where each equation lives
+
+@dataclass
+class Equation:
+    """A published equation: the lesson it stands in, what implements it, what checks it."""
+    label: str
+    lesson: str = ""
+    implements: list[str] = field(default_factory=list)
+    checks: list[str] = field(default_factory=list)
+
+
+def defined(code: str) -> list[str]:
+    """The functions and classes that a cell defines."""
+    return re.findall(r"^(?:def|class) ([A-Za-z]\w*)", code, re.M)
+
+
+def equations(nbs: Path, tests: Path, names: dict[str, str]) -> dict[str, Equation]:
+    """Every label of the notebooks, with links to its code and its checks."""
+    found: dict[str, Equation] = {}
+    for path in sorted(nbs.rglob("[0-9]*.ipynb")):
+        page = path.relative_to(nbs).with_suffix("").as_posix()
+        for one in json.loads(path.read_text())["cells"]:
+            note(found, page, one["cell_type"], "".join(one["source"]), names)
+    for path in sorted(tests.glob("test_*.py")):
+        for label in sorted(set(LABEL.findall(path.read_text())) & found.keys()):
+            found[label].checks.append(f"{{doc}}`tests/{path.name} <tests/{path.stem}>`")
+    return found
+
+
+def note(found: dict[str, Equation], page: str, kind: str, source: str,
+         names: dict[str, str]) -> None:
+    """Enter what one cell says of equations."""
+    if kind == "markdown":
+        for label in LABEL.findall(" ".join(match[2] for match in EQUATION.finditer(source))):
+            found.setdefault(label, Equation(label)).lesson = page
+        return
+    said, code = directives(source)
+    for label in LABEL.findall(said.get("implements", "")):
+        api = [f"{{py:obj}}`{name} <{names[name]}>`" for name in defined(code) if name in names]
+        links = api or [f"[lesson cell](#implements-{label})"]
+        found.setdefault(label, Equation(label)).implements += links
+    for label in LABEL.findall(said.get("checks", "")):
+        found.setdefault(label, Equation(label)).checks.append(f"[lesson cell](#checks-{label})")
+
+
+def problems(found: dict[str, Equation]) -> list[str]:
+    """What is missing: an equation without its place, its code or its check."""
+    wanted = {"lesson": "stands in no lesson", "implements": "has no implementation",
+              "checks": "has no check"}
+    return [f"{one.label} {words}" for one in found.values()
+            for part, words in wanted.items() if not getattr(one, part)]
+
+
+def equations_page(found: dict[str, Equation]) -> str:
+    """Paper by paper: equation, lesson, function, check."""
+    text = ("# Equations\n\nEvery published equation that the course builds: "
+            "where it stands, what implements it, what checks it.\n")
+    papers = {label.split("-")[1] for label in found}
+    for paper in [*(known for known in PAPERS if known in papers), *sorted(papers - PAPERS.keys())]:
+        mine = [one for one in found.values() if one.label.split("-")[1] == paper]
+        text += f"\n## {PAPERS.get(paper, paper)}\n\n{HEADER}"
+        text += "".join(row(one) for one in sorted(mine, key=natural))
+    return text
+
+
+def natural(one: Equation) -> list:
+    """Sort key in which 10 follows 9."""
+    parts = re.split(r"(\d+)", one.label)
+    return [(int(part), "") if part.isdigit() else (0, part) for part in parts]
+
+
+def row(one: Equation) -> str:
+    """One line of the equations' table."""
+    code, checks = (", ".join(dict.fromkeys(links)) for links in (one.implements, one.checks))
+    lesson = f"{{doc}}`lesson {Path(one.lesson).name[:2]} </course/{one.lesson}>`"
+    return f"| [{number(one.label)}](#{one.label}) | {lesson} | {code} | {checks} |\n"
+
+
+def test_page(path: Path) -> str:
+    """A test file as a page, so that the equations can link to it."""
+    title = f"tests/{path.name}"
+    return (f":orphan:\n\n{title}\n{'=' * len(title)}\n\n"
+            f".. literalinclude:: ../../../tests/{path.name}\n   :linenos:\n")
+
+
+def reference(root: Path, out: Path) -> dict[str, str]:
+    """Write all generated pages into out/; the spellings of public names come back."""
+    found = modules(root / "captionlab")
+    names, lessons = spellings(found), taught(root / "nbs")
+    known = equations(root / "nbs", root / "tests", names)
+    if missing := problems(known):
+        raise ValueError("; ".join(missing))
+    pages = {f"{module}.rst": module_page(module, own, lessons.get(module))
+             for module, own in found.items()}
+    pages |= {"index.rst": api_index(found), "equations.md": equations_page(known)}
+    checks = " ".join(check for one in known.values() for check in one.checks)
+    pages |= {f"tests/{path.stem}.rst": test_page(path)
+              for path in (root / "tests").glob("test_*.py") if f"tests/{path.stem}>" in checks}
+    for stale in {path.relative_to(out).as_posix() for path in out.rglob("*.*")} - pages.keys():
+        (out / stale).unlink()
+    for page, text in pages.items():
+        write(out / page, text)
+    return names
