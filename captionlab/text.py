@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-# %% ../nbs/10_text.ipynb #7915ee46
+# %% ../nbs/10_text.ipynb #f56d70bc
 class _Clean(dict):
     """What becomes of a character, found once: `str.translate` asks for those it has not seen."""
 
@@ -31,7 +31,9 @@ class _Clean(dict):
 
 
 _CLEAN = _Clean()
-_WORD = re.compile(r"'s(?![^\s'.,-])|\d+(?:[.,]\d+)+(?![^\s'.,-])|[^\s'.,-]+(?:(?:-|'(?!s(?![^\s'.,-])))[^\s'.,-]+)*")
+_ENDS = r"(?![^\s'.,-])"  # no letter or digit follows
+_WORD = re.compile(rf"'s{_ENDS}|\d+(?:[.,]\d+)+{_ENDS}"
+                   rf"|[^\s'.,-]+(?:(?:-|'(?!s{_ENDS}))[^\s'.,-]+)*")
 
 
 def normalise(text: str) -> list[str]:
@@ -103,7 +105,7 @@ _BYTES = [f"<0x{value:02X}>" for value in (*range(0x80, 0xC0), *range(0xC2, 0xF5
 _FIRST = [*Vocabulary.special, *_BYTES]
 _ALPHABET = [*"▁abcdefghijklmnopqrstuvwxyz0123456789'-.,"]
 
-# %% ../nbs/10_text.ipynb #07d9bd99
+# %% ../nbs/10_text.ipynb #f3b0964c
 def cut(word: str, ranks: dict[tuple[str, str], int], dropout: float = 0.0,
         rng: random.Random | None = None) -> list[str]:
     """A word in pieces: again and again the earliest learned of the pairs that are there is merged.
@@ -127,14 +129,16 @@ def cut(word: str, ranks: dict[tuple[str, str], int], dropout: float = 0.0,
         raise ValueError("dropout needs a source of chance: pass rng=random.Random(seed)")
     pieces = list(word)
     while True:
-        found = [(ranks[pair], place) for place, pair in enumerate(zip(pieces, pieces[1:]))
-                 if pair in ranks and (not dropout or rng.random() >= dropout)]
-        if not found:
+        first, where = len(ranks), None
+        for place, pair in enumerate(zip(pieces, pieces[1:])):
+            rank = ranks.get(pair, len(ranks))
+            if rank < first and (not dropout or rng.random() >= dropout):
+                first, where = rank, place
+        if where is None:
             return pieces
-        place = min(found)[1]
-        pieces[place:place + 2] = [pieces[place] + pieces[place + 1]]
+        pieces[where:where + 2] = [pieces[where] + pieces[where + 1]]
 
-# %% ../nbs/10_text.ipynb #7714a801
+# %% ../nbs/10_text.ipynb #6f76f10e
 class SubwordVocabulary:
     """Pieces of words by byte pair encoding, behind the same interface as `Vocabulary`.
 
@@ -154,7 +158,7 @@ class SubwordVocabulary:
     def __init__(self, tokens: Sequence[str], merges: Iterable[Sequence[str]]):
         self.tokens, self.merges = list(tokens), [tuple(pair) for pair in merges]
         if self.tokens[:len(_FIRST)] != _FIRST:
-            raise ValueError("not a subword vocabulary: the special tokens and the bytes come first")
+            raise ValueError("not a subword vocabulary: special tokens and bytes come first")
         self._ids = {token: number for number, token in enumerate(self.tokens)}
         self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
         self._library = Tokenizer(models.BPE(self._ids, self.merges, byte_fallback=True))
@@ -163,7 +167,7 @@ class SubwordVocabulary:
 
     @classmethod
     def build(cls, captions: Iterable[str], size: int = 8192) -> "SubwordVocabulary":
-        """Learns merges until there are `size` tokens in all, or no pair is left that occurs twice."""
+        """Learns merges until there are `size` tokens, or no pair is left that occurs twice."""
         library = Tokenizer(models.BPE())
         library.pre_tokenizer = pre_tokenizers.Metaspace()
         trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=2, special_tokens=_FIRST,
@@ -175,7 +179,8 @@ class SubwordVocabulary:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def encode(self, text: str, dropout: float = 0.0, rng: random.Random | None = None) -> list[int]:
+    def encode(self, text: str, dropout: float = 0.0,
+               rng: random.Random | None = None) -> list[int]:
         """The ids of a caption's pieces, with bos before and eos after them: a list of T ids.
 
         Args:
@@ -185,7 +190,8 @@ class SubwordVocabulary:
         """
         if dropout:
             ids = [number for word in normalise(text)
-                   for piece in cut("▁" + word, self._ranks, dropout, rng) for number in self._numbers(piece)]
+                   for piece in cut("▁" + word, self._ranks, dropout, rng)
+                   for number in self._numbers(piece)]
         else:
             ids = self._library.encode(" ".join(normalise(text))).ids
         return [self.bos, *ids, self.eos]
@@ -201,7 +207,8 @@ class SubwordVocabulary:
 
     def to_dict(self) -> dict:
         """All there is to store, fit for JSON."""
-        return {"kind": "subwords", "tokens": self.tokens, "merges": [list(pair) for pair in self.merges]}
+        merges = [list(pair) for pair in self.merges]
+        return {"kind": "subwords", "tokens": self.tokens, "merges": merges}
 
     @classmethod
     def from_dict(cls, stored: dict) -> "SubwordVocabulary":
@@ -220,7 +227,7 @@ def vocabulary_from_dict(stored: dict) -> Vocabulary | SubwordVocabulary:
         raise ValueError("not a stored vocabulary: its 'kind' is neither 'words' nor 'subwords'")
     return kinds[stored["kind"]].from_dict(stored)
 
-# %% ../nbs/10_text.ipynb #50c8170e
+# %% ../nbs/10_text.ipynb #71ba1889
 def pad_ids(ids: Sequence, pad: int = 0) -> torch.Tensor:
     """Lists of ids as one tensor, filled with `pad` on the right.
 
@@ -234,7 +241,8 @@ def pad_ids(ids: Sequence, pad: int = 0) -> torch.Tensor:
     """
     if not any(len(row) and not isinstance(row[0], int) for row in ids):
         longest = max(map(len, ids), default=0)
-        return torch.tensor([[*row, *[pad] * (longest - len(row))] for row in ids], dtype=torch.long)
+        rows = [[*row, *[pad] * (longest - len(row))] for row in ids]
+        return torch.tensor(rows, dtype=torch.long)
     most = max(map(len, ids))
     rows = [caption for row in ids for caption in [*row, *[[]] * (most - len(row))]]
     return pad_ids(rows, pad).unflatten(0, (len(ids), most))

@@ -228,7 +228,7 @@ def test_a_report_of_files(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "report.json").read_text())["metrics"] == report["metrics"]
     assert [path.name for path in tmp_path.glob(".*")] == []
     text = "\n".join(lines(report))
-    assert "22 of 23" in text and "ahead of" in text and f"{report['metrics']['CIDEr']:.2f}" in text
+    assert "22 of 23" in text and "against" in text and f"{report['metrics']['CIDEr']:.2f}" in text
     assert len(report["each"]) == 22 and set(report["each"][0]) == {"image_id", *report["metrics"]}
 
 
