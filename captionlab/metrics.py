@@ -387,7 +387,7 @@ def _compared(difference: float, drawn: np.ndarray) -> Comparison:
     far = min((drawn <= 0).sum(), (drawn >= 0).sum())
     return Comparison(difference, *_middle(drawn), float(min(1, 2 * (far + 1) / (len(drawn) + 1))))
 
-# %% ../nbs/17_metrics.ipynb #537f83df
+# %% ../nbs/17_metrics.ipynb #40765e10
 def _json(path: str | Path) -> list | dict:
     """What a JSON file holds, or one clear line."""
     try:
@@ -406,8 +406,8 @@ def _rows(path: str | Path, found: object, what: str) -> list[tuple]:
         raise ValueError(f"{path}: no {what} here: {_SHAPES[what]}")
     for place, row in enumerate(found):
         entry = row if isinstance(row, dict) else {}
-        fits = isinstance(entry.get("image_id"), (int, str)) and isinstance(entry.get("caption"), str)
-        if not fits:
+        key, caption = entry.get("image_id"), entry.get("caption")
+        if not isinstance(key, (int, str)) or not isinstance(caption, str):
             raise ValueError(f"{path}: entry {place} has no id or no caption: {_SHAPES[what]}")
     return [(row["image_id"], row["caption"]) for row in found]
 
