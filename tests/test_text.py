@@ -1,0 +1,117 @@
+"""Text: round trips for any text, parity of the two ways to cut, what may be stored."""
+import json
+import random
+import string
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from captionlab.text import SubwordVocabulary, Vocabulary, cut, normalise, pad_ids, vocabulary_from_dict
+
+CAPTIONS = ["A man\u2019s dog runs.", "Two dogs run on the grass!", "Ein M\u00e4dchen spielt drau\u00dfen.", "the dog runs on grass"] * 3
+WORDS = Vocabulary.build(CAPTIONS)
+PIECES = SubwordVocabulary.build(CAPTIONS, size=200)
+
+
+@given(st.text())
+def test_normalising_twice_changes_nothing(text):
+    words = normalise(text)
+    assert normalise(" ".join(words)) == words
+    assert all(word and not word.isspace() for word in words)
+
+
+@given(st.text())
+def test_subwords_write_every_text(text):
+    ids = PIECES.encode(text)
+    assert PIECES.decode(ids) == " ".join(normalise(text))
+    assert ids[0] == 1 and ids[-1] == 2 and not {0, 1, 2, 3} & set(ids[1:-1])
+
+
+@given(st.text(string.printable), st.floats(0.01, 1), st.integers(0, 9))
+def test_dropout_changes_the_pieces_and_never_the_text(text, dropout, seed):
+    ids = PIECES.encode(text, dropout, random.Random(seed))
+    assert PIECES.decode(ids) == " ".join(normalise(text))
+    assert ids == PIECES.encode(text, dropout, random.Random(seed))
+    assert len(ids) >= len(PIECES.encode(text))
+
+
+@given(st.text("\u2581abdegnorstu \u00e4\u00df\u4e2d", max_size=40))
+def test_our_cut_is_the_library_s(text):
+    ranks = {pair: rank for rank, pair in enumerate(PIECES.merges)}
+    ours = [number for word in normalise(text) for piece in cut("\u2581" + word, ranks) for number in PIECES._numbers(piece)]
+    assert PIECES.encode(text) == [1, *ours, 2]
+
+
+@given(st.lists(st.sampled_from(WORDS.tokens[4:]), max_size=20))
+def test_words_make_the_round_trip(words):
+    text = " ".join(words)
+    assert WORDS.decode(WORDS.encode(text)) == text
+
+
+@pytest.mark.parametrize("text, words", [
+    ("It\u2019s Bob's", ["it", "'s", "bob", "'s"]),
+    ("MA\u0308DCHEN", ["m\u00e4dchen"]),
+    ("a t-shirt \u2014 don't - 3.5 m, 1,000!", ["a", "t-shirt", "don't", "3.5", "m", "1,000"]),
+    ("stra\u00dfe STRASSE", ["stra\u00dfe", "strasse"]),
+    ("<pad>\u200b_x_ ...", ["pad", "x"]),
+    ("\u0915\u093f\u0924\u093e\u092c", ["\u0915\u093f\u0924\u093e\u092c"]),
+    ("", []), (" .,'-\n", []),
+])
+def test_what_a_word_is(text, words):
+    assert normalise(text) == words
+
+
+def test_minimum_count_and_order():
+    built = Vocabulary.build(["b b a a c"], min_count=2)
+    assert built.tokens[4:] == ["a", "b"] and len(built) == 6
+    assert built.encode("c a") == [1, 3, 4, 2]
+    assert Vocabulary.build(["a b", "b c"]).tokens == Vocabulary.build(["b c", "a b"]).tokens
+
+
+def test_learning_merges_is_repeatable():
+    assert SubwordVocabulary.build(CAPTIONS, 200).to_dict() == PIECES.to_dict()
+
+
+@pytest.mark.parametrize("built", [WORDS, PIECES])
+def test_stored_as_json_and_back(built):
+    again = vocabulary_from_dict(json.loads(json.dumps(built.to_dict())))
+    assert type(again) is type(built) and again.tokens == built.tokens and len(again) == len(built)
+    assert again.encode("the girl's dog") == built.encode("the girl's dog")
+
+
+@pytest.mark.parametrize("stored", [None, [], {}, {"kind": "pickle"}])
+def test_something_else_is_one_clear_line(stored):
+    with pytest.raises(ValueError, match="not a stored vocabulary"):
+        vocabulary_from_dict(stored)
+
+
+def test_broken_vocabularies_are_refused():
+    with pytest.raises(ValueError, match="twice"):
+        Vocabulary(["a", "a"])
+    with pytest.raises(ValueError, match="not a subword vocabulary"):
+        SubwordVocabulary(["a", "b"], [])
+    with pytest.raises(ValueError, match="rng"):
+        PIECES.encode("dog", dropout=0.1)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.lists(st.integers(1, 9), max_size=6), min_size=1, max_size=5))
+def test_padding_keeps_every_id(rows):
+    out = pad_ids(rows)
+    assert out.shape == (len(rows), max(map(len, rows)))
+    assert [[number for number in row if number] for row in out.tolist()] == rows
+
+
+def test_padding_pictures_with_unequal_numbers_of_captions():
+    out = pad_ids([[[1, 2], [1, 5, 2]], [], [[1, 2]]])
+    assert out.shape == (3, 2, 3) and out[0, 1].tolist() == [1, 5, 2]
+    assert not out[1].any() and not out[2, 1].any()
+    assert pad_ids([]).shape == (0,) and pad_ids([[], []]).shape == (2, 0)
+
+
+def test_real_captions_make_the_round_trip(real_data):
+    lines = (real_data / "flickr8k" / "Flickr8k.token.txt").read_text().splitlines()[:4000]
+    captions = [line.split("\t")[1] for line in lines]
+    built = SubwordVocabulary.build(captions, 2000)
+    assert len(built) == 2000
+    assert all(built.decode(built.encode(caption)) == " ".join(normalise(caption)) for caption in captions)
