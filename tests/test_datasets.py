@@ -1,0 +1,431 @@
+"""Data sets: real counts, broken files, downloads that fail, batches that lose nothing."""
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from captionlab import datasets
+from captionlab.datasets import (
+    Batch, CaptionData, Encoded, Epochs, Item, by_picture, by_tokens, coco_karpathy, collate, data_home, flickr8k,
+    get, load, multi30k, order, own, padding_share, scenes, use, where)
+from captionlab.text import Vocabulary
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path, monkeypatch):
+    """A cache of its own for every test, and its own folder to work in."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(datasets, "cache_home", lambda: tmp_path / "cache" / "captionlab")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty CAPTIONLAB_DATA."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("CAPTIONLAB_DATA", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def picture(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (4, 4)).save(path)
+
+
+def one_line(what, *parts):
+    """Calling it fails with one line that has all these parts."""
+    with pytest.raises((ValueError, OSError)) as caught:
+        what()
+    message = str(caught.value)
+    assert "\n" not in message and all(part in message for part in parts), message
+
+
+# Batches
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=80), st.integers(20, 300), st.integers(0, 3))
+def test_buckets_hold_every_row_once_and_keep_to_the_places(lengths, places, epoch):
+    lengths = np.array(lengths)
+    batches = by_tokens(lengths, places, epoch=epoch)
+    assert sorted(sum(batches, [])) == list(range(len(lengths)))
+    assert all(len(batch) == 1 or len(batch) * lengths[batch].max() <= places for batch in batches)
+    assert 0 <= padding_share(lengths, batches) < 1
+
+
+@given(st.integers(0, 50), st.integers(1, 9), st.none() | st.integers(0, 5), st.integers(0, 5))
+def test_batches_by_picture_hold_every_row_once(rows, size, seed, epoch):
+    batches = by_picture(rows, size, seed, epoch)
+    assert sorted(sum(batches, [])) == list(range(rows)) and all(0 < len(batch) <= size for batch in batches)
+
+
+def test_two_sided_buckets_count_both_sides():
+    lengths = np.array([[3, 30], [3, 4], [3, 4], [3, 30]])
+    batches = by_tokens(lengths, places=66)
+    assert sorted(map(sorted, batches)) == [[0, 3], [1, 2]] and padding_share(lengths, batches) == 0
+
+
+def test_order_is_the_same_in_another_process():
+    code = "from captionlab.datasets import order; print(order(50, 3, 7).tolist())"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(printed) == order(50, 3, 7).tolist()
+    assert order(50, 3, 7).tolist() != order(50, 7, 3).tolist()
+
+
+def test_a_resumed_epoch_goes_on_where_it_stopped_with_workers_too():
+    items = [Item(str(n), tuple(f"{'a ' * (n % 7 + 1)} b{n}" for _ in range(n % 3 + 1))) for n in range(40)]
+    data = Encoded(items, Vocabulary.build(text for item in items for text in item.captions))
+    plan = partial(by_tokens, data.lengths, 40, seed=5)
+    batches = []
+    for workers, done in ((0, 0), (2, 3)):
+        epochs = Epochs(plan)
+        epochs.set_epoch(2, done)
+        loader = DataLoader(data, batch_sampler=epochs, collate_fn=collate, num_workers=workers)
+        batches.append([batch.captions for batch in loader])
+        assert len(loader) == len(batches[-1])
+    assert len(batches[1]) == len(batches[0]) - 3 > 0
+    assert all(torch.equal(a, b) for a, b in zip(batches[0][3:], batches[1]))
+
+
+def test_items_with_fewer_captions_get_rows_of_padding():
+    items = [Item("a", ("one two three", "one")), Item("b", ("two",))]
+    batch = collate([*Encoded(items, Vocabulary.build(["one two three"]))])
+    assert batch.captions.shape == (2, 2, 5) and (batch.captions[1, 1] == 0).all() and (batch.captions[1, 0] != 0).any()
+
+
+def test_a_cut_caption_does_not_claim_to_have_ended():
+    words = Vocabulary.build(["one two three four"])
+    data = Encoded([Item("a", ("one two three four", "one"))], words, longest=4)
+    long, short = data[0]["captions"]
+    assert len(long) == 4 and words.eos not in long and short[-1] == words.eos
+
+
+def test_select_and_to_keep_fields_together():
+    batch = Batch(grid=torch.arange(6.0).reshape(3, 2, 1), source=torch.arange(3)[:, None])
+    chosen = batch.select(torch.tensor([2, 0])).to("cpu")
+    assert chosen.source.flatten().tolist() == [2, 0] and chosen.grid[:, 0, 0].tolist() == [4, 0]
+    assert len(chosen) == 2 and chosen.captions is None and len(Batch()) == 0
+    assert batch.select(torch.tensor([True, False, True])).source.flatten().tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("name", ["images", "grid", "source", "captions"])
+def test_a_missing_field_is_named(name):
+    one_line(lambda: Batch().need(name), f"reads {name}")
+    assert "captionlab features extract" in str(pytest.raises(ValueError, Batch().need, "grid").value)
+
+
+def test_no_source_no_items():
+    words = Vocabulary.build(["a"])
+    one_line(lambda: Encoded([Item("x", ("a",))], words, words), "x has no source", "multi30k")
+    one_line(lambda: Encoded([], words), "empty")
+    one_line(lambda: Item("x", ("a",)).picture(), "no picture")
+    one_line(lambda: CaptionData("d", {"train": []})["dev"], "no split 'dev'", "train")
+
+
+# Scenes
+
+def test_scenes_pair_languages_and_longer_splits_begin_alike():
+    short, long = (scenes(train=n, val=1, test=1, novel=1) for n in (2, 5))
+    assert long["train"][:2] == short["train"] and len(long["train"]) == 5
+    assert short["train"][0].picture(32).size == (32, 32)
+    pairs = scenes(train=2, val=0, test=0, novel=0, language="de", source="en")["train"]
+    assert [item.source for item in pairs[:5]] == list(short["train"][0].captions) and len(pairs) == 10
+    assert {item.name for items in long.splits.values() for item in items} and len(long.annotations("train")["annotations"]) == 25
+
+
+# Flickr8k
+
+@pytest.fixture
+def small8k(tmp_path):
+    root = tmp_path / "f8k"
+    for name in ("a.jpg", "b.jpg", "c.jpg"):
+        picture(root / "images" / name)
+    for split, names in (("train", "a.jpg\n"), ("dev", "b.jpg\n"), ("test", "c.jpg\n\n")):
+        (root / f"Flickr_8k.{split}Images.txt").write_text(names)
+    lines = [f"{name}#{k}\tA dog , {k} .  " for name in ("a.jpg", "b.jpg", "c.jpg") for k in range(5)]
+    (root / "Flickr8k.token.txt").write_text("\n".join([*lines, "gone.jpg.1#0\tA ghost .", "a.jpg#5\t .", ""]))
+    return root
+
+
+def test_flickr8k_skips_the_ghost_the_wordless_and_odd_endings(small8k):
+    data = flickr8k(small8k)
+    assert data.counts == {"train": 1, "val": 1, "test": 1}
+    assert data["train"][0].captions == tuple(f"A dog , {k} ." for k in range(5))
+
+
+def test_flickr8k_in_the_folders_of_its_archives(small8k):
+    (small8k / "Flickr8k_text").mkdir()
+    for file in small8k.glob("Flickr*.txt"):
+        file.rename(small8k / "Flickr8k_text" / file.name)
+    (small8k / "images").rename(small8k / "Flicker8k_Dataset")
+    assert load(small8k).counts["train"] == 1
+
+
+def broken_token(root):
+    lines = (root / "Flickr8k.token.txt").read_text().split("\n")
+    lines[6] = lines[6].replace("\t", " ")
+    (root / "Flickr8k.token.txt").write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize("break_it, parts", [
+    (broken_token, ("Flickr8k.token.txt, line 7", "tab")),
+    (lambda r: (r / "Flickr8k.token.txt").write_bytes(b"a.jpg#0\tfine\nb.jpg#0\t\xff\n"), ("line 2", "UTF-8")),
+    (lambda r: (r / "images/b.jpg").unlink(), ("line 6", "b.jpg", "put it there")),
+    (lambda r: (r / "Flickr_8k.testImages.txt").write_text("c.jpg\na.jpg\n"), ("testImages.txt, line 2", "a.jpg", "train")),
+    (lambda r: (r / "Flickr_8k.testImages.txt").write_text("c.jpg\nzz.jpg\n"), ("no caption for zz.jpg",)),
+    (lambda r: (r / "Flickr_8k.devImages.txt").unlink(), ("Flickr_8k.devImages.txt",)),
+    (lambda r: (r / "images").rename(r / "imgs"), ("no images in",)),
+])
+def test_broken_flickr8k(small8k, break_it, parts):
+    break_it(small8k)
+    one_line(lambda: flickr8k(small8k), *parts)
+
+
+def test_flickr8k_is_whole(real_data):
+    data = flickr8k(real_data / "flickr8k")
+    assert data.counts == {"train": 6000, "val": 1000, "test": 1000}
+    assert all(len(item.captions) == 5 for items in data.splits.values() for item in items)
+
+
+# Multi30K
+
+@pytest.fixture
+def small30k(tmp_path):
+    root = tmp_path / "m30k"
+    root.mkdir()
+    for split in ("train", "val", "test_2016_flickr"):
+        (root / f"{split}.en").write_text("A dog.\nA\u2028cat.\n")      # a separator that splitlines falls for
+        (root / f"{split}.de.gz").write_bytes(gzip.compress("Ein Hund. \nEine Katze.\n".encode()))
+    return root
+
+
+def test_multi30k_reads_plain_and_gz_and_both_directions(small30k):
+    assert [(i.source, *i.captions) for i in multi30k(small30k)["test"]] == [("A dog.", "Ein Hund."), ("A\u2028cat.", "Eine Katze.")]
+    assert multi30k(small30k, "de", "en")["val"][0].captions == ("A dog.",)
+
+
+@pytest.mark.parametrize("break_it, parts", [
+    (lambda r: (r / "val.en").write_text("A dog.\n"), ("val.en has 1", "has 2")),
+    (lambda r: (r / "val.en").write_text("A dog.\n\n"), ("val.en, line 2", "empty")),
+    (lambda r: (r / "val.de.gz").write_bytes((r / "val.de.gz").read_bytes()[:-9]), ("val.de.gz", "cut off")),
+    (lambda r: (r / "val.de.gz").write_bytes(b"<html>not found</html>"), ("val.de.gz", "broken")),
+    (lambda r: (r / "train.en").unlink(), ("train.en",)),
+])
+def test_broken_multi30k(small30k, break_it, parts):
+    break_it(small30k)
+    one_line(lambda: multi30k(small30k), *parts)
+
+
+def test_multi30k_is_whole(real_data):
+    data = multi30k(real_data / "multi30k")
+    assert data.counts == {"train": 29_000, "val": 1_014, "test": 1_000}
+
+
+# COCO with Karpathy's split
+
+@pytest.fixture
+def karpathy(tmp_path):
+    images = [{"filepath": "val2014", "filename": f"{n}.jpg", "cocoid": 100 + n, "split": split,
+               "sentences": [{"raw": f"Caption {n} {k}."} for k in range(5 + n)]} for n, split in enumerate(("train", "restval", "val", "test"))]
+    for n in range(4):
+        picture(tmp_path / "coco/val2014" / f"{n}.jpg")
+    (tmp_path / "coco/dataset_coco.json").write_text(json.dumps({"images": images, "dataset": "coco"}))
+    return tmp_path / "coco"
+
+
+def test_karpathys_restval_trains_and_ids_are_numbers(karpathy):
+    data = load(karpathy)
+    assert data.counts == {"train": 2, "val": 1, "test": 1} and data.name == "coco"
+    assert data.annotations("test")["images"] == [{"id": 103}] and data["test"][0].picture().size == (4, 4)
+    assert load(karpathy / "dataset_coco.json").counts == data.counts
+    assert coco_karpathy(karpathy / "dataset_coco.json")["val"][0].image is None
+
+
+@pytest.mark.parametrize("break_it, parts", [
+    (lambda r: (r / "val2014/2.jpg").unlink(), ("images entry 2", "2.jpg")),
+    (lambda r: (r / "dataset_coco.json").write_text('{"images": [{"filename": "x"}]}'), ("images entry 0", "split")),
+    (lambda r: (r / "dataset_coco.json").write_text('{"images": [\n'), ("dataset_coco.json, line 2", "not JSON")),
+    (lambda r: (r / "dataset_coco.json").write_text("[]"), ("dataset_coco.json", "found a list")),
+])
+def test_broken_karpathy(karpathy, break_it, parts):
+    break_it(karpathy)
+    one_line(lambda: load(karpathy), *parts)
+
+
+# One's own
+
+@pytest.fixture
+def photos(tmp_path):
+    for name in ("x.jpg", "y.jpg"):
+        picture(tmp_path / "photos" / name)
+    return tmp_path / "photos"
+
+
+def csv_of(photos, text):
+    (photos / "me.csv").write_text(text)
+    return photos / "me.csv"
+
+
+def test_own_csv_with_excels_marks_and_quoted_newlines(photos):
+    file = csv_of(photos, '\ufeffimage,caption,split\r\nx.jpg,"A dog,\nat sea",train\r\nx.jpg,Waves,train\r\ny.jpg,Rain,Dev\r\n')
+    data = load(str(file))
+    assert data.counts == {"train": 1, "val": 1, "test": 0} and data["train"][0].captions == ("A dog,\nat sea", "Waves")
+
+
+def test_own_splits_by_the_hash_of_the_picture(tmp_path):
+    for n in range(200):
+        picture(tmp_path / "p" / f"{n}.png")
+    rows = "".join(f"{n}.png,one {n}\n{n}.png,two {n}\n" for n in range(200))
+    data = own(csv_of(tmp_path / "p", "image,caption\n" + rows))
+    again = own(csv_of(tmp_path / "p", "image,caption\n" + "".join(reversed(rows.splitlines(keepends=True)))))
+    assert sum(data.counts.values()) == 200 and 130 < data.counts["train"] < 190 and min(data.counts.values()) > 5
+    assert {i.name for i in data["test"]} == {i.name for i in again["test"]}
+
+
+@pytest.mark.parametrize("text, parts", [
+    ("picture,caption\nx.jpg,a\n", ("line 1", "picture, caption")),
+    ("", ("line 1", "none")),
+    ("image,caption\n", ("no caption",)),
+    ("image,caption\nx.jpg,a\ny.jpg,a, b\n", ("line 3", "quotes")),
+    ("image,caption\nx.jpg\n", ("line 2",)),
+    ("image,caption\nx.jpg,  \n", ("line 2", "empty")),
+    ("image,caption\nx.jpg,a\nz.jpg,b\n", ("line 3", "z.jpg")),
+    ("image,caption,split\nx.jpg,a,train\nx.jpg,b,test\n", ("line 3", "test here and in train in line 2")),
+    ("image,caption,split\nx.jpg,a,exam\n", ("line 2", "exam")),
+    ('image,caption\nx.jpg,"a\n', ("me.csv, line", "quotes")),
+])
+def test_broken_csv(photos, text, parts):
+    one_line(lambda: own(csv_of(photos, text)), *parts)
+
+
+def coco_of(photos, images, notes):
+    (photos / "me.json").write_text(json.dumps({"images": images, "annotations": notes}))
+    return photos / "me.json"
+
+
+def test_own_coco_json(photos):
+    images = [{"id": 7, "file_name": "x.jpg", "split": "train"}, {"id": 8, "file_name": "y.jpg", "split": "test"}]
+    file = coco_of(photos, images, [{"image_id": 7, "caption": "a"}, {"image_id": 8, "caption": "b"}, {"image_id": 7, "caption": "c"}])
+    data = load(file)
+    assert data["train"][0].captions == ("a", "c") and data.annotations("test")["annotations"][0]["image_id"] == 8
+
+
+@pytest.mark.parametrize("images, notes, parts", [
+    ([{"id": 7, "file_name": "x.jpg"}], [{"image_id": 9, "caption": "a"}], ("annotations entry 0", "9")),
+    ([{"id": 7}], [{"image_id": 7, "caption": "a"}], ("annotations entry 0", "file_name")),
+    ([{"id": 7, "file_name": "x.jpg"}], [{"image_id": 7}], ("caption",)),
+    ([{"id": 7, "file_name": "q.jpg"}], [{"image_id": 7, "caption": "a"}], ("q.jpg", "put it there")),
+])
+def test_broken_coco_json(photos, images, notes, parts):
+    one_line(lambda: own(coco_of(photos, images, notes)), *parts)
+
+
+# Found by name
+
+def test_a_relative_home_is_absolute_at_once(tmp_path, monkeypatch):
+    (tmp_path / "d").mkdir()
+    monkeypatch.setenv("CAPTIONLAB_DATA", "d")
+    assert data_home() == tmp_path / "d"
+
+
+def test_a_home_that_is_not_there_warns(monkeypatch):
+    monkeypatch.setenv("CAPTIONLAB_DATA", "/no/such/folder")
+    with pytest.warns(UserWarning, match="no such folder"):
+        data_home()
+
+
+def test_use_checks_before_it_notes(small30k, home):
+    (small30k / "val.en").write_text("short\n")
+    one_line(lambda: use(small30k), "val.en has 1")
+    one_line(lambda: where("multi30k"), "captionlab data get multi30k")
+    (small30k / "val.en").write_text("A dog.\nA cat.\n")
+    assert use(small30k).name == "multi30k" and where("multi30k") == small30k
+    assert load("multi30k").counts["val"] == 2
+    os.rename(small30k, small30k.with_name("moved"))
+    one_line(lambda: load("multi30k"), "captionlab data use FOLDER")
+
+
+def test_unknown_names_and_folders(tmp_path, home):
+    one_line(lambda: load("cocoa"), "cocoa", "scenes, flickr8k, multi30k, coco")
+    one_line(lambda: load(tmp_path), "no data set")
+    one_line(lambda: load("absent.csv"), "absent.csv")
+    one_line(lambda: use("absent"), "no folder")
+    one_line(lambda: get("imagenet"), "choose from")
+    one_line(lambda: get("flickr8k"), "captionlab data use FOLDER")
+
+
+# Downloads, from a server of our own
+
+class Mirror(BaseHTTPRequestHandler):
+    """Serves `files`; `cut` addresses break off half way; `wrong` ones send something else."""
+
+    files, asked = {}, []
+
+    def do_GET(self):
+        kind, name = self.path.strip("/").split("/")
+        self.asked.append(self.path)
+        body = self.files.get(name)
+        if body is None:
+            return self.send_error(404)
+        body = b"something else entirely" if kind == "wrong" else body
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[:len(body) // 2] if kind == "cut" else body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(small30k, home, monkeypatch):
+    """A mirror of the small Multi30K, and a registry that knows its sums."""
+    Mirror.files, Mirror.asked = {file.name: file.read_bytes() for file in small30k.iterdir()}, []
+    sums = {name: hashlib.sha256(body).hexdigest() for name, body in Mirror.files.items()}
+    monkeypatch.setattr(datasets, "registry", lambda: {"multi30k": {"files": sums, "mirrors": []}})
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Mirror)
+    Thread(target=httpd.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{httpd.server_port}"
+    httpd.shutdown()
+
+
+def test_download_then_nothing_is_asked_again(server, home):
+    assert load(get("multi30k", [f"{server}/good"])).counts["train"] == 2
+    asked = len(Mirror.asked)
+    assert get("multi30k", [f"{server}/good"]) == home / "multi30k" and len(Mirror.asked) == asked == 6
+
+
+@pytest.mark.parametrize("fault", ["cut", "wrong", "gone"])
+def test_a_bad_mirror_leaves_nothing_and_the_next_one_is_asked(server, home, fault):
+    if fault == "gone":
+        bad = "http://127.0.0.1:9/x"
+    else:
+        bad = f"{server}/{fault}"
+    one_line(lambda: get("multi30k", [bad]), "could not download", "say it again")
+    assert not list((home / "multi30k").glob("*"))
+    get("multi30k", [bad, f"{server}/good"])
+    assert load("multi30k").counts["val"] == 2
+
+
+def test_a_wrong_checksum_is_named(server):
+    one_line(lambda: get("multi30k", [f"{server}/wrong"]), "checksum is wrong")
+
+
+def test_an_interrupted_download_goes_on_with_what_is_missing(server, home):
+    get("multi30k", [f"{server}/good"])
+    (home / "multi30k/val.en").write_text("half")
+    (home / "multi30k/train.en").unlink()
+    asked = len(Mirror.asked)
+    get("multi30k", [f"{server}/good"])
+    assert sorted(Mirror.asked[asked:]) == ["/good/train.en", "/good/val.en"] and load("multi30k").counts["val"] == 2
