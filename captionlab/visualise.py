@@ -22,9 +22,9 @@ PAPER = {"light": "#FFFFFF", "dark": "#16181D"}
 INK = {"light": "#1F2328", "dark": "#E6E8EB"}
 ACCENT = {"light": "#08519C", "dark": "#7FC8F8"}
 
-# %% ../nbs/06_visualise.ipynb #d3bae1a1
+# %% ../nbs/06_visualise.ipynb #ec364470
 def weight_colours(theme: str = "light") -> LinearSegmentedColormap:
-    """The colour map of attention weights: zero is the paper, the largest value the accent.
+    """The colour map of attention weights: zero is the paper, one the accent.
 
     Args:
         theme: "light" or "dark".
@@ -52,7 +52,7 @@ def use_style(dark: bool = False) -> None:
         "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
         "axes.prop_cycle": mpl.cycler(color=PALETTE), "image.cmap": colours.name})
 
-# %% ../nbs/06_visualise.ipynb #3f04eef3
+# %% ../nbs/06_visualise.ipynb #fe6f6480
 def heatmap(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[str] = (),
             ax: Axes | None = None, title: str = "", top: float = 1.0) -> Axes:
     """Draw attention weights as a table: rows look, columns are looked at.
@@ -63,7 +63,7 @@ def heatmap(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[s
         keys: N labels of the columns; none for bare axes.
         ax: where to draw; a new figure by default.
         title: a line above.
-        top: the weight that gets the darkest colour. Zero always gets the lightest.
+        top: the weight that gets the full colour. Zero always gets that of the paper.
 
     Returns:
         The axes drawn on.
@@ -72,15 +72,21 @@ def heatmap(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[s
         ValueError: if the labels do not fit the shape of the weights.
     """
     table = _table(weights, queries, keys)
-    ax = ax or plt.figure(figsize=(1.5 + 0.55 * table.shape[1], 0.9 + 0.45 * table.shape[0])).gca()
-    ax.imshow(table, vmin=0, vmax=top, aspect="auto")
+    rows, columns = table.shape
+    ax = ax or plt.figure(figsize=(min(8, 1.5 + 0.55 * columns), min(7, 1 + 0.45 * rows))).gca()
+    ax.imshow(table, vmin=0, vmax=top, cmap=weight_colours(_theme()), aspect="auto")
     _label(ax, queries, keys)
     _numbers(ax, table, top)
     ax.set_title(title)
-    ax.set_xlabel(f"darkest = {top:.2g}", fontsize=7.5)
+    ax.set_ylabel("query", fontsize=7.5)
+    ax.set_xlabel(f"key; full colour = {top:.2g}", fontsize=7.5)
     return ax
 
-# %% ../nbs/06_visualise.ipynb #6135279f
+# %% ../nbs/06_visualise.ipynb #9edc5a0f
+def _theme() -> str:
+    return "dark" if mpl.rcParams["axes.facecolor"] == PAPER["dark"] else "light"
+
+
 def _table(weights: torch.Tensor, queries: Sequence[str], keys: Sequence[str]) -> np.ndarray:
     table = torch.as_tensor(weights).detach().float().cpu().numpy()
     if table.ndim != 2:
@@ -97,13 +103,14 @@ def _label(ax: Axes, queries: Sequence[str], keys: Sequence[str]) -> None:
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
 
-# %% ../nbs/06_visualise.ipynb #89181126
+# %% ../nbs/06_visualise.ipynb #6cf7b5ed
 def _numbers(ax: Axes, table: np.ndarray, top: float, most: int = 100) -> None:
     if table.size > most:
         return
-    paper, ink = mpl.rcParams["axes.facecolor"], mpl.rcParams["text.color"]
-    for (row, column), value in np.ndenumerate(table):
-        colour = paper if value > 0.55 * top else ink
+    theme = _theme()
+    for row, column in zip(*table.nonzero()):
+        value = table[row, column]
+        colour = PAPER[theme] if value > 0.7 * top else INK[theme]      # whichever has more contrast
         ax.text(column, row, f"{value:.2f}".replace("0.", "."), ha="center", va="center", color=colour, size=8)
 
 # %% ../nbs/06_visualise.ipynb #c1a8cc2d
@@ -125,7 +132,7 @@ def panels(count: int, columns: int = 4, size: float = 1.8) -> tuple[Figure, lis
         spare.set_axis_off()
     return fig, list(grid.flat[:count])
 
-# %% ../nbs/06_visualise.ipynb #b63756df
+# %% ../nbs/06_visualise.ipynb #bd7228d6
 def heads(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[str] = ()) -> Figure:
     """One heat map for each head, all on one colour scale.
 
@@ -140,7 +147,8 @@ def heads(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[str
     fig, axes = panels(len(weights), columns=4, size=2.3)
     for head, ax in enumerate(axes):
         heatmap(weights[head], queries if head % 4 == 0 else (), keys, ax, f"head {head}")
-        ax.set_yticks(ax.get_yticks() if head % 4 == 0 else [])
+        if head % 4:
+            ax.set(yticks=[], ylabel="")
     return fig
 
 # %% ../nbs/06_visualise.ipynb #b9815003
@@ -159,7 +167,7 @@ def stretch(cells: np.ndarray, height: int, width: int) -> np.ndarray:
     columns = np.arange(width) * cells.shape[1] // width
     return cells[rows[:, None], columns]
 
-# %% ../nbs/06_visualise.ipynb #e6063b91
+# %% ../nbs/06_visualise.ipynb #147d7293
 def as_picture(image: torch.Tensor | np.ndarray) -> np.ndarray:
     """A picture as matplotlib wants it: channels last, floats from 0 to 1.
 
@@ -170,26 +178,30 @@ def as_picture(image: torch.Tensor | np.ndarray) -> np.ndarray:
         `(height, width, 3)` floats from 0 to 1.
 
     Raises:
-        ValueError: for another shape.
+        ValueError: for another shape, or floats that are not between 0 and 1.
     """
     picture = torch.as_tensor(image).detach().cpu().numpy()
     if picture.ndim == 3 and picture.shape[0] == 3 and picture.shape[-1] != 3:
         picture = picture.transpose(1, 2, 0)
     if picture.ndim != 3 or picture.shape[-1] != 3:
         raise ValueError(f"a picture has shape (height, width, 3) or (3, height, width), not {picture.shape}")
-    return np.clip(picture / 255 if picture.dtype == np.uint8 else picture, 0, 1)
+    picture = picture / 255 if picture.dtype == np.uint8 else picture
+    if picture.min() < -1e-3 or picture.max() > 1 + 1e-3:
+        raise ValueError(f"floats from {picture.min():.3g} to {picture.max():.3g}: undo the normalisation, or give bytes")
+    return np.clip(picture, 0, 1)
 
-# %% ../nbs/06_visualise.ipynb #5cb08982
+# %% ../nbs/06_visualise.ipynb #d55563d1
 def over_patches(image: torch.Tensor, weights: torch.Tensor, grid: tuple[int, int],
-                 ax: Axes | None = None, title: str = "") -> Axes:
-    """Fade a picture where attention does not look, and frame the cell it looks at most.
+                 ax: Axes | None = None, title: str = "", top: float | None = None) -> Axes:
+    """Fade a picture where attention does not look, and frame where it looks most.
 
     Args:
         image: `(height, width, 3)` or `(3, height, width)` picture.
-        weights: `(N,)` weights of the cells, row after row.
+        weights: `(N,)` weights of the cells, row after row; `(h, w)` will do.
         grid: rows and columns `(h, w)` of the cells, h·w = N.
         ax: where to draw; a new figure by default.
         title: a line above.
+        top: the weight at which the picture does not fade at all; by default the largest.
 
     Returns:
         The axes drawn on.
@@ -199,14 +211,15 @@ def over_patches(image: torch.Tensor, weights: torch.Tensor, grid: tuple[int, in
     """
     cells, picture = _cells(weights, grid), as_picture(image)
     ax = ax or plt.figure(figsize=(2.6, 2.8)).gca()
-    keep = stretch(cells / max(cells.max(), 1e-9), *picture.shape[:2])[..., None]
+    largest = max(float(cells.max() if top is None else top), 1e-9)
+    keep = stretch(np.minimum(cells / largest, 1), *picture.shape[:2])[..., None]
     paper = np.array(to_rgb(mpl.rcParams["axes.facecolor"]))
     ax.imshow(paper + (picture - paper) * (0.12 + 0.88 * keep))
     _frame_largest(ax, cells, picture.shape)
     _caption(ax, title, f"max {cells.max():.2f}, even {1 / cells.size:.2f}")
     return ax
 
-# %% ../nbs/06_visualise.ipynb #761e08be
+# %% ../nbs/06_visualise.ipynb #1dcf841e
 def _cells(weights: torch.Tensor, grid: tuple[int, int]) -> np.ndarray:
     flat = torch.as_tensor(weights).detach().float().cpu().numpy().reshape(-1)
     if flat.size != grid[0] * grid[1]:
@@ -216,10 +229,10 @@ def _cells(weights: torch.Tensor, grid: tuple[int, int]) -> np.ndarray:
 def _frame_largest(ax: Axes, cells: np.ndarray, shape: tuple[int, ...]) -> None:
     if cells.max() < 2 / cells.size:
         return
-    row, column = np.unravel_index(cells.argmax(), cells.shape)
     high, wide = shape[0] / cells.shape[0], shape[1] / cells.shape[1]
-    ax.add_patch(Rectangle((column * wide - 0.5, row * high - 0.5), wide, high,
-                           fill=False, edgecolor=PALETTE[1], linewidth=2))
+    for row, column in zip(*np.nonzero(cells >= 0.99 * cells.max())):
+        ax.add_patch(Rectangle((column * wide - 0.5, row * high - 0.5), wide, high,
+                               fill=False, edgecolor=PALETTE[1], linewidth=2))
 
 def _caption(ax: Axes, title: str, note: str) -> None:
     ax.set_title(title)
@@ -227,10 +240,10 @@ def _caption(ax: Axes, title: str, note: str) -> None:
     ax.spines[:].set_visible(False)
     ax.set_xlabel(note, fontsize=7.5)
 
-# %% ../nbs/06_visualise.ipynb #a2b1a75f
+# %% ../nbs/06_visualise.ipynb #a82b0248
 def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
                grid: tuple[int, int], columns: int = 5) -> Figure:
-    """Where each word of a caption looked: one faded picture a word.
+    """Where each word of a caption looked: one faded picture a word, all on one scale.
 
     Args:
         image: `(height, width, 3)` or `(3, height, width)` picture.
@@ -249,11 +262,11 @@ def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
         raise ValueError(f"{len(words)} words but {len(weights)} rows of weights: give one row a word")
     fig, axes = panels(len(words), columns, size=1.45)
     for ax, word, row in zip(axes, words, weights):
-        over_patches(image, row, grid, ax, word)
+        over_patches(image, row, grid, ax, word, top=weights.max())
     return fig
 
-# %% ../nbs/06_visualise.ipynb #612d4c29
-def over_boxes(image: torch.Tensor, boxes: torch.Tensor, weights: torch.Tensor,
+# %% ../nbs/06_visualise.ipynb #913db984
+def over_boxes(image: torch.Tensor, boxes: torch.Tensor, weights: torch.Tensor | Sequence[float],
                ax: Axes | None = None, title: str = "") -> Axes:
     """Draw boxes on a picture, the more opaque the more attention they get.
 
@@ -281,12 +294,12 @@ def over_boxes(image: torch.Tensor, boxes: torch.Tensor, weights: torch.Tensor,
     _caption(ax, title, f"max {weights.max(initial=0):.2f}, even {1 / max(weights.size, 1):.2f}")
     return ax
 
-# %% ../nbs/06_visualise.ipynb #def5f74b
+# %% ../nbs/06_visualise.ipynb #a875d2f5
 def _box(ax: Axes, corners: np.ndarray, weight: float, largest: float) -> None:
     left, top, right, bottom = corners
     strength = float(weight / max(largest, 1e-9))
     ax.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False,
                            edgecolor=PALETTE[1], linewidth=1 + 2 * strength, alpha=0.25 + 0.75 * strength))
     if strength > 0.3:
-        ax.text(left + 1, top + 1, f"{weight:.2f}", va="top", size=8, color="white",
+        ax.text(left, top, f"{weight:.2f}", va="bottom", size=8, color="white",
                 bbox={"facecolor": "#8A3D00", "edgecolor": "none", "pad": 1})

@@ -3,6 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -14,3 +15,8 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("CAPTIONLAB_DATA is not set: no real data here")
     return Path(folder)
+
+
+# The first call of a torch operator is slow, which is no flaw of the test that makes it.
+settings.register_profile("captionlab", deadline=None)
+settings.load_profile("captionlab")
