@@ -41,7 +41,7 @@ test: $(VENV)/.dev  ## everything CI checks: notebooks, pytest, the site; prints
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/check.py
 
 lab: $(VENV)/.lab  ## open the course in JupyterLab
-	@$(BIN)/jupyter lab nbs/00_start_here.ipynb
+	@$(BIN)/jupyter lab nbs/01_attention.ipynb
 
 docs: $(VENV)/.dev  ## build the site into docs/_build/html
 	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
@@ -58,4 +58,4 @@ bench: $(VENV)/.bench  ## measure against peers; rewrites results/bench.json
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m benchmarks
 
 clean:  ## remove what make built, the environment included
-	rm -rf $(VENV) docs/_build build *.egg-info
+	rm -rf $(VENV) docs/_build docs/course docs/api build *.egg-info
