@@ -115,15 +115,3 @@ class TestLesson:
 
     def test_has_solutions(self, path):
         assert (path.parent / "solutions" / path.name).exists()
-
-
-def labelled(directive: str) -> set[str]:
-    """Equation labels that code cells of the course name with a directive."""
-    source = "\n".join("".join(cell["source"]) for path in LESSONS for cell in cells(path))
-    return set(re.findall(rf"#\| {directive}: (eq-[\w-]+)", source))
-
-
-def test_every_equation_is_implemented_and_checked():
-    prose = "\n".join("".join(cell["source"]) for path in LESSONS for cell in cells(path, "markdown"))
-    labels = set(re.findall(r"<!-- (eq-[\w-]+) -->", prose))
-    assert labels and labels == labelled("implements") == labelled("checks")
