@@ -175,6 +175,10 @@ def test_a_step_traces_its_own_word_only():
     y, _ = decoder.step(words[:, :, 1], memory, past, trace=trace)
     assert y.shape == (2, 3, D)
     assert trace["self"][0].shape == (6, 2, 1, 2) and trace["cross"][1].shape == (2, 2, 3, 5)
+    whole = {}
+    decoder(words, memory, causal_mask(2), trace=whole)
+    for step, full in zip(trace["self"], whole["self"], strict=True):
+        torch.testing.assert_close(step[:, :, 0], full[:, :, 1])      # the keys in the order of the words
 
 
 @few
