@@ -49,7 +49,7 @@ class _OneLine(TyperGroup):
             typer.echo(f"captionlab: {_line(problem)}", err=True)
             raise typer.Exit(1) from None
 
-# %% ../nbs/91_cli.ipynb #41cf0bab
+# %% ../nbs/91_cli.ipynb #7b917a37
 _PLAIN = {"rich_markup_mode": None, "no_args_is_help": True}
 app = typer.Typer(cls=_OneLine, add_completion=False, pretty_exceptions_enable=False, **_PLAIN)
 data = typer.Typer(help="Data sets: list them, get one, use one that you have.", **_PLAIN)
@@ -64,8 +64,10 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error (or set CAPTIONLAB_DEBUG=1).")] = False,
-    show_version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
+    debug: Annotated[bool, typer.Option(
+        "--debug", help="Show the whole traceback of an error (or set CAPTIONLAB_DEBUG=1).")] = False,
+    show_version: Annotated[bool, typer.Option(
+        "--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:
     """Transformer image captioning, from the first dot product to five published systems."""
     warnings.formatwarning = lambda message, *rest, **more: f"captionlab: {message}\n"
@@ -108,7 +110,7 @@ def demo_weights(picture: "ndarray", cells: int = 6) -> "Tensor":
     query = torch.tensor(list(DEMO_SAYS.values()), dtype=torch.float).T[..., None]
     return attend(query, keys.T[..., None], keys.T[..., None])[1]
 
-# %% ../nbs/91_cli.ipynb #c9ec8cff
+# %% ../nbs/91_cli.ipynb #79cf902a
 def _draw_demo(picture: "ndarray", weights: "Tensor") -> "Figure":
     import matplotlib.pyplot as plt
 
@@ -131,7 +133,10 @@ def _draw_demo(picture: "ndarray", weights: "Tensor") -> "Figure":
 
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="Where to write the picture.")] = Path("demo.png")) -> None:
-    """Attention on a scene, in a picture: no data, no training, ten seconds."""
+    """Attention on a scene, drawn; no data, no training.
+
+    The picture goes to `out`, 1280 pixels wide.
+    """
     if not out.absolute().parent.is_dir():
         raise FileNotFoundError(f"there is no folder {out.absolute().parent}: create it, or say --out elsewhere.png")
     typer.echo("Drawing a scene: a red circle inside a blue square, a green star, a white triangle.")
@@ -150,7 +155,7 @@ def demo(out: Annotated[Path, typer.Option(help="Where to write the picture.")] 
     typer.echo(f"The word to come looks most at row {row + 1}, column {column + 1} of 6 × 6: the blue square.")
     typer.echo(f"The picture is {out}.  Next: make lab opens the course; lesson 01 builds what you see.")
 
-# %% ../nbs/91_cli.ipynb #cb546d9d
+# %% ../nbs/91_cli.ipynb #28b7978b
 OK, ABSENT, BROKEN = "ok", "-", "BROKEN"
 
 
@@ -190,7 +195,7 @@ def _data_health(name: str) -> tuple[str, str]:
     except FileNotFoundError:
         return ABSENT, f"not here: captionlab data get {name}"
 
-
+# %% ../nbs/91_cli.ipynb #3fff3459
 def _weights_health() -> tuple[str, str]:
     import torch
 
@@ -198,7 +203,9 @@ def _weights_health() -> tuple[str, str]:
 
     folders = data_home() / "weights", Path(torch.hub.get_dir()) / "checkpoints"
     found = sorted(file.name for folder in folders for file in folder.glob("*.pth"))
-    return (OK, ", ".join(found)) if found else (ABSENT, f"none yet; torchvision gets them when first used, or put files into {folders[0]}")
+    if found:
+        return OK, ", ".join(found)
+    return ABSENT, f"none yet; torchvision gets them when first used, or put files into {folders[0]}"
 
 
 def _disk_health() -> tuple[str, str]:
@@ -212,7 +219,7 @@ def _disk_health() -> tuple[str, str]:
         return BROKEN, f"{free:.1f} GB free in {folder}: make room"
     return OK, f"{free:.0f} GB free in {folder}"
 
-# %% ../nbs/91_cli.ipynb #effd14e9
+# %% ../nbs/91_cli.ipynb #b328a7bd
 def _findings() -> "Iterator[tuple[str, str, str]]":
     """What the doctor looks at: name, verdict, what there is to say."""
     new_enough = sys.version_info >= (3, 11)
@@ -237,9 +244,9 @@ def doctor() -> None:
         verdicts.append(verdict)
     if BROKEN in verdicts:
         raise typer.Exit(1)
-    typer.echo("Everything that is needed is here." + (" A line with - is missing only if you want it." if ABSENT in verdicts else ""))
+    typer.echo("Everything that is needed is here. What has a - is not here yet, and only some lessons want it.")
 
-# %% ../nbs/91_cli.ipynb #9b1984bc
+# %% ../nbs/91_cli.ipynb #650f5776
 @data.command("list")
 def data_list() -> None:
     """What data sets there are, and which of them are here."""
@@ -253,7 +260,7 @@ def data_list() -> None:
 
 @data.command("get")
 def data_get(name: Annotated[str, typer.Argument(metavar="NAME", help="scenes, multi30k, flickr8k or coco")]) -> None:
-    """Download a data set, or say how to come by it."""
+    """Download a data set by its name, or say how to come by it."""
     from captionlab.datasets import get, load
 
     folder = get(name)
@@ -262,7 +269,7 @@ def data_get(name: Annotated[str, typer.Argument(metavar="NAME", help="scenes, m
 
 @data.command("use")
 def data_use(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a folder that holds a data set")]) -> None:
-    """Register a data set that you have; it is read from end to end first."""
+    """Register a data set in a folder; it is read from end to end first."""
     from captionlab.datasets import use
 
     found = use(folder)
@@ -272,15 +279,20 @@ def data_use(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a fo
 def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{split} {number:,}" for split, number in counts.items())
 
-# %% ../nbs/91_cli.ipynb #f70f0a1b
+# %% ../nbs/91_cli.ipynb #c92aecb1
 @app.command()
 def score(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help='captions to judge: [{"image_id": 1, "caption": "..."}, ...]')],
     annotations: Annotated[Path, typer.Argument(metavar="ANNOTATIONS", help='captions of people: {"annotations": [...]}')],
     json: Annotated[Path | None, typer.Option(metavar="OUT", help="Write the report there, too.")] = None,
-    compare: Annotated[Path | None, typer.Option(metavar="OTHER", help="Other captions of the same pictures, to compare with.")] = None,
+    compare: Annotated[Path | None, typer.Option(
+        metavar="OTHER", help="Other captions of the same pictures, to compare with.")] = None,
 ) -> None:
-    """Judge captions by BLEU, METEOR, ROUGE-L and CIDEr, with intervals."""
+    """Judge captions by BLEU, METEOR, ROUGE-L and CIDEr, with intervals.
+
+    The captions in `results` are judged by those in `annotations`, both in COCO's format; `json` keeps the
+    report, and `compare` asks by how much they are ahead of other captions, and whether that is chance.
+    """
     from captionlab.metrics import lines, score_files
 
     typer.echo("\n".join(lines(score_files(results, annotations, compare, json))))
