@@ -52,7 +52,7 @@ def test_help_lists_what_there_is_and_imports_nothing_heavy():
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     assert printed.splitlines()[-1] == "[]"
     listed = re.findall(r"^  (\w+) ", printed.split("Commands:")[1], re.M)
-    assert {"demo", "doctor", "data", "score"} <= set(listed) and "train" not in listed
+    assert {"demo", "doctor", "data", "features", "score"} <= set(listed) and "train" not in listed
 
 
 def test_version_and_usage():
@@ -142,6 +142,19 @@ def test_data_get_without_a_network(monkeypatch):
     known = datasets.registry() | {"multi30k": {"mirrors": ["http://127.0.0.1:9"], "files": {"train.en.gz": "0" * 64}}}
     monkeypatch.setattr(datasets, "registry", lambda: known)
     assert "could not download train.en.gz" in mistake("data", "get", "multi30k")
+
+
+def test_features_extract_and_mistakes(tmp_path):
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (40, 30)).save(tmp_path / "photos" / "a.png")
+    (tmp_path / "photos" / "odd.jpg").write_text("no picture")
+    make = ("features", "extract", "photos", "--out", "grid", "--weights", "none", "--size", 64)
+    result = call(*make, "--grid", 2)
+    assert result.exit_code == 0 and "odd.jpg" in result.output and "1 pictures" in result.output, result.output
+    assert "other features" in mistake(*make, "--grid", 3)
+    assert "--grid is a number" in mistake(*make, "--grid", "big")
+    assert "no folder or picture" in mistake("features", "extract", "absent", "--out", "grid2", "--weights", "none")
+    assert call("features", "extract", "photos").exit_code == 2
 
 
 def test_score_compares_and_writes_its_report(tmp_path):
