@@ -4,7 +4,7 @@
 __all__ = ['noam', 'cosine', 'stairs', 'Recipe', 'Stepper', 'write_checkpoint', 'read_checkpoint', 'Place', 'epochs_since_best',
            'out_of_patience', 'Trainer', 'live_plot']
 
-# %% ../nbs/21_training.ipynb #6439452b
+# %% ../nbs/21_training.ipynb #b76a3c7f
 import math
 import os
 import time
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from .captioner import Captioner
 from .datasets import Batch, Encoded, Epochs, by_picture, collate
