@@ -34,7 +34,7 @@ def weight_colours(theme: str = "light") -> LinearSegmentedColormap:
     """
     return LinearSegmentedColormap.from_list(f"captionlab-{theme}", [PAPER[theme], ACCENT[theme]])
 
-# %% ../nbs/06_visualise.ipynb #28698bcc
+# %% ../nbs/06_visualise.ipynb #4017378e
 def use_style(dark: bool = False) -> None:
     """Draw every following figure in the style of the course: size, font, colours.
 
@@ -43,7 +43,8 @@ def use_style(dark: bool = False) -> None:
     """
     theme = "dark" if dark else "light"
     ink, paper, colours = INK[theme], PAPER[theme], weight_colours(theme)
-    mpl.colormaps.register(colours, force=True)
+    if colours.name not in mpl.colormaps:
+        mpl.colormaps.register(colours)
     mpl.rcParams.update({
         "figure.figsize": (7, 3), "figure.dpi": 100, "figure.constrained_layout.use": True,
         "figure.facecolor": paper, "axes.facecolor": paper, "savefig.facecolor": paper,
