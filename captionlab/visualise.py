@@ -241,7 +241,7 @@ def _caption(ax: Axes, title: str, note: str) -> None:
     ax.spines[:].set_visible(False)
     ax.set_xlabel(note, fontsize=7.5)
 
-# %% ../nbs/06_visualise.ipynb #a82b0248
+# %% ../nbs/06_visualise.ipynb #ee430c02
 def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
                grid: tuple[int, int], columns: int = 5) -> Figure:
     """Where each word of a caption looked: one faded picture a word, all on one scale.
@@ -261,6 +261,7 @@ def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
     """
     if len(words) != len(weights):
         raise ValueError(f"{len(words)} words but {len(weights)} rows of weights: give one row a word")
+    weights = torch.as_tensor(weights).detach()
     fig, axes = panels(len(words), columns, size=1.45)
     for ax, word, row in zip(axes, words, weights):
         over_patches(image, row, grid, ax, word, top=weights.max())
