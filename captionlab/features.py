@@ -54,9 +54,9 @@ def _chunk(folder: Path, number: int) -> Path:
 def _chunks(manifest: dict) -> range:
     return range(-(-len(manifest["names"]) // manifest["chunk"]))
 
-# %% ../nbs/14_features.ipynb #918db7cc
+# %% ../nbs/14_features.ipynb #f0e348ad
 def recipe(backbone: Backbone, preprocess: Preprocess | None = None, grid: int | tuple[int, int] | None = None,
-           batch: int = 16) -> dict:
+           batch: int = 8) -> dict:
     """All that decides what the features of a picture are, as plain values for JSON.
 
     Args:
@@ -266,9 +266,9 @@ def _progress(manifest: dict, todo: Sequence[int]) -> tqdm:
     total, left = len(manifest["names"]), sum(len(_part(manifest, number)) for number in todo)
     return tqdm(total=total, initial=total - left, unit="picture", desc="features")
 
-# %% ../nbs/14_features.ipynb #dc2b8187
+# %% ../nbs/14_features.ipynb #b78390b9
 def extract(images: Mapping[str, str | os.PathLike | Image.Image], backbone: Backbone, out: str | os.PathLike, grid: int | tuple[int, int] | None = None,
-            preprocess: Preprocess | None = None, chunk: int = 128, batch: int = 16, workers: int | None = None) -> FeatureStore:
+            preprocess: Preprocess | None = None, chunk: int = 128, batch: int = 8, workers: int | None = None) -> FeatureStore:
     """Grid features of many pictures into a store; run it again to resume.
 
     Args:
@@ -278,7 +278,7 @@ def extract(images: Mapping[str, str | os.PathLike | Image.Image], backbone: Bac
         grid: cells each way, or (rows, columns); None for the net's own.
         preprocess: the backbone's own by default.
         chunk: pictures a file, a scalar.
-        batch: pictures that go through the net together, a scalar.
+        batch: pictures that go through the net together, a scalar; more of them no longer fit a core's cache.
         workers: threads; as many as there are cores by default.
 
     Returns:
