@@ -1,4 +1,7 @@
-"""Our extraction against the plain loop: open, transform, forward, one picture at a time. Same photos, same net, both write a file."""
+"""Our extraction against the plain loop: open, transform, forward, one picture at a time.
+
+The photos and the net are the same, and both write a file.
+"""
 import os
 import tempfile
 from pathlib import Path
@@ -30,22 +33,26 @@ def photos(folder: Path) -> tuple[str, list[Path]]:
 
 
 @torch.no_grad()
-def plain_loop(files: list[Path], net: torch.nn.Module, size: int, threads: int, out: Path) -> np.ndarray:
+def plain_loop(files: list[Path], net: torch.nn.Module, size: int, threads: int,
+               out: Path) -> np.ndarray:
     """What one writes without thinking, with PIL and torchvision."""
     torch.set_num_threads(threads)
-    transform = transforms.Compose([transforms.Resize((size, size)), transforms.ToTensor(),
-                                    transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
+    normalise = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    transform = transforms.Compose(
+        [transforms.Resize((size, size)), transforms.ToTensor(), normalise])
     rows = []
     for file in files:
         cells = net.features(transform(Image.open(file).convert("RGB"))[None])
-        rows.append(torch.nn.functional.adaptive_avg_pool2d(cells, GRID)[0].flatten(1).T.half().numpy())
+        pooled = torch.nn.functional.adaptive_avg_pool2d(cells, GRID)
+        rows.append(pooled[0].flatten(1).T.half().numpy())
     np.save(out, np.stack(rows))
     return np.stack(rows)
 
 
 def main() -> None:
     torch.manual_seed(0)
-    ours, net, cores = Backbone("squeezenet1_1", weights=None), models.squeezenet1_1(weights=None).eval(), os.cpu_count() or 1
+    ours, net = Backbone("squeezenet1_1", weights=None), models.squeezenet1_1(weights=None).eval()
+    cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as temporary:
         folder, turn = Path(temporary), iter(range(1000))
         name, files = photos(folder)
@@ -57,7 +64,8 @@ def main() -> None:
         def loop(threads: int) -> np.ndarray:
             return plain_loop(files, net, ours.size, threads, folder / "rows.npy")
 
-        torch.testing.assert_close(store()[list(images)], torch.from_numpy(loop(1)).float(), rtol=5e-3, atol=5e-3)
+        theirs = torch.from_numpy(loop(1)).float()
+        torch.testing.assert_close(store()[list(images)], theirs, rtol=5e-3, atol=5e-3)
         ways = {"ours": store, **{threads: lambda t=threads: loop(t) for threads in {1, cores}}}
         seconds = {way: [] for way in ways}
         for _ in range(ROUNDS):     # in turns, so that all see the same machine
@@ -65,7 +73,8 @@ def main() -> None:
                 seconds[way].append(timed(run))
     speed = {way: COUNT / median(times) for way, times in seconds.items()}
     print(*(f"{way}: {value:.1f}" for way, value in speed.items()), "pictures/s")
-    peer = max(value for way, value in speed.items() if way != "ours")      # the loop with one thread or with all, whichever is faster
+    # the loop with one thread or with all, whichever is faster
+    peer = max(value for way, value in speed.items() if way != "ours")
     record(name, speed["ours"], peer, speed["ours"] / peer, "pictures/s")
 
 
