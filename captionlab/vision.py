@@ -22,22 +22,22 @@ from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.vision_transformer import interpolate_embeddings
 
-# %% ../nbs/13_vision.ipynb #fedb9cfc
+# %% ../nbs/13_vision.ipynb #e53651e5
 def load_image(source: str | os.PathLike | Image.Image, least: int = 0) -> Image.Image:
-    """Open a picture of any kind that Pillow reads and make it plain RGB, upright and opaque (on white).
+    """Open any picture that Pillow reads and make it plain RGB, upright and opaque (on white).
 
     Args:
         source: a file, or a picture that is already open.
-        least: for large JPEG files: they may be decoded at a half, a quarter or an eighth, as long as both sides keep
-            so many pixels, a scalar; 0 decodes all.
+        least: for large JPEG files: they may be decoded at a half, a quarter or an eighth, as long
+            as both sides keep so many pixels, a scalar; 0 decodes all.
 
     Returns:
         A new 8-bit RGB picture; shape (height, width, 3) as an array.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file is not a picture, is cut off, or has more pixels than Pillow's guard against
-            decompression bombs lets through (`PIL.Image.MAX_IMAGE_PIXELS`, times two).
+        ValueError: if the file is not a picture, is cut off, or has more pixels than Pillow's guard
+            against decompression bombs lets through (`PIL.Image.MAX_IMAGE_PIXELS`, times two).
     """
     name = "the picture" if isinstance(source, Image.Image) else os.fspath(source)
     try:
@@ -49,23 +49,25 @@ def load_image(source: str | os.PathLike | Image.Image, least: int = 0) -> Image
             return _plain(picture)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no picture {name}") from None
-    except Exception as fault:      # damaged files raise whatever the decoder trips over: struct.error, SyntaxError, ...
+    except Exception as fault:      # damaged files raise whatever the decoder trips over
         raise ValueError(f"cannot read {name} as a picture: {_reason(fault)}") from fault
 
-# %% ../nbs/13_vision.ipynb #e19e769c
+# %% ../nbs/13_vision.ipynb #c7c04efa
 def _plain(picture: Image.Image) -> Image.Image:
     picture = ImageOps.exif_transpose(picture)
     if picture.mode[0] in "IF":         # 16 and 32 bits a channel
         return _eight_bits(picture).convert("RGB")
     if picture.mode.lower() in ("rgba", "la", "pa") or "transparency" in picture.info:
         picture = picture.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+        white = Image.new("RGBA", picture.size, "white")
+        return Image.alpha_composite(white, picture).convert("RGB")
     return picture.convert("RGB")
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:
     values = np.nan_to_num(np.asarray(picture, dtype=np.float32), posinf=0, neginf=0)
-    top = max(values.max(), 1e-9) if picture.mode == "F" else 65535     # floats have no agreed white
+    floats = picture.mode == "F"        # which have no agreed white
+    top = max(values.max(), 1e-9) if floats else 65535
     return Image.fromarray((values.clip(0, top) * (255 / top)).round().astype(np.uint8))
 
 
@@ -84,14 +86,15 @@ def _fingerprint(*parts: bytes) -> str:
     """Twelve hexadecimal digits that stand for all these bytes."""
     return hashlib.sha256(b"".join(parts)).hexdigest()[:12]
 
-# %% ../nbs/13_vision.ipynb #9bb19690
+# %% ../nbs/13_vision.ipynb #81b57cf4
 @dataclass(frozen=True)
 class Preprocess:
-    """From any picture to the tensor a backbone was trained on; fixed once, stored with features and runs.
+    """From any picture to the tensor a backbone expects; fixed once, stored with features and runs.
 
     Args:
         size: side of the square the network sees, in pixels, at least 1.
-        resize: "stretch" squeezes the whole picture into the square; "crop" takes the largest square of its middle.
+        resize: "stretch" squeezes the whole picture into the square; "crop" takes the largest
+            square of its middle.
         interpolation: "bilinear" or "bicubic", both with antialiasing.
         mean: of red, green and blue, shape (3,), in units of full brightness.
         std: likewise, above 0.
@@ -107,24 +110,28 @@ class Preprocess:
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
 
     def __post_init__(self):
-        if self.size < 1 or self.resize not in ("stretch", "crop") or self.interpolation not in _FILTERS:
-            raise ValueError(f"no such preprocessing: {self.to_dict()}; resize is stretch or crop, interpolation {' or '.join(_FILTERS)}")
+        known = self.resize in ("stretch", "crop") and self.interpolation in _FILTERS
+        if self.size < 1 or not known:
+            raise ValueError(f"no such preprocessing: {self.to_dict()}; resize is stretch or crop, "
+                             f"interpolation {' or '.join(_FILTERS)}")
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
-            raise ValueError(f"mean and std are three numbers each, std above 0, not {self.mean} and {self.std}")
+            raise ValueError("mean and std are three numbers each, std above 0, "
+                             f"not {self.mean} and {self.std}")
 
     def pixels(self, source: str | os.PathLike | Image.Image) -> np.ndarray:
         """One picture, read and resized: (size, size, 3) bytes. Raises what `load_image` raises."""
-        picture = load_image(source, least=2 * self.size)       # twice the size: what is skipped is not missed
+        picture = load_image(source, least=2 * self.size)   # what is skipped then is not missed
         side = min(picture.size)
         left, top = ((length - side) / 2 for length in picture.size)
         box = (left, top, left + side, top + side) if self.resize == "crop" else None
-        return np.array(picture.resize((self.size, self.size), _FILTERS[self.interpolation], box=box))
+        square = (self.size, self.size)
+        return np.array(picture.resize(square, _FILTERS[self.interpolation], box=box))
 
     def normalise(self, pixels: np.ndarray) -> Tensor:
-        """Bytes (B, size, size, 3) to floats (B, 3, size, size), mean 0 and standard deviation 1 on ImageNet."""
-        scale = torch.tensor(self.std) * 255
-        shifted = torch.from_numpy(pixels).float().sub_(torch.tensor(self.mean) * 255).div_(scale)
-        return shifted.permute(0, 3, 1, 2)      # a view: in memory channels stay last, as fast convolutions like it
+        """Bytes (B, size, size, 3) to floats (B, 3, size, size), mean 0 and std 1 on ImageNet."""
+        mean, std = torch.tensor(self.mean) * 255, torch.tensor(self.std) * 255
+        values = torch.from_numpy(pixels).float().sub_(mean).div_(std)
+        return values.permute(0, 3, 1, 2)   # in memory channels stay last: convolutions are faster
 
     def __call__(self, sources: Sequence[str | os.PathLike | Image.Image]) -> Tensor:
         """B files or open pictures to one batch (B, 3, size, size)."""
@@ -136,28 +143,30 @@ class Preprocess:
 
     @classmethod
     def from_dict(cls, choices: dict) -> Self:
-        """The reverse of `to_dict`; a list in `choices` becomes a tuple again, an unknown name is a TypeError."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in choices.items()})
+        """The reverse of `to_dict`; a list in `choices` becomes a tuple again."""
+        return cls(**{name: tuple(value) if isinstance(value, list) else value
+                      for name, value in choices.items()})
 
     @property
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that differ when any choice does."""
         return _fingerprint(json.dumps(self.to_dict(), sort_keys=True).encode())
 
-# %% ../nbs/13_vision.ipynb #a15923a9
+# %% ../nbs/13_vision.ipynb #db38b9be
 def _squeezenet(net: nn.Module) -> OrderedDict[str, nn.Module]:
     conv, relu, *rest = net.features
-    names = ("pool1", "fire2", "fire3", "pool3", "fire4", "fire5", "pool5", "fire6", "fire7", "fire8", "fire9")
+    names = ("pool1", "fire2", "fire3", "pool3", "fire4", "fire5", "pool5",
+             "fire6", "fire7", "fire8", "fire9")
     return OrderedDict([("conv1", nn.Sequential(conv, relu)), *zip(names, rest, strict=True)])
 
 
 def _resnet(net: nn.Module) -> OrderedDict[str, nn.Module]:
-    stages = [(f"layer{i}", net.get_submodule(f"layer{i}")) for i in range(1, 5)]
-    return OrderedDict([("conv1", nn.Sequential(net.conv1, net.bn1, net.relu)), ("pool1", net.maxpool), *stages])
+    first = [("conv1", nn.Sequential(net.conv1, net.bn1, net.relu)), ("pool1", net.maxpool)]
+    return OrderedDict(first + [(f"layer{i}", net.get_submodule(f"layer{i}")) for i in range(1, 5)])
 
-# %% ../nbs/13_vision.ipynb #cc897d2d
+# %% ../nbs/13_vision.ipynb #789e8b1d
 class _Tokens(nn.Module):
-    """The input of a vision transformer: pictures (B, 3, size, size) to a class token and patches (B, 1+N, D)."""
+    """A vision transformer's input: (B, 3, size, size) to a class token and patches (B, 1+N, D)."""
 
     def __init__(self, net: nn.Module):
         super().__init__()
@@ -166,7 +175,8 @@ class _Tokens(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         if images.shape[-2:] != (self.size, self.size):
-            raise ValueError(f"this ViT has positions for {self.size}x{self.size} pixels, not for {images.shape[-2]}x{images.shape[-1]}: make it with size=...")
+            raise ValueError(f"this ViT has positions for {self.size}x{self.size} pixels, not for "
+                             f"{images.shape[-2]}x{images.shape[-1]}: make it with size=...")
         patches = self.project(images).flatten(2).transpose(1, 2)
         return torch.cat([self.first.expand(len(images), -1, -1), patches], 1) + self.positions
 
@@ -199,9 +209,9 @@ def _kind(name: str) -> Kind:
         raise ValueError(f"no backbone {name}: there are {', '.join(BACKBONES)}")
     return BACKBONES[name]
 
-# %% ../nbs/13_vision.ipynb #e88e0fd2
+# %% ../nbs/13_vision.ipynb #f1a89685
 def _state(name: str, weights: str) -> dict[str, Tensor]:
-    """The weights of torchvision's net of that name, by torchvision's name for them or from a file."""
+    """The weights of torchvision's net `name`, by torchvision's name for them or from a file."""
     known = models.get_model_weights(name)
     if weights not in (*known.__members__, "DEFAULT"):
         return _read_state(weights, ", ".join(("DEFAULT", *known.__members__)))
@@ -209,21 +219,24 @@ def _state(name: str, weights: str) -> dict[str, Tensor]:
     try:
         return wanted.get_state_dict(progress=True, check_hash=True)
     except (OSError, RuntimeError) as fault:
-        raise FileNotFoundError(f"torchvision could not download weights {weights} of {name} ({_reason(fault)}): connect, "
-                                f"or fetch {wanted.url} elsewhere and give that file as weights") from fault
+        raise FileNotFoundError(
+            f"torchvision could not download weights {weights} of {name} ({_reason(fault)}): "
+            f"connect, or fetch {wanted.url} elsewhere and give that file as weights") from fault
 
 
 def _read_state(weights: str, names: str) -> dict[str, Tensor]:
-    from captionlab.datasets import data_home       # here, so that looking at pictures loads no data set
+    from captionlab.datasets import data_home       # here: looking at pictures needs no data set
     file = next((file for file in (Path(weights), data_home() / weights) if file.is_file()), None)
     if file is None:
-        raise FileNotFoundError(f"no weights {weights}: neither a file here or in {data_home()}, nor one of {names}")
+        raise FileNotFoundError(f"no weights {weights}: neither a file here or in {data_home()}, "
+                                f"nor one of {names}")
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as fault:      # torch raises several kinds for a file that is not its own
-        raise ValueError(f"{file} does not hold the weights of a network: {_reason(fault)[:120]}") from fault
+        raise ValueError(
+            f"{file} does not hold the weights of a network: {_reason(fault)[:120]}") from fault
 
-# %% ../nbs/13_vision.ipynb #354f8e76
+# %% ../nbs/13_vision.ipynb #f22a871f
 def _network(name: str, weights: str | None, size: int, seed: int) -> nn.Module:
     """torchvision's net with these weights, classifier included."""
     sized = {"image_size": size} if name.startswith("vit") else {}
@@ -236,25 +249,28 @@ def _network(name: str, weights: str | None, size: int, seed: int) -> nn.Module:
     try:
         net.load_state_dict(interpolate_embeddings(size, net.patch_size, state) if sized else state)
     except (RuntimeError, KeyError, AttributeError, TypeError) as fault:
-        raise ValueError(f"{weights} are not the weights of torchvision's {name}: {_reason(fault)[:160]}") from fault
+        raise ValueError(f"{weights} are not the weights of torchvision's {name}: "
+                         f"{_reason(fault)[:160]}") from fault
     return net
 
-# %% ../nbs/13_vision.ipynb #4ff86034
+# %% ../nbs/13_vision.ipynb #d9b66465
 class Backbone(nn.Module):
     """A frozen network from torchvision that turns pictures into a grid of features.
 
     Args:
         name: one of `BACKBONES`.
-        weights: torchvision's name for them ("DEFAULT", "IMAGENET1K_V1"), a state-dict file (here or in the data folder),
-            or None for random ones.
-        size: side of the pictures in pixels; by default what suits the net. A ViT takes this size only.
+        weights: torchvision's name for them ("DEFAULT", "IMAGENET1K_V1"), a state-dict file (here
+            or in the data folder), or None for random ones.
+        size: side of the pictures in pixels; by default what suits the net. A ViT takes no other.
         seed: of random weights, a scalar.
 
     Raises:
-        ValueError: for an unknown name or another net's weights. FileNotFoundError: for weights that cannot be had.
+        ValueError: for an unknown name, or another net's weights.
+        FileNotFoundError: for weights that cannot be had.
     """
 
-    def __init__(self, name: str = "squeezenet1_1", weights: str | None = "DEFAULT", size: int | None = None, seed: int = 0):
+    def __init__(self, name: str = "squeezenet1_1", weights: str | None = "DEFAULT",
+                 size: int | None = None, seed: int = 0):
         super().__init__()
         kind = _kind(name)
         self.name, self.weights, self.seed = name, weights, seed
@@ -263,7 +279,7 @@ class Backbone(nn.Module):
         self.to(memory_format=torch.channels_last).requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> Self:
-        """Stay in evaluation mode, whatever the `mode` asked for: a frozen net's batch norms must not learn."""
+        """Stay in evaluation mode, whatever `mode` asks for: frozen batch norms must not learn."""
         return super().train(False)
 
     @property
@@ -273,7 +289,7 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def stages(self, images: Tensor) -> dict[str, Tensor]:
-        """What every stage answers to `images` (B, 3, height, width): its name to its grid (B, h, w, D)."""
+        """Every stage's answer to `images` (B, 3, height, width): name to grid (B, h, w, D)."""
         seen = {}
         for name, stage in self.trunk.named_children():
             images = stage(images)
@@ -286,21 +302,25 @@ class Backbone(nn.Module):
 
         Args:
             images: `(B, 3, height, width)` from `preprocess`.
-            grid: cells each way, or rows and columns, by adaptive average pooling; None keeps the net's own.
+            grid: cells each way, or rows and columns, by adaptive average pooling; None keeps the
+                net's own.
         """
         cells = _as_grid(self.trunk(images))
-        return cells if grid is None else F.adaptive_avg_pool2d(cells.permute(0, 3, 1, 2), grid).permute(0, 2, 3, 1)
+        if grid is None:
+            return cells
+        return F.adaptive_avg_pool2d(cells.permute(0, 3, 1, 2), grid).permute(0, 2, 3, 1)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits of the trunk's weights, the same for a download and a copy of it."""
+        """Twelve hexadecimal digits of the trunk's weights, the same for download and copy."""
         return _fingerprint(*_bytes(self.trunk.state_dict()))
 
     def describe(self) -> dict:
         """What must be known to make it again, as plain values for JSON."""
-        return {name: getattr(self, name) for name in ("name", "weights", "size", "seed", "fingerprint")}
+        names = ("name", "weights", "size", "seed", "fingerprint")
+        return {name: getattr(self, name) for name in names}
 
-# %% ../nbs/13_vision.ipynb #6e2abcfc
+# %% ../nbs/13_vision.ipynb #a74c7890
 def _as_grid(x: Tensor) -> Tensor:
     """Maps (B, D, h, w), or a class token and patches (B, 1+N, D), to (B, h, w, D)."""
     if x.ndim == 4:
@@ -310,8 +330,9 @@ def _as_grid(x: Tensor) -> Tensor:
 
 def _bytes(state: dict[str, Tensor]) -> list[bytes]:
     """Names and weights, as bytes; counters of batch norms are left out."""
-    weights = {name: x.detach().float().cpu().contiguous() for name, x in state.items() if x.is_floating_point()}
-    return [name.encode() + x.numpy().tobytes() for name, x in weights.items()]
+    weights = {name: x.detach() for name, x in state.items() if x.is_floating_point()}
+    return [name.encode() + x.float().cpu().contiguous().numpy().tobytes()
+            for name, x in weights.items()]
 
 # %% ../nbs/13_vision.ipynb #6b7535c5
 def response(cells: Tensor) -> Tensor:
