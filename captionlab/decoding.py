@@ -2,7 +2,7 @@
 
 # %% auto #0
 __all__ = ['PAD', 'BOS', 'EOS', 'log_probabilities', 'write', 'greedy', 'sharpen', 'keep_top_k', 'keep_top_p', 'sample', 'Found',
-           'Beams', 'beam_search', 'Parts', 'mean_probabilities', 'Ensemble']
+           'Finished', 'Beams', 'beam_search', 'Parts', 'mean_probabilities', 'Ensemble']
 
 # %% ../nbs/22_decoding.ipynb #b9cdbefc
 import math
@@ -190,92 +190,94 @@ class Found(NamedTuple):
     ids: list[int]
     score: float
 
-# %% ../nbs/22_decoding.ipynb #3fb206f3
-class Beams:
-    """The C best unfinished captions of each picture, and the best finished one so far.
+# %% ../nbs/22_decoding.ipynb #876dd74e
+class Finished:
+    """The best finished caption of each of B pictures so far.
 
     Args:
         start: bos for every caption, `(B, C)`.
         length_penalty: p; a caption of T tokens, eos included, scores its log-probability divided by T to the power p.
+        longest: the most tokens of a caption.
+
+    Attributes:
+        best: their scores, `(B,)`; minus infinity before there is one.
+        tokens: the captions without bos, `(B, longest)`, padded with 0.
+    """
+
+    def __init__(self, start: Tensor, length_penalty: float, longest: int):
+        self.penalty, self.tokens = length_penalty, start.new_zeros(len(start), longest)
+        self.best = torch.full((len(start),), -math.inf, device=start.device)
+
+    def score(self, sums: Tensor, length: int) -> Tensor:
+        """Log-probabilities `(...)` of captions of so many tokens, made comparable."""
+        return sums / length**self.penalty
+
+    def offer(self, rows: Tensor, ids: Tensor, sums: Tensor) -> None:
+        """Keep the best new caption of each of these pictures, `(R,)`, if it is better than the one it has.
+
+        Args:
+            rows: the pictures, `(R,)`.
+            ids: bos and T tokens of each caption, `(R, C, 1 + T)`.
+            sums: their log-probabilities, `(R, C)`; minus infinity for those that do not count.
+        """
+        length = ids.shape[-1] - 1
+        score, which = self.score(sums, length).max(1)
+        better = (score > self.best[rows]).nonzero()[:, 0]
+        self.best[rows[better]] = score[better]
+        self.tokens[rows[better], :length] = ids[better, which[better], 1:]
+
+# %% ../nbs/22_decoding.ipynb #68297b0b
+class Beams:
+    """The C best unfinished captions of each picture, next to the best finished one.
+
+    Args:
+        start: bos for every caption, `(B, C)`.
+        length_penalty: of `Finished`.
         longest: the most tokens of a caption, eos included.
 
     Attributes:
         rows: which R of the B pictures are still searched, `(R,)`.
-        ids: bos and the words of their captions so far, `(R, C, 1 + T)`.
+        ids: bos and the T words of their captions so far, `(R, C, 1 + T)`.
         sums: the log-probabilities of those, `(R, C)`.
-        best: the score of the best finished caption, `(B,)`; minus infinity before there is one.
-        found: its tokens, `(B, longest)`, padded with 0.
+        finished: the best finished captions.
     """
 
     def __init__(self, start: Tensor, length_penalty: float, longest: int):
-        B, C = start.shape
-        self.penalty, self.longest = length_penalty, longest
-        self.rows, self.ids = torch.arange(B, device=start.device), start[..., None]
+        self.rows, self.ids, self.longest = torch.arange(len(start), device=start.device), start[..., None], longest
         # All C captions are the same at first, so only one of them may count.
-        self.sums = torch.full((B, C), -math.inf, device=start.device)
+        self.sums = torch.full(start.shape, -math.inf, device=start.device)
         self.sums[:, 0] = 0.0
-        self.best, self.found = self.sums.new_full((B,), -math.inf), start.new_zeros(B, longest)
+        self.finished = Finished(start, length_penalty, longest)
 
     @property
     def length(self) -> int:
         """T, how many tokens the captions have so far, a scalar."""
         return self.ids.shape[-1] - 1
 
-    @property
-    def tokens(self) -> Tensor:
-        """The newest token of each caption, `(R, C)`."""
-        return self.ids[..., -1]
-
     def grow(self, log_probs: Tensor) -> Tensor:
-        """Every caption by one word: keep the best C of all C·V continuations.
-
-        Args:
-            log_probs: of the next word, `(R, C, V)`.
-
-        Returns:
-            Which caption each new one continues, `(R, C)`, for `state.reorder`.
-        """
+        """Continue with the best C of all C·V words, given as `(R, C, V)`; returns whom each continues, `(R, C)`."""
         C, V = log_probs.shape[1:]
         # Each caption can end in one way only, so among 2·C continuations there are C that go on.
         sums, places = (self.sums[..., None] + log_probs).flatten(1).topk(min(2 * C, C * V))
         parents, words = places // V, places % V
         ids = torch.cat([torch.take_along_dim(self.ids, parents[..., None], 1), words[..., None]], -1)
-        self._finish(ids[:, :C], sums[:, :C])
-        self.sums, order = sums.masked_fill(words == EOS, -math.inf).topk(C)
+        ended = words == EOS
+        self.finished.offer(self.rows, ids[:, :C], sums[:, :C].masked_fill(~ended[:, :C], -math.inf))
+        self.sums, order = sums.masked_fill(ended, -math.inf).topk(C)
         self.ids = torch.take_along_dim(ids, order[..., None], 1)
         return parents.gather(1, order)
 
-    def _score(self, sums: Tensor, length: int) -> Tensor:
-        return sums / length**self.penalty
-
-    def _finish(self, ids: Tensor, sums: Tensor) -> None:
-        """Remember the best of the captions that have just ended, if it is better than what was found before."""
-        length = ids.shape[-1] - 1
-        score, which = self._score(sums, length).masked_fill(ids[..., -1] != EOS, -math.inf).max(1)
-        better = (score > self.best[self.rows]).nonzero()[:, 0]
-        self.best[self.rows[better]] = score[better]
-        self.found[self.rows[better], :length] = ids[better, which[better], 1:]
-
     def open(self) -> Tensor:
         """The pictures, as indices `(S,)` into `rows`, whose best finished caption could still be beaten."""
-        hope = self.sums.max(1).values          # a sum can only fall, so this is the most it can become
-        hope = torch.maximum(self._score(hope, self.length + 1), self._score(hope, self.longest))
-        return (hope > self.best[self.rows]).nonzero()[:, 0]
+        hope, score = self.sums.max(1).values, self.finished.score      # a sum can only fall
+        hope = torch.maximum(score(hope, self.length + 1), score(hope, self.longest))
+        return (hope > self.finished.best[self.rows]).nonzero()[:, 0]
 
     def select(self, which: Tensor) -> None:
         """Go on with these pictures only, indices `(S,)` into `rows`."""
         self.rows, self.ids, self.sums = self.rows[which], self.ids[which], self.sums[which]
 
-    def results(self) -> list[Found]:
-        """The best caption of each of the B pictures; an unfinished one, with T tokens, where none has ended."""
-        without = self.best[self.rows] == -math.inf
-        rows = self.rows[without]
-        self.best[rows] = self._score(self.sums[without, 0], self.length)
-        self.found[rows, :self.length] = self.ids[without, 0, 1:]
-        return [Found([number for number in ids if number != PAD], score)
-                for ids, score in zip(self.found.tolist(), self.best.tolist())]
-
-# %% ../nbs/22_decoding.ipynb #a4671011
+# %% ../nbs/22_decoding.ipynb #882ec8ef
 @torch.no_grad()
 def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty: float = 0.0,
                 longest: int = 30, forbid: Iterable[int] = ()) -> list[Found]:
@@ -298,7 +300,7 @@ def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty
     """
     state, beams = model.start(memory, width), Beams(_bos(model, len(memory), width), length_penalty, longest)
     while beams.length < longest:
-        logits, state = model.step(state, beams.tokens)
+        logits, state = model.step(state, beams.ids[..., -1])
         state = state.reorder(beams.grow(log_probabilities(logits, forbid)))
         going = beams.open()
         if len(going) < len(beams.rows):
@@ -306,7 +308,11 @@ def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty
             beams.select(going)
         if len(going) == 0:
             break
-    return beams.results()
+    unfinished = (beams.finished.best[beams.rows] == -math.inf).nonzero()[:, 0]
+    beams.select(unfinished)                    # a picture of which no caption has ended gets its best unfinished one
+    beams.finished.offer(beams.rows, beams.ids, beams.sums)
+    return [Found([number for number in ids if number != PAD], score)
+            for ids, score in zip(beams.finished.tokens.tolist(), beams.finished.best.tolist())]
 
 # %% ../nbs/22_decoding.ipynb #2f9ad8ad
 @dataclass(frozen=True)
