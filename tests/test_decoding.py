@@ -1,0 +1,325 @@
+"""Decoding against exhaustive search, against itself in other batches, and against the probabilities it draws from."""
+import math
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from captionlab.attention import KeyValue
+from captionlab.blocks import BlockConfig
+from captionlab.captioner import Captioner, Memory, State, TransformerCaptioner
+from captionlab.datasets import Batch
+from captionlab.decoding import (Ensemble, beam_search, greedy, keep_top_k, keep_top_p, log_probabilities,
+                                 mean_probabilities, sample, sharpen)
+
+PAD, BOS, EOS, WIDTH, V = 0, 1, 2, 16, 7
+SEEDS = st.integers(0, 10_000)
+PENALTIES = st.sampled_from([-0.5, 0.0, 0.7, 1.0, 2.0])
+
+
+class Eyes(TransformerCaptioner):
+    """A captioner of cells, some of which are padding: those that are all 0."""
+
+    def __init__(self, words=V):
+        super().__init__(BlockConfig(WIDTH, 2, 2 * WIDTH), 2, words)
+        self.eyes = nn.Linear(3, WIDTH)
+
+    def look(self, batch):
+        grid = batch.need("grid")
+        return self.eyes(grid), (grid != 0).any(-1)[:, None, None]
+
+
+class Watched(Eyes):
+    """Keeps how many pictures and captions each step worked on."""
+
+    def __init__(self, words=V):
+        super().__init__(words)
+        self.seen = []
+
+    def step(self, state, tokens, trace=None):
+        self.seen.append((len(state.memory), len(state.memory.layers[0].key), tuple(tokens.shape)))
+        return super().step(state, tokens, trace)
+
+
+class Table(Captioner):
+    """The next word depends on the last word and how many there were, by a table `(T, V, V)`."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table = nn.Parameter(table)
+
+    def start(self, memory, captions=1):
+        return State(memory, [], captions)
+
+    def step(self, state, tokens, trace=None):
+        return self.table[state.position][tokens], State(state.memory, [], state.captions, state.position + 1)
+
+
+def blank(pictures):
+    nothing = torch.zeros(pictures, 1, 1, 1)
+    return Memory([KeyValue(nothing, nothing)])
+
+
+def model_of(seed, kind=Eyes, words=V, sharp=3.0):
+    """An untrained captioner whose choices are clear and differ between pictures, in double precision."""
+    torch.manual_seed(seed)
+    model = kind(words).double().eval()
+    model.output.weight.data = sharp * model.output.weight.data
+    return model
+
+
+def grid_of(seed, pictures=4, cells=5):
+    return torch.rand(pictures, cells, 3, generator=torch.Generator().manual_seed(seed)).double() * 4 - 2
+
+
+def log_probability(model, memory, row, ids, forbid=()):
+    """Of one caption of picture `row`, all words at once."""
+    tokens = torch.tensor([[[BOS, *ids]]])
+    logits = model.decode(memory.select(torch.tensor([row])), tokens[..., :-1])
+    options = log_probabilities(logits, forbid)
+    return options.gather(-1, tokens[..., 1:, None]).sum().item()
+
+
+def every_caption(words, longest):
+    """All captions that can be: finished ones of up to `longest` tokens, and unfinished ones of exactly so many."""
+    others = range(3, words)
+    finished = [(*start, EOS) for t in range(longest) for start in product(others, repeat=t)]
+    return finished, list(product(others, repeat=longest))
+
+
+@settings(deadline=None, max_examples=6)
+@given(SEEDS, PENALTIES)
+def test_a_beam_that_holds_everything_is_exhaustive_search(seed, penalty):
+    words, longest = 5, 3
+    model = model_of(seed, words=words)
+    memory, (finished, _) = model.encode(Batch(grid=grid_of(seed, 2))), every_caption(words, longest)
+    found = beam_search(model, memory, words**longest, penalty, longest)
+    for row, best in enumerate(found):
+        scores = {ids: log_probability(model, memory, row, ids) / len(ids)**penalty for ids in finished}
+        truth = max(scores, key=scores.get)
+        assert tuple(best.ids) == truth and best.score == pytest.approx(scores[truth], rel=1e-5)
+
+
+@settings(deadline=None, max_examples=12)
+@given(SEEDS, st.integers(1, 9))
+def test_a_beam_of_one_is_greedy(seed, longest):
+    model = model_of(seed)
+    memory = model.encode(Batch(grid=grid_of(seed)))
+    plain = [[n for n in ids if n] for ids in greedy(model, memory, longest).tolist()]
+    assert [best.ids for best in beam_search(model, memory, 1, 0.0, longest)] == plain
+
+
+def by_lists(model, memory, row, width, penalty, longest):
+    """Beam search with Python lists and no cache, one picture, stopping only at the longest length."""
+    live, best = [((), 0.0)], (None, -math.inf)
+    for length in range(1, longest + 1):
+        options = [((*ids, word), log_probability(model, memory, row, (*ids, word)))
+                   for ids, _ in live for word in range(EOS, V)]
+        options.sort(key=lambda option: -option[1])
+        ended = [(ids, s / length**penalty) for ids, s in options[:width] if ids[-1] == EOS]
+        best = max([best, *ended], key=lambda option: option[1])
+        live = [option for option in options if option[0][-1] != EOS][:width]
+    return best if best[0] else (live[0][0], live[0][1] / longest**penalty)
+
+
+@settings(deadline=None, max_examples=6)
+@given(SEEDS, st.integers(1, 3), PENALTIES)
+def test_beam_search_equals_its_definition_by_lists(seed, width, penalty):
+    """Leaving early, reordering and the cache change nothing."""
+    model = model_of(seed)
+    memory = model.encode(Batch(grid=grid_of(seed, 2)))
+    for row, found in enumerate(beam_search(model, memory, width, penalty, longest=5)):
+        ids, score = by_lists(model, memory, row, width, penalty, longest=5)
+        assert tuple(found.ids) == ids and found.score == pytest.approx(score, rel=1e-5)
+
+
+@settings(deadline=None, max_examples=10)
+@given(SEEDS, st.permutations(range(4)), PENALTIES)
+def test_batch_order_and_padding_change_nothing(seed, order, penalty):
+    model, grid = model_of(seed), grid_of(seed)
+    together = beam_search(model, model.encode(Batch(grid=grid)), 3, penalty, 8)
+    plain = greedy(model, model.encode(Batch(grid=grid)), 8).tolist()
+    padded = torch.cat([grid, torch.zeros(4, 3, 3)], 1)[list(order)]
+    memory = model.encode(Batch(grid=padded))
+    shuffled, stripped = beam_search(model, memory, 3, penalty, 8), lambda ids: [n for n in ids if n]
+    for place, row in enumerate(order):
+        alone = model.encode(Batch(grid=grid[[row]]))
+        (one,) = beam_search(model, alone, 3, penalty, 8)
+        assert one.ids == together[row].ids == shuffled[place].ids
+        assert one.score == pytest.approx(together[row].score, rel=1e-5)
+        assert stripped(greedy(model, alone, 8)[0].tolist()) == stripped(plain[row])
+        assert stripped(greedy(model, memory, 8)[place].tolist()) == stripped(plain[row])
+
+
+def test_a_score_is_the_log_probability_by_the_length():
+    model = model_of(3)
+    memory = model.encode(Batch(grid=grid_of(3)))
+    for penalty in (0.0, 1.0):
+        for row, best in enumerate(beam_search(model, memory, 3, penalty, longest=6)):
+            assert best.score == pytest.approx(log_probability(model, memory, row, best.ids) / len(best.ids)**penalty, rel=1e-5)
+
+
+def test_pictures_are_never_copied_and_leave_when_finished():
+    model = model_of(2, Watched, sharp=2.0)
+    memory = model.encode(Batch(grid=3 * grid_of(2, 12)))
+    beam_search(model, memory, 3, longest=12)
+    counts = [pictures for pictures, _, _ in model.seen]
+    assert all(keys == pictures and shape == (pictures, 3) for pictures, keys, shape in model.seen)
+    assert counts[0] == 12 and counts == sorted(counts, reverse=True) and counts[-1] < 12
+
+
+def always(word):
+    """A table that always says one word, and never ends."""
+    table = torch.full((6, 5, 5), -50.0)
+    table[..., word] = 50.0
+    return Table(table)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_longest_reached_without_eos(penalty):
+    model, memory = always(3), blank(2)
+    assert greedy(model, memory, 4).tolist() == [[3] * 4] * 2
+    ids, scores = sample(model, memory, captions=2, longest=4)
+    assert ids.tolist() == [[[3] * 4] * 2] * 2 and scores.abs().max() < 1e-5
+    for best in beam_search(model, memory, 1, penalty, longest=4):
+        assert best.ids == [3] * 4 and best.score == pytest.approx(0, abs=1e-5)
+
+
+def test_eos_at_once_and_nothing_after_it():
+    model, memory = always(EOS), blank(3)
+    assert greedy(model, memory, 4).tolist() == [[EOS]] * 3
+    assert [best.ids for best in beam_search(model, memory, 3, longest=4)] == [[EOS]] * 3
+    model = model_of(5)
+    ids = sample(model, model.encode(Batch(grid=grid_of(5))), captions=20, longest=9)[0].flatten(0, 1).tolist()
+    assert any(PAD in caption for caption in ids)
+    for caption in ids:
+        end = caption.index(EOS) if EOS in caption else len(caption)
+        assert not any(caption[end + 1:]) and not {PAD, BOS} & set(caption[:end])
+
+
+def test_forbidden_words_are_never_said():
+    table = torch.zeros(6, 5, 5)
+    table[..., [PAD, BOS]], table[..., 3] = 40.0, 20.0
+    model, memory = Table(table), blank(2)
+    assert greedy(model, memory, 3).tolist() == [[3] * 3] * 2
+    for forbid, said in (((), {3}), ((3,), {EOS, 4})):
+        assert set(greedy(model, memory, 3, forbid).flatten().tolist()) <= said | {PAD}
+        assert set(beam_search(model, memory, 1, longest=3, forbid=forbid)[0].ids) <= said
+        assert set(sample(model, memory, 50, longest=3, forbid=forbid)[0].flatten().tolist()) <= said | {PAD}
+
+
+def test_what_is_left_sums_to_one():
+    options = log_probabilities(torch.randn(3, 4, V), forbid=(3,))
+    assert options[..., [PAD, BOS, 3]].isneginf().all()
+    torch.testing.assert_close(options.exp().sum(-1), torch.ones(3, 4))
+
+
+def test_sampling_frequencies_match_probabilities():
+    """Chi-square over all captions of two pictures; 99.9 % of right samplers stay below the bound."""
+    words, longest, draws = 5, 2, 6000
+    model = model_of(2, words=words, sharp=1.0)
+    memory = model.encode(Batch(grid=grid_of(2, 2)))
+    finished, cut = every_caption(words, longest)
+    ids = sample(model, memory, draws, longest=longest, generator=torch.Generator().manual_seed(0))[0].tolist()
+    for row in range(2):
+        counts = {caption: 0 for caption in finished + cut}
+        for caption in ids[row]:
+            counts[tuple(n for n in caption if n)] += 1
+        expected = {c: draws * math.exp(log_probability(model, memory, row, c)) for c in counts}
+        assert sum(expected.values()) == pytest.approx(draws, rel=1e-4)
+        assert sum((counts[c] - e)**2 / e for c, e in expected.items()) < 22.5      # 7 captions, 6 degrees of freedom
+
+
+def test_sampled_log_probabilities_are_the_models_own():
+    model = model_of(4)
+    memory = model.encode(Batch(grid=grid_of(4)))
+    ids, scores = sample(model, memory, 3, temperature=0.7, top_k=3, top_p=0.9, longest=6)
+    for row in range(4):
+        for c in range(3):
+            caption = [n for n in ids[row, c].tolist() if n]
+            assert scores[row, c].item() == pytest.approx(log_probability(model, memory, row, caption), rel=1e-4)
+
+
+def test_the_same_generator_gives_the_same_draw_and_cold_is_greedy():
+    model = model_of(6)
+    memory = model.encode(Batch(grid=grid_of(6)))
+    one, two = (sample(model, memory, 4, generator=torch.Generator().manual_seed(1))[0] for _ in range(2))
+    assert one.equal(two)
+    best = greedy(model, memory)
+    assert sample(model, memory, 1, temperature=1e-4)[0][:, 0].equal(best)
+    assert sample(model, memory, 1, top_k=1)[0][:, 0].equal(best)
+    assert sample(model, memory, 1, top_p=1e-6)[0][:, 0].equal(best)
+
+
+@settings(deadline=None)
+@given(SEEDS, st.integers(1, 12))
+def test_top_k_keeps_the_k_likeliest(seed, k):
+    options = torch.log_softmax(torch.randn(4, 9, generator=torch.Generator().manual_seed(seed)), -1)
+    kept = keep_top_k(options, k).exp()
+    assert ((kept > 0).sum(-1) == min(k, 9)).all()
+    torch.testing.assert_close(kept.sum(-1), torch.ones(4))
+    least = options.masked_fill(kept == 0, math.inf).min(-1).values
+    assert (options.masked_fill(kept > 0, -math.inf).max(-1).values <= least).all()
+
+
+@settings(deadline=None)
+@given(SEEDS, st.floats(0.01, 0.99))
+def test_top_p_keeps_as_few_as_reach_p(seed, p):
+    options = torch.log_softmax(torch.randn(4, 9, generator=torch.Generator().manual_seed(seed)) * 2, -1)
+    for row, kept in zip(options.exp(), keep_top_p(options, p).exp()):
+        chosen = row[kept > 0].sort(descending=True).values
+        assert chosen.sum() >= p - 1e-5 and chosen[:-1].sum() < p + 1e-5
+        torch.testing.assert_close(kept[kept > 0] * chosen.sum(), row[kept > 0])
+
+
+def test_cuts_with_ties_and_the_forbidden():
+    even = log_probabilities(torch.zeros(8))
+    assert (keep_top_k(even, 2).exp() > 0).sum() == 2
+    assert (keep_top_p(even, 0.45).exp() > 0).sum() == 3            # of six, two have a third together
+    torch.testing.assert_close(sharpen(even, 2.0), even)
+    assert keep_top_k(even, 8)[:2].isneginf().all()
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])
+def test_draws_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ValueError, match="temperature must be above 0") as error:
+        sample(always(3), blank(1), **wrong)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_an_ensemble_of_equals_is_the_model(copies):
+    model, batch = model_of(7), Batch(grid=grid_of(7), captions=torch.tensor([[[1, 4, 5, 2], [1, 6, 2, 0]]] * 4))
+    together, memory = Ensemble([model] * copies).eval(), model.encode(batch)
+    parts = together.encode(batch)
+    for ours, theirs in zip(beam_search(together, parts, 3), beam_search(model, memory, 3)):
+        assert ours.ids == theirs.ids and ours.score == pytest.approx(theirs.score, rel=1e-5)
+    assert greedy(together, parts).equal(greedy(model, memory))
+    logits = model.decode(memory, batch.captions)
+    torch.testing.assert_close(together.decode(parts, batch.captions).double(), logits.log_softmax(-1), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(together.loss(batch)[0].double(), model.loss(batch)[0], atol=1e-4, rtol=1e-5)
+
+
+def test_an_ensemble_averages_probabilities_and_its_cache_is_right():
+    models, tokens = [model_of(seed) for seed in (8, 9)], torch.randint(3, V, (4, 3, 5))
+    together, batch = Ensemble(models).eval(), Batch(grid=grid_of(8))
+    memory = together.encode(batch)
+    mean = sum(m.decode(m.encode(batch), tokens).softmax(-1) for m in models) / 2
+    torch.testing.assert_close(together.decode(memory, tokens).double().exp(), mean, atol=1e-5, rtol=1e-5)
+    state = together.start(memory, 3)
+    for t in range(5):
+        logits, state = together.step(state, tokens[..., t])
+        torch.testing.assert_close(logits.double().exp(), mean[:, :, t], atol=1e-5, rtol=1e-5)
+    moved = state.reorder(torch.tensor([[2, 2, 0]] * 4)).select(torch.tensor([3]))
+    word = torch.full((4, 3), 5)
+    torch.testing.assert_close(together.step(moved, word[:1])[0][0, 0], together.step(state, word)[0][3, 2])
+
+
+def test_an_ensemble_says_what_is_wrong():
+    with pytest.raises(ValueError, match="no models: give at least one"):
+        Ensemble([])
+    with pytest.raises(ValueError, match=r"vocabularies with \[5, 6\] words"):
+        mean_probabilities([torch.zeros(2, 5), torch.zeros(2, 6)])

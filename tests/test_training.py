@@ -1,0 +1,155 @@
+"""Runs that are killed, shared between processes, or found by another recipe."""
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tiny_training
+from captionlab.training import Recipe, Trainer, cosine, epochs_since_best, noam, out_of_patience, read_checkpoint, stairs, write_checkpoint
+
+SCRIPT = Path(__file__).with_name("tiny_training.py")
+ALONE = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+
+
+def same(one, other):
+    """Whether two checkpoints, or parts of them, are equal to the bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def test_killed_twenty_times_and_resumed_is_never_killed(tmp_path):
+    """Twenty times kill -9, at random moments, some while a checkpoint is being written: the same to the bit."""
+    subprocess.run([sys.executable, SCRIPT, "killed", tmp_path], env=ALONE, check=True, timeout=200)
+    told = json.loads((tmp_path / "signals.json").read_text())
+    assert told == {"signals": [9] * 20, "left": True}
+    resumed, whole = (torch.load(tmp_path / name / "checkpoint.pt", weights_only=True) for name in ("killed", "whole"))
+    assert len(whole["history"]) == tiny_training.RECIPE.epochs
+    assert same(resumed, whole)
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return str(free.getsockname()[1])
+
+
+def test_two_processes_give_the_loss_curve_of_one(tmp_path):
+    # "multi_gpu" is the launcher of several processes; ACCELERATE_USE_CPU gives each a share of the CPU.
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
+              "--num_cpu_threads_per_process", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", free_port()]
+    for how, name in (([sys.executable], "one"), (launch, "two")):
+        subprocess.run([*how, SCRIPT, "curve", tmp_path / name], env=ALONE, check=True, timeout=200)
+    one, two = (json.loads((tmp_path / name).read_text()) for name in ("one", "two"))
+    assert (one["processes"], two["processes"], len(one["losses"])) == (1, 2, 22)
+    assert one["losses"] == pytest.approx(two["losses"], abs=1e-5)
+    for name, weights in one["weights"].items():
+        if name.endswith("key.bias"):       # it shifts all scores alike: its gradient is rounding, and Adam makes steps of that
+            continue
+        torch.testing.assert_close(torch.tensor(two["weights"][name]), torch.tensor(weights), atol=1e-4, rtol=1e-4)
+
+
+SHORT = replace(tiny_training.RECIPE, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with the checkpoint of a finished run."""
+    folder = tmp_path_factory.mktemp("trained")
+    tiny_training.trainer(folder, SHORT).fit()
+    return folder
+
+
+def test_another_recipe_in_the_folder_is_one_clear_line(trained):
+    other = replace(SHORT, rate=1e-4, smoothing=0.0)
+    before = (trained / "checkpoint.pt").read_bytes()
+    with pytest.raises(ValueError, match=r"rate was 0.003 and is now 0.0001; smoothing was 0.1 and is now 0.0") as error:
+        tiny_training.trainer(trained, other).fit()
+    assert "\n" not in str(error.value) and "another folder" in str(error.value)
+    assert (trained / "checkpoint.pt").read_bytes() == before
+
+
+def test_a_half_written_part_file_is_ignored(trained, tmp_path):
+    half = (trained / "checkpoint.pt").read_bytes()[:500]
+    (tmp_path / "checkpoint.part").write_bytes(half)
+    tiny_training.trainer(tmp_path, SHORT).fit()
+    assert not (tmp_path / "checkpoint.part").exists()
+    assert same(*(torch.load(f / "checkpoint.pt", weights_only=True) for f in (trained, tmp_path)))
+
+
+def test_a_write_that_fails_leaves_the_old_checkpoint(tmp_path):
+    write_checkpoint(tmp_path / "checkpoint.pt", {"recipe": asdict(SHORT)})
+    with pytest.raises(Exception, match="pickle"):
+        write_checkpoint(tmp_path / "checkpoint.pt", {"recipe": lambda: None})
+    assert read_checkpoint(tmp_path / "checkpoint.pt", SHORT) == {"recipe": asdict(SHORT)}
+
+
+def test_a_finished_run_trains_no_further(trained, monkeypatch):
+    monkeypatch.setattr(Trainer, "_epoch", lambda self: pytest.fail("trained on"))
+    best = torch.load(trained / "checkpoint.pt", weights_only=True)["best"]
+    assert same(dict(tiny_training.trainer(trained, SHORT).fit().state_dict()), best)
+
+
+def test_a_checkpoint_executes_no_code(tmp_path):
+    torch.save({"recipe": print}, tmp_path / "checkpoint.pt")
+    with pytest.raises(Exception, match="Weights only load failed"):
+        read_checkpoint(tmp_path / "checkpoint.pt", SHORT)
+
+
+def test_the_best_epoch_is_kept_and_patience_ends_the_run():
+    scores, kept = iter([1.0, 3.0, 2.0, 2.5, 9.0]), []
+
+    def validate(model):
+        kept.append({name: x.clone() for name, x in model.state_dict().items()})
+        return {"score": next(scores)}
+
+    run = tiny_training.trainer(recipe=replace(tiny_training.RECIPE, patience=2))
+    run.validate = validate
+    model = run.fit()
+    assert len(run.history) == 4 and not model.training
+    assert same(dict(model.state_dict()), kept[1])
+
+
+def test_without_averaging_the_last_weights_are_kept():
+    run = tiny_training.trainer(recipe=replace(SHORT, average=0.0))
+    model = run.fit()
+    assert same(dict(model.state_dict()), dict(run.stepper.model.state_dict()))
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.integers(0, 4))
+def test_patience_counts_from_the_latest_best(scores, patience):
+    history = [{"epoch": n, "score": score} for n, score in enumerate(scores, 1)]
+    waited = scores[::-1].index(max(scores))
+    assert epochs_since_best(history) == waited
+    assert out_of_patience(history, patience) == (patience > 0 and waited >= patience)
+
+
+@given(st.integers(1, 50), st.integers(1, 20))
+def test_schedules_rise_to_one_and_then_never_again(warmup, every):
+    steps = range(warmup + 60)
+    for share in (lambda s: noam(s, warmup), lambda s: cosine(s, warmup, warmup + 60), lambda s: stairs(s, warmup, every)):
+        rates = [share(step) for step in steps]
+        assert all(0 <= rate <= 1 for rate in rates)
+        assert all(b <= a + 1e-12 for a, b in zip(rates[warmup - 1:], rates[warmup:]))
+        assert rates[0] == pytest.approx(1 / warmup)
+    assert noam(warmup - 1, warmup) == cosine(warmup - 1, warmup, warmup + 60) == 1.0
+    assert cosine(warmup + 60, warmup, warmup + 60) == pytest.approx(0, abs=1e-9)
+    assert math.isclose(stairs(3 * every + 100, 1, every), 0.8 ** ((3 * every + 100) // every))
+
+
+def test_an_unknown_schedule_is_named():
+    with pytest.raises(ValueError, match="no schedule 'linear': choose from noam, cosine, stairs"):
+        Recipe(schedule="linear").share(10)

@@ -1,0 +1,119 @@
+"""A training of a few seconds, for tests that kill it or share it between processes.
+
+    python tests/tiny_training.py killed FOLDER     one run undisturbed, one killed 20 times and resumed
+    python tests/tiny_training.py curve FILE        writes the loss of every step; run it under `accelerate launch`
+"""
+import json
+import os
+import random
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from captionlab.blocks import BlockConfig
+from captionlab.captioner import TransformerCaptioner
+from captionlab.datasets import Encoded, Item
+from captionlab.text import Vocabulary
+from captionlab.training import Recipe, Stepper, Trainer
+
+RECIPE = Recipe(epochs=8, pictures=2, rate=3e-3, warmup=10, average=0.9)       # 8 epochs of 21 steps
+KILLS, MOST_STEPS = 20, 7                   # 20 kills within 7 steps each come before the last of 168 steps
+
+
+class Eyes(TransformerCaptioner):
+    """Two cells of three numbers, a decoder of one small block."""
+
+    def __init__(self, words, dropout):
+        super().__init__(BlockConfig(8, 2, 16, dropout), 1, words)
+        self.eyes = nn.Linear(3, 8)
+
+    def look(self, batch):
+        return self.eyes(batch.need("grid")), None
+
+
+def examples():
+    """42 items with captions of very different length, always the same."""
+    chance = random.Random(0)
+    caption = lambda: " ".join(chance.choices(["red", "blue", "circle", "square", "a"], k=chance.randint(1, 9)))
+    items = [Item(str(n), (caption(), caption())) for n in range(42)]
+    cells = lambda item: torch.rand(2, 3, generator=torch.Generator().manual_seed(int(item.name)))
+    vocabulary = Vocabulary.build(text for item in items for text in item.captions)
+    return Encoded(items, vocabulary, inputs={"grid": cells}), len(vocabulary)
+
+
+def trainer(folder=None, recipe=RECIPE, dropout=0.1):
+    """A fresh model about to be trained, with a checkpoint after every step."""
+    data, words = examples()
+    torch.manual_seed(0)
+    return Trainer(Eyes(words, dropout), data, recipe, folder, save_every=0)
+
+
+def watched(tell):
+    """Let `Stepper.step` tell its result after every step."""
+    plain = Stepper.step
+
+    def step(self, batch):
+        result = plain(self, batch)
+        tell(result)
+        return result
+
+    Stepper.step = step
+
+
+def in_a_child(folder, pipe=None):
+    """Start a process that trains, from the checkpoint if there is one; returns its id."""
+    child = os.fork()
+    if child == 0:
+        if pipe:
+            watched(lambda result: os.write(pipe, b"."))
+        trainer(folder).fit()
+        os._exit(0)
+    return child
+
+
+def kill_at_random(folder, chance):
+    """Train in a child, let it do a few steps, and kill it at any moment after that."""
+    ear, mouth = os.pipe()
+    child = in_a_child(folder, mouth)
+    os.close(mouth)
+    for _ in range(chance.randint(0, MOST_STEPS - 1)):
+        os.read(ear, 1)
+    time.sleep(chance.uniform(0, 0.02))
+    os.kill(child, signal.SIGKILL)
+    os.close(ear)
+    return os.WTERMSIG(os.waitpid(child, 0)[1])
+
+
+def finished(folder):
+    assert os.waitpid(in_a_child(folder), 0)[1] == 0
+
+
+def killed(folder):
+    """The signals that ended the killed run's processes, in `signals.json`; checkpoints in `whole` and `killed`."""
+    trainer()           # imports what a first training imports, once for all children
+    chance = random.Random(1)
+    signals = [kill_at_random(folder / "killed", chance) for _ in range(KILLS)]
+    left = (folder / "killed" / "checkpoint.pt").exists()
+    finished(folder / "killed"), finished(folder / "whole")
+    (folder / "signals.json").write_text(json.dumps({"signals": signals, "left": left}))
+
+
+def curve(file):
+    """Loss of every step, of all processes together, and the last weights, from the main process."""
+    losses = []
+    watched(lambda result: losses.append(result[0] / result[1]))
+    run = trainer(recipe=replace(RECIPE, pictures=4, epochs=2), dropout=0.0)
+    weights = {name: x.tolist() for name, x in run.fit().state_dict().items()}
+    if run.stepper.is_main:
+        content = {"processes": run.stepper.accelerator.num_processes, "losses": losses, "weights": weights}
+        file.write_text(json.dumps(content))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    {"killed": killed, "curve": curve}[sys.argv[1]](Path(sys.argv[2]))
