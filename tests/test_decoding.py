@@ -182,6 +182,17 @@ def always(word):
     return Table(table)
 
 
+@pytest.mark.parametrize("penalty, first, end, best", [(1.0, 0.6, 5, [3] * 5 + [EOS]), (-1.0, 0.2, 1, [3, EOS])])
+def test_a_search_goes_on_while_the_length_penalty_leaves_hope(penalty, first, end, best):
+    """Ending at once is likely; going on is better by the score, but not yet at the next step, or not at the longest length."""
+    table = torch.full((10, 5, 5), 1e-4)
+    table[0, :, EOS], table[0, :, 3] = first, 0.9 - first
+    table[1:, :, 3] = 0.99
+    table[end:, :, 3], table[end:, :, EOS] = 1e-4, 0.99
+    (found,) = beam_search(Table(table.log()), blank(1), 2, penalty, longest=10)
+    assert found.ids == best
+
+
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_longest_reached_without_eos(penalty):
     model, memory = always(3), blank(2)
