@@ -24,7 +24,7 @@ class Eyes(TransformerCaptioner):
     """A captioner of cells, some of which are padding: those that are all 0."""
 
     def __init__(self, words=V):
-        super().__init__(BlockConfig(WIDTH, 2, 2 * WIDTH), 2, words)
+        super().__init__(BlockConfig(WIDTH, 2, 2 * WIDTH), 2, words, tied=False)
         self.eyes = nn.Linear(3, WIDTH)
 
     def look(self, batch):
@@ -63,11 +63,14 @@ def blank(pictures):
     return Memory([KeyValue(nothing, nothing)])
 
 
-def model_of(seed, kind=Eyes, words=V, sharp=3.0):
-    """An untrained captioner whose choices are clear and differ between pictures, in double precision."""
+def model_of(seed, kind=Eyes, words=V, sharp=2.0):
+    """A random captioner in double precision whose next word depends on all words before and on the picture."""
     torch.manual_seed(seed)
     model = kind(words).double().eval()
-    model.output.weight.data = sharp * model.output.weight.data
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=2 * layer.in_features**-0.5)
+    nn.init.normal_(model.output.weight, std=sharp * WIDTH**-0.5)
     return model
 
 
@@ -114,10 +117,11 @@ def test_a_beam_of_one_is_greedy(seed, longest):
 
 def by_lists(model, memory, row, width, penalty, longest):
     """Beam search with Python lists and no cache, one picture, stopping only at the longest length."""
-    live, best = [((), 0.0)], (None, -math.inf)
+    live, best, memory = [((), 0.0)], (None, -math.inf), memory.select(torch.tensor([row]))
     for length in range(1, longest + 1):
-        options = [((*ids, word), log_probability(model, memory, row, (*ids, word)))
-                   for ids, _ in live for word in range(EOS, V)]
+        nexts = [log_probabilities(model.decode(memory, torch.tensor([[[BOS, *ids]]])))[0, 0, -1] for ids, _ in live]
+        options = [((*ids, word), sum_ + steps[word].item())
+                   for (ids, sum_), steps in zip(live, nexts) for word in range(EOS, V)]
         options.sort(key=lambda option: -option[1])
         ended = [(ids, s / length**penalty) for ids, s in options[:width] if ids[-1] == EOS]
         best = max([best, *ended], key=lambda option: option[1])
@@ -125,8 +129,8 @@ def by_lists(model, memory, row, width, penalty, longest):
     return best if best[0] else (live[0][0], live[0][1] / longest**penalty)
 
 
-@settings(deadline=None, max_examples=6)
-@given(SEEDS, st.integers(1, 3), PENALTIES)
+@settings(deadline=None, max_examples=40)
+@given(SEEDS, st.integers(1, 4), PENALTIES)
 def test_beam_search_equals_its_definition_by_lists(seed, width, penalty):
     """Leaving early, reordering and the cache change nothing."""
     model = model_of(seed)
@@ -176,6 +180,17 @@ def always(word):
     table = torch.full((6, 5, 5), -50.0)
     table[..., word] = 50.0
     return Table(table)
+
+
+@pytest.mark.parametrize("penalty, first, end, best", [(1.0, 0.6, 5, [3] * 5 + [EOS]), (-1.0, 0.2, 1, [3, EOS])])
+def test_a_search_goes_on_while_the_length_penalty_leaves_hope(penalty, first, end, best):
+    """Ending at once is likely; going on is better by the score, but not yet at the next step, or not at the longest length."""
+    table = torch.full((10, 5, 5), 1e-4)
+    table[0, :, EOS], table[0, :, 3] = first, 0.9 - first
+    table[1:, :, 3] = 0.99
+    table[end:, :, 3], table[end:, :, EOS] = 1e-4, 0.99
+    (found,) = beam_search(Table(table.log()), blank(1), 2, penalty, longest=10)
+    assert found.ids == best
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
