@@ -51,7 +51,7 @@ run: $(VENV)/.dev  ## NB=nbs/01_attention.ipynb: export, execute in place, clean
 	@test -n "$(NB)" || { echo "make run: which notebook? make run NB=nbs/01_attention.ipynb"; exit 1; }
 	@test -f "$(NB)" || { echo "make run: no notebook $(NB)"; exit 1; }
 	@$(BIN)/nbdev_export
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter execute --inplace "$(NB)"
+	@PATH="$(abspath $(BIN)):$$PATH" TQDM_DISABLE=1 $(BIN)/jupyter execute --inplace "$(NB)"
 	@$(BIN)/nbdev_clean --fname "$(NB)"
 
 bench: $(VENV)/.bench  ## measure against peers; rewrites results/bench.json

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# %% ../nbs/01_attention.ipynb #761a3c5f
+# %% ../nbs/01_attention.ipynb #88cb5834
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     """Softmax over the allowed keys only.
 
@@ -20,12 +20,12 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
         mask: boolean, broadcastable to the scores; True means may attend.
 
     Returns:
-        Weights `(..., T, N)`. A row sums to 1, or is all 0 if nothing in it is allowed; its gradient is then 0, too.
+        Weights `(..., T, N)`. A row sums to 1, or is all 0 if nothing in it is allowed; so is its gradient.
     """
     lowest = torch.finfo(scores.dtype).min
     return torch.softmax(scores.masked_fill(~mask, lowest), dim=-1).masked_fill(~mask, 0.0)
 
-# %% ../nbs/01_attention.ipynb #3d86438d
+# %% ../nbs/01_attention.ipynb #31e628f6
 #| implements: eq-vaswani-1
 def attend(query: Tensor, key: Tensor, value: Tensor,
            mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -35,10 +35,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor,
         query: `(..., T, K)`.
         key: `(..., N, K)`.
         value: `(..., N, K)`.
-        mask: boolean, broadcastable to `(..., T, N)`; True means may attend. None: everything may.
+        mask: boolean, broadcastable to `(..., T, N)`; True means may attend. None: everything.
 
     Returns:
-        The output `(..., T, K)` and the weights `(..., T, N)`. A query that may attend to nothing has weights and output 0.
+        The output `(..., T, K)` and the weights `(..., T, N)`. A query that may attend to nothing
+        has weights and output 0.
 
     Source:
         Vaswani et al. 2017, equation (1).
@@ -92,7 +93,7 @@ class KeyValue(NamedTuple):
         """The given rows, in that order; `rows` has shape `(R,)` and repeats are allowed."""
         return KeyValue(self.key[rows], self.value[rows])
 
-# %% ../nbs/01_attention.ipynb #6855dafe
+# %% ../nbs/01_attention.ipynb #41b3a938
 #| implements: eq-vaswani-multihead
 class MultiHeadAttention(nn.Module):
     """Multi-head attention: of a sequence to itself, or to a memory.
@@ -140,13 +141,15 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ValueError: if the memory has neither a row a picture nor a row a caption.
         """
-        kv = memory if isinstance(memory, KeyValue) else self.project(x if memory is None else memory)
+        memory = x if memory is None else memory
+        kv = memory if isinstance(memory, KeyValue) else self.project(memory)
         if len(kv.key) not in (len(x), x.shape[:-2].numel()):
             raise ValueError(f"a memory of {len(kv.key)} rows for x of shape {tuple(x.shape)}: "
                              "give one row a picture, or one a caption")
-        query = split_heads(self.query(x).reshape(len(kv.key), -1, x.shape[-1]), self.heads)
+        query = self.query(x).reshape(len(kv.key), -1, x.shape[-1])
         mix = self._fused if trace is None else self._traced
-        return self.output(merge_heads(mix(query, kv, mask, trace)).reshape(x.shape))
+        heads = mix(split_heads(query, self.heads), kv, mask, trace)
+        return self.output(merge_heads(heads).reshape(x.shape))
 
     def _fused(self, query: Tensor, kv: KeyValue, mask: Tensor | None, trace: None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
@@ -158,16 +161,17 @@ class MultiHeadAttention(nn.Module):
         trace.append(weights)
         return F.dropout(weights, self.dropout, self.training) @ kv.value
 
-# %% ../nbs/01_attention.ipynb #57227c31
+# %% ../nbs/01_attention.ipynb #1d8b8c4d
 def copy_attention(source: nn.MultiheadAttention) -> MultiHeadAttention:
     """Our attention with the weights of PyTorch's, so that both compute the same.
 
     Args:
-        source: an `nn.MultiheadAttention` whose queries, keys and values share one width D, so that its
-            input projection has shape `(3·D, D)`.
+        source: an `nn.MultiheadAttention` whose queries, keys and values share one width D, so that
+            its input projection has shape `(3·D, D)`.
 
     Returns:
-        A `MultiHeadAttention` with copies of those weights, in their precision, on their device and in the same mode.
+        A `MultiHeadAttention` with copies of those weights, in their precision, on their device and
+        in the same mode.
     """
     bias = source.in_proj_bias is not None
     ours = MultiHeadAttention(source.embed_dim, source.num_heads, source.dropout, bias)

@@ -35,7 +35,7 @@ def length_mask(lengths: Tensor, longest: int | None = None) -> Tensor:
     longest = int(lengths.max()) if longest is None else longest
     return (torch.arange(longest, device=lengths.device) < lengths[:, None])[:, None, None]
 
-# %% ../nbs/02_masks.ipynb #d54bb5b0
+# %% ../nbs/02_masks.ipynb #91247049
 def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor:
     """The look-ahead mask: each position sees itself and what stands before it.
 
@@ -47,11 +47,11 @@ def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor
         Boolean `(1, 1, T, T)`, the lower triangle with its diagonal. True means may attend.
 
     Source:
-        Vaswani et al. 2017, §3.2.3.
+        Vaswani et al. 2017, §3.2.3; the shift that lets the diagonal stay is in §3.1.
     """
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
 
-# %% ../nbs/02_masks.ipynb #a9cef6dd
+# %% ../nbs/02_masks.ipynb #7c50296f
 #| implements: eq-translation-12
 def target_mask(tokens: Tensor, pad: int = 0) -> Tensor:
     """Padding and look-ahead together: what a decoder's self-attention needs.
@@ -68,6 +68,7 @@ def target_mask(tokens: Tensor, pad: int = 0) -> Tensor:
         padding alone has no True.
 
     Source:
-        The caption-translation text, equation (12) and Figure 6.
+        The caption-translation text, equation (12); Figure 6 for the look-ahead, "Batching and
+        Padding" for the padding.
     """
     return padding_mask(tokens, pad) & causal_mask(tokens.shape[-1], tokens.device)

@@ -7,13 +7,13 @@ __all__ = ['frequencies', 'sinusoids', 'shift_matrix', 'SinusoidalPositions', 'L
 import torch
 from torch import Tensor, nn
 
-# %% ../nbs/03_positions.ipynb #f3e7a89c
+# %% ../nbs/03_positions.ipynb #fc23a762
 def frequencies(width: int, base: float = 10000.0) -> Tensor:
     """How far each hand of the clock turns from one place to the next.
 
     Args:
         width: D, an even scalar.
-        base: a scalar; the slowest hand turns by a little more than 1/base.
+        base: a scalar; the slowest hand turns by base^(2/D) / base, which nears 1/base for a large D.
 
     Returns:
         Angles `(D/2,)` in radians, from 1 downwards, in double precision.

@@ -3,11 +3,11 @@
 # %% auto #0
 __all__ = ['WORLD', 'COLOURS', 'SHAPES', 'SIZES', 'TEXTURES', 'BACKGROUND', 'PROPERTIES', 'VALUES', 'FINE', 'STRIPE', 'NEAR',
            'CONTAINERS', 'RELATIONS', 'INVERSE', 'SCENE_WORDS', 'Fact', 'FACT_KINDS', 'FORMS', 'WORDS', 'NOUNS',
-           'NUMBERS', 'LANGUAGES', 'GAP', 'LAYOUTS', 'SPLITS', 'HELD_OUT', 'Object', 'Scene', 'covers', 'render',
-           'facts', 'Thing', 'Claim', 'judge', 'phrase', 'parse', 'check', 'truth', 'coverage', 'Dice', 'generate',
-           'describe', 'split_of', 'split', 'render_all', 'to_coco']
+           'NUMBERS', 'LANGUAGES', 'GAP', 'LAYOUTS', 'Said', 'SPLITS', 'HELD_OUT', 'Object', 'Scene', 'covers',
+           'render', 'facts', 'Thing', 'Claim', 'judge', 'phrase', 'parse', 'check', 'truth', 'coverage', 'Dice',
+           'generate', 'describe', 'split_of', 'split', 'render_all', 'to_coco']
 
-# %% ../nbs/11_scenes.ipynb #c054e341
+# %% ../nbs/11_scenes.ipynb #ae3a0685
 import hashlib
 import random
 import re
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from itertools import chain, islice, permutations, product
+from itertools import chain, combinations, islice, permutations, product
 from itertools import count as integers
 
 import numpy as np
@@ -110,8 +110,10 @@ class Scene:
         pairs = [fact for fact in facts(self) if fact[0] in ("relation", "containment")]
         return sorted((i, word, j) for _, word, i, j in pairs)
 
-# %% ../nbs/11_scenes.ipynb #ede13e90
+# %% ../nbs/11_scenes.ipynb #df58b800
 _LINES = ((0, -1000), (951, -309), (588, 809), (-588, 809), (-951, -309))  # the star's tips
+# Its arms span 2r, so its tips lie R = r / sin 72° from its middle, and its lines at a distance of
+# R cos 72° = 0.3249 r. Its middle lies r / 10 below the box's: as much room above as below.
 _WITHIN = {
     "circle": lambda x, y, r: x * x + y * y <= r * r,
     "square": lambda x, y, r: abs(x) <= r,
@@ -137,9 +139,9 @@ def covers(shape: str, x: np.ndarray, y: np.ndarray, radius: int) -> np.ndarray:
     """
     return (abs(x) <= radius) & (abs(y) <= radius) & _WITHIN[shape](x, y, radius)
 
-# %% ../nbs/11_scenes.ipynb #4a025ddc
+# %% ../nbs/11_scenes.ipynb #75820d8e
 FINE = 4  # a pixel is sampled at FINE x FINE points
-STRIPE = 7  # width of a stripe in units, measured along one axis
+STRIPE = 7  # height of a stripe in units
 
 
 def _shade(colour: tuple[int, int, int]) -> np.ndarray:
@@ -159,7 +161,7 @@ def _counted(points: np.ndarray) -> np.ndarray:
     rows, columns = (side // FINE for side in points.shape)
     return points.reshape(rows, FINE, columns, FINE).sum((1, 3), dtype=np.int64)[..., None]
 
-# %% ../nbs/11_scenes.ipynb #e903829d
+# %% ../nbs/11_scenes.ipynb #5541ce03
 def _paint(picture: np.ndarray, thing: Object) -> None:
     size = len(picture)
     (rows, y), (columns, x) = _samples(thing.y, thing.radius, size), _samples(
@@ -170,7 +172,7 @@ def _paint(picture: np.ndarray, thing: Object) -> None:
     all_of_it, every = _counted(inside), FINE * FINE
     stripes = all_of_it * 0
     if thing.texture == "striped":
-        stripes = _counted(inside & ((x + y) // (STRIPE * unit) % 2 == 1))
+        stripes = _counted(inside & (y // (STRIPE * unit) % 2 == 1))
     colour = COLOURS[thing.colour]
     ink = (all_of_it - stripes) * np.array(colour) + stripes * _shade(colour)
     picture[rows, columns] = (
@@ -223,7 +225,11 @@ INVERSE = {"left of": "right of", "above": "below", "near": "near", "inside": "a
 def _kind(word: str) -> str:
     return "containment" if word in ("inside", "around") else "relation"
 
-# %% ../nbs/11_scenes.ipynb #7487ba7e
+# %% ../nbs/11_scenes.ipynb #0ba5c1ad
+def _kinds(thing: Object) -> tuple[str, ...]:
+    return tuple(getattr(thing, name) for name in PROPERTIES)
+
+
 def _mirrored(objects: Sequence[Object]) -> bool:
     """Is the scene its own mirror image, left to right?"""
     sides = [
@@ -232,21 +238,20 @@ def _mirrored(objects: Sequence[Object]) -> bool:
     return sorted(sides[0]) == sorted(sides[1])
 
 
-def _kinds(thing: Object) -> tuple[str, ...]:
-    return tuple(getattr(thing, name) for name in PROPERTIES)
+def _aligned(objects: Sequence[Object], axis: str) -> bool:
+    """Three or more on one line, and none inside or over another."""
+    places = [getattr(o, axis) for o in objects]
+    in_line = len(places) > 2 and max(places) - min(places) <= 6
+    return in_line and all(_gap(a, b) >= 0 for a, b in combinations(objects, 2))
 
-
-def _aligned(places: list[int]) -> bool:
-    return len(places) > 2 and max(places) - min(places) <= 6
-
-# %% ../nbs/11_scenes.ipynb #962edbda
+# %% ../nbs/11_scenes.ipynb #c4e084ed
 SCENE_WORDS = {
     "crowded": lambda objects: len(objects) >= 5,
     "sparse": lambda objects: len(objects) <= 2,
     "colourful": lambda objects: len({o.colour for o in objects}) >= 4,
     "symmetric": _mirrored,
-    "row": lambda objects: _aligned([o.y for o in objects]),
-    "column": lambda objects: _aligned([o.x for o in objects]),
+    "row": partial(_aligned, axis="y"),
+    "column": partial(_aligned, axis="x"),
 } | {
     f"all {word}": (
         lambda objects, name=name, word=word: all(getattr(o, name) == word for o in objects)
@@ -255,9 +260,13 @@ SCENE_WORDS = {
     for word in words
 }
 
-# %% ../nbs/11_scenes.ipynb #975b7684
+# %% ../nbs/11_scenes.ipynb #5c1991f9
 Fact = tuple  # (kind, word, numbers of the objects it is about)
 FACT_KINDS = ("object", "colour", "size", "texture", "count", "relation", "containment", "scene")
+
+
+def _fact_kind(name: str) -> str:
+    return "object" if name == "shape" else name
 
 
 def _groups(objects: Sequence[Object]) -> set[tuple[int, ...]]:
@@ -275,7 +284,7 @@ def _related(objects: Sequence[Object]) -> Iterator[Fact]:
             if holds(objects[i], objects[j]) and (word != "near" or i < j):
                 yield _kind(word), word, i, j
 
-# %% ../nbs/11_scenes.ipynb #321d87f3
+# %% ../nbs/11_scenes.ipynb #803bff0c
 @lru_cache(maxsize=4096)
 def facts(scene: Scene) -> frozenset[Fact]:
     """Everything that is true of a scene, each thing once.
@@ -296,10 +305,6 @@ def facts(scene: Scene) -> frozenset[Fact]:
     counts = {("count", len(group), *group) for group in _groups(objects)}
     words = {("scene", word) for word, holds in SCENE_WORDS.items() if holds(objects)}
     return frozenset(own | counts | words | set(_related(objects)))
-
-
-def _fact_kind(name: str) -> str:
-    return "object" if name == "shape" else name
 
 # %% ../nbs/11_scenes.ipynb #57233c4c
 @dataclass(frozen=True)
@@ -341,7 +346,14 @@ class Claim:
     things: tuple[Thing, ...] = ()
     word: str | int = ""
 
-# %% ../nbs/11_scenes.ipynb #6a437037
+# %% ../nbs/11_scenes.ipynb #72d25a34
+def _pair(word: str, i: int, j: int) -> Fact:
+    """A relation between two objects in the one form in which `facts` lists it."""
+    if word not in RELATIONS:
+        word, i, j = {there: here for here, there in INVERSE.items()}[word], j, i
+    return (_kind(word), word, *(sorted((i, j)) if word == "near" else (i, j)))
+
+
 def _ground(claim: Claim, picks: Sequence[int]) -> list[Fact]:
     """The facts that a claim states if its things are the objects picked."""
     own = [
@@ -353,21 +365,14 @@ def _ground(claim: Claim, picks: Sequence[int]) -> list[Fact]:
         return own
     return own + [_pair(claim.word, *picks) if len(picks) == 2 else (claim.kind, claim.word)]
 
-
-def _pair(word: str, i: int, j: int) -> Fact:
-    """A relation between two objects in the one form in which `facts` lists it."""
-    if word not in RELATIONS:
-        word, i, j = {there: here for here, there in INVERSE.items()}[word], j, i
-    return (_kind(word), word, *(sorted((i, j)) if word == "near" else (i, j)))
-
-# %% ../nbs/11_scenes.ipynb #fb33b554
+# %% ../nbs/11_scenes.ipynb #bf2cc583
 def _readings(claim: Claim, scene: Scene) -> Iterator[list[Fact]]:
     """What a claim may mean: its facts for every choice of different objects."""
-    if claim.kind == "count":
+    if claim.kind == "count":  # one reading only: its group is everything that fits
         group = [i for i, thing in enumerate(scene.objects) if claim.things[0].fits(thing)]
         own = _ground(Claim("object", claim.things * len(group)), group)
         yield [*own, ("count", claim.word, *group)]
-    else:
+    else:  # more things than objects: the numbers beyond the last stand for objects that are missing
         numbers = range(max(len(scene.objects), len(claim.things)))
         yield from (_ground(claim, picks) for picks in permutations(numbers, len(claim.things)))
 
@@ -415,7 +420,7 @@ FORMS = {  # (kind, word or number of things): [(English, German), ...]
     ],
 }
 
-# %% ../nbs/11_scenes.ipynb #5d3fe870
+# %% ../nbs/11_scenes.ipynb #c1508f01
 FORMS |= {
     ("count", ""): [
         ("there are {a}", "es gibt {a:acc}"),
@@ -429,32 +434,32 @@ FORMS |= {
         ("{a} with {b} inside", "{a:nom} mit {b:dat} darin"),
     ],
     ("scene", "row"): [
-        ("all shapes are in a row", "alle Formen sind in einer Reihe"),
-        ("all shapes are side by side", "alle Formen sind nebeneinander"),
+        ("all shapes are in a row", "alle Formen stehen in einer Reihe"),
+        ("all shapes are side by side", "alle Formen stehen nebeneinander"),
     ],
     ("scene", "column"): [
-        ("all shapes are in a column", "alle Formen sind in einer Spalte"),
-        ("all shapes are one above the other", "alle Formen sind übereinander"),
+        ("all shapes are in a column", "alle Formen stehen in einer Spalte"),
+        ("all shapes are one above the other", "alle Formen stehen übereinander"),
     ],
 }
 
-# %% ../nbs/11_scenes.ipynb #cfbe44a8
+# %% ../nbs/11_scenes.ipynb #4d349c76
 _PLACE = [("{a} # {b}", "{a:nom} # {b:dat}"), ("{a} is # {b}", "{a:nom} ist # {b:dat}"),
           ("# {b} is {a}", "# {b:dat} ist {a:nom}"),
           ("there is {a} # {b}", "es gibt {a:acc} # {b:dat}")]
 _WHERE = {
-    "left of": [("left of", "links von"), ("to the left of", "auf der linken Seite von")],
-    "right of": [("right of", "rechts von"), ("to the right of", "auf der rechten Seite von")],
+    "left of": [("left of", "links von"), ("to the left of", "zur Linken von")],
+    "right of": [("to the right of", "rechts von")],  # "right of" alone is hardly English
     "above": [("above", "über"), ("over", "oberhalb von")],
     "below": [("below", "unter"), ("under", "unterhalb von")],
     "near": [("near", "in der Nähe von"), ("close to", "nahe bei")],
     "inside": [("inside", "innerhalb von"), ("in", "in")]}
-_MOODS = {"crowded": ("crowded", "überfüllt"), "sparse": ("sparse", "karg"),
+_MOODS = {"crowded": ("crowded", "belebt"), "sparse": ("sparse", "fast leer"),
           "symmetric": ("symmetric", "symmetrisch"), "colourful": ("colourful", "bunt")}
 
-# %% ../nbs/11_scenes.ipynb #cd001d14
-WORDS = {"small": ("small", "klein"), "medium": ("medium", "mittelgroß"),
-         "large": ("large", "groß"), "plain": ("plain", "schlicht"),
+# %% ../nbs/11_scenes.ipynb #4dc56ebc
+WORDS = {"small": ("small", "klein"), "medium": ("medium-sized", "mittelgroß"),
+         "large": ("large", "groß"), "plain": ("plain", "einfarbig"),
          "striped": ("striped", "gestreift"),
          "red": ("red", "rot"), "green": ("green", "grün"), "blue": ("blue", "blau"),
          "yellow": ("yellow", "gelb"), "purple": ("purple", "violett"), "brown": ("brown", "braun"),
@@ -491,7 +496,7 @@ for _word in SHAPES:
         (NOUNS[_word][1], NOUNS[_word][3]),
     )
 
-# %% ../nbs/11_scenes.ipynb #3efb1d3f
+# %% ../nbs/11_scenes.ipynb #afc02f3b
 LANGUAGES = ("en", "de")
 _ARTICLES = {
     "nom": {"m": "ein", "f": "eine", "n": "ein"},
@@ -502,6 +507,10 @@ _ENDINGS = {"nom": {"m": "er", "f": "e", "n": "es"}, "acc": {"m": "en", "f": "e"
             "dat": {"m": "en", "f": "en", "n": "en"}}
 
 
+def _key(claim: Claim) -> tuple[str, str | int]:
+    return claim.kind, {"object": len(claim.things), "count": ""}.get(claim.kind, claim.word)
+
+
 def _english(thing: Thing, number: int) -> str:
     *adjectives, noun = [
         *(WORDS[word][0] for name, word in thing.said() if name != "shape"),
@@ -509,7 +518,7 @@ def _english(thing: Thing, number: int) -> str:
     ]
     return " ".join([NUMBERS[0][number] if number > 1 else "a", *adjectives, noun])
 
-# %% ../nbs/11_scenes.ipynb #49d4e654
+# %% ../nbs/11_scenes.ipynb #6128140e
 def _german(thing: Thing, number: int, case: str) -> str:
     *nouns, gender = NOUNS[thing.shape][2:]
     first, ending, noun = _ARTICLES[case][gender], _ENDINGS[case][gender], nouns[0]
@@ -519,10 +528,6 @@ def _german(thing: Thing, number: int, case: str) -> str:
     return " ".join(
         [first, *(WORDS[word][1] + ending for name, word in thing.said() if name != "shape"), noun]
     )
-
-
-def _key(claim: Claim) -> tuple[str, str | int]:
-    return claim.kind, {"object": len(claim.things), "count": ""}.get(claim.kind, claim.word)
 
 # %% ../nbs/11_scenes.ipynb #3bcb9638
 def phrase(claim: Claim, form: int, language: str) -> str:
@@ -543,9 +548,9 @@ def phrase(claim: Claim, form: int, language: str) -> str:
         return _german(thing, number, slot[2]) if slot[2] else _english(thing, number)
     return re.sub(r"{(\w)(?::(\w+))?}", fill, FORMS[_key(claim)][form][LANGUAGES.index(language)])
 
-# %% ../nbs/11_scenes.ipynb #2bf0204f
+# %% ../nbs/11_scenes.ipynb #9a734856
 def _words(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.lower()))
+    return " ".join(re.findall(r"\w+(?:-\w+)*", text.lower()))
 
 
 def _lexicon(side: int) -> dict[str, tuple[str, str | int | None]]:
@@ -874,23 +879,26 @@ def _distinct(dice: Dice, objects: list[Object]) -> tuple[Thing, ...]:
     alike = len(set(things)) < len(things)
     return tuple(Thing(**dict(_all_of(thing))) for thing in objects) if alike else things
 
-# %% ../nbs/11_scenes.ipynb #d4882e80
-def _say_objects(dice: Dice, scene: Scene, _) -> Claim:
-    different = sorted(set(map(_kinds, scene.objects)))
-    chosen = dice.take(different, dice.between(1, min(3, len(different))))
-    return Claim(
-        "object", _distinct(dice, [Object(**dict(zip(PROPERTIES, kinds))) for kinds in chosen])
-    )
+# %% ../nbs/11_scenes.ipynb #f1b45ee0
+Said = tuple[Claim, set[int]]  # a claim and the numbers of the objects it is about
 
 
-def _say_pair(dice: Dice, scene: Scene, fact: Fact) -> Claim:
+def _say_objects(dice: Dice, scene: Scene, _) -> Said:
+    looks = {_kinds(thing): number for number, thing in enumerate(scene.objects)}
+    chosen = dice.take(sorted(looks), dice.between(1, min(3, len(looks))))
+    numbers = [looks[kinds] for kinds in chosen]
+    things = _distinct(dice, [scene.objects[number] for number in numbers])
+    return Claim("object", things), set(numbers)
+
+
+def _say_pair(dice: Dice, scene: Scene, fact: Fact) -> Said:
     kind, word, i, j = fact
     if dice.chance(50):
         word, i, j = INVERSE[word], j, i
-    return Claim(kind, _distinct(dice, [scene.objects[i], scene.objects[j]]), word)
+    return Claim(kind, _distinct(dice, [scene.objects[i], scene.objects[j]]), word), {i, j}
 
-# %% ../nbs/11_scenes.ipynb #4497d536
-def _say_count(dice: Dice, scene: Scene, fact: Fact) -> Claim:
+# %% ../nbs/11_scenes.ipynb #f4d6abc5
+def _say_count(dice: Dice, scene: Scene, fact: Fact) -> Said:
     _, number, *group = fact
     members = [dict(_all_of(scene.objects[i])) for i in group]
     common = [
@@ -900,11 +908,11 @@ def _say_count(dice: Dice, scene: Scene, fact: Fact) -> Claim:
     ]
     thing = _mention(dice, common)
     exact = sum(map(thing.fits, scene.objects)) == number
-    return Claim("count", (thing if exact else Thing(**dict(common)),), number)
+    return Claim("count", (thing if exact else Thing(**dict(common)),), number), set(group)
 
 
-def _say_word(dice: Dice, scene: Scene, fact: Fact) -> Claim:
-    return Claim("scene", (), fact[1])
+def _say_word(dice: Dice, scene: Scene, fact: Fact) -> Said:
+    return Claim("scene", (), fact[1]), set()
 
 
 _SAY = {
@@ -915,8 +923,17 @@ _SAY = {
     "scene": _say_word,
 }
 
-# %% ../nbs/11_scenes.ipynb #315b3029
+# %% ../nbs/11_scenes.ipynb #7adbba63
 _VERB = re.compile(r"\b(is|are|can|shows|contains|surrounds)\b")
+
+
+def _usable(claim: Claim, joined: bool) -> list[int]:
+    """Forms in which to say a claim; what has no verb cannot be joined to a sentence."""
+    return [
+        number
+        for number, (english, _) in enumerate(FORMS[_key(claim)])
+        if not joined or _VERB.search(english)
+    ]
 
 
 def _offers(scene: Scene) -> dict[str, list[Fact]]:
@@ -928,6 +945,16 @@ def _offers(scene: Scene) -> dict[str, list[Fact]]:
             offers[fact[0]].append(fact)
     return offers
 
+# %% ../nbs/11_scenes.ipynb #c7914ea2
+def _claims(dice: Dice, scene: Scene, offers: dict, kinds: Sequence[str]) -> list[Claim]:
+    """One claim, and the first further one that differs and is about none of its objects."""
+    claim, spoken = _SAY[kinds[0]](dice, scene, dice.pick(offers[kinds[0]]))
+    for kind in kinds[1:]:
+        other, about = _SAY[kind](dice, scene, dice.pick(offers[kind]))
+        if other != claim and not about & spoken:
+            return [claim, other]
+    return [claim]
+
 
 def _captions(scene: Scene) -> Iterator[tuple[tuple[Claim, int], ...]]:
     """Captions without end: each is one or two claims with the form in which to say them."""
@@ -935,18 +962,20 @@ def _captions(scene: Scene) -> Iterator[tuple[tuple[Claim, int], ...]]:
     offers = _offers(scene)
     turns = dice.take(sorted(offers), len(offers))
     for turn in integers():
-        kinds = [turns[turn % len(turns)]] + [dice.pick(turns)] * dice.chance(40)
-        claims = dict.fromkeys(_SAY[kind](dice, scene, dice.pick(offers[kind])) for kind in kinds)
+        more = [dice.pick(turns) for _ in range(4)] if dice.chance(40) else []
+        claims = _claims(dice, scene, offers, [turns[turn % len(turns)], *more])
         yield tuple((claim, dice.pick(_usable(claim, joined=len(claims) > 1))) for claim in claims)
 
-# %% ../nbs/11_scenes.ipynb #1e506cee
-def _usable(claim: Claim, joined: bool) -> list[int]:
-    """Forms in which to say a claim; what has no verb cannot be joined to a sentence."""
-    return [
-        number
-        for number, (english, _) in enumerate(FORMS[_key(claim)])
-        if not joined or _VERB.search(english)
-    ]
+# %% ../nbs/11_scenes.ipynb #ad19455b
+@lru_cache(maxsize=4096)
+def _plans(scene: Scene, captions: int) -> tuple:
+    """So many different captions, both languages in one; fewer if the scene has less to say."""
+    plans = {}
+    for plan in islice(_captions(scene), 9 * captions):
+        plans[plan] = None
+        if len(plans) == captions:
+            break
+    return tuple(plans)
 
 # %% ../nbs/11_scenes.ipynb #c24cdce6
 def describe(scene: Scene, language: str = "en", captions: int = 5) -> list[str]:
@@ -971,17 +1000,6 @@ def describe(scene: Scene, language: str = "en", captions: int = 5) -> list[str]
         for plan in _plans(scene, captions)
     ]
     return [text[0].upper() + text[1:] + "." for text in texts]
-
-# %% ../nbs/11_scenes.ipynb #ad19455b
-@lru_cache(maxsize=4096)
-def _plans(scene: Scene, captions: int) -> tuple:
-    """So many different captions, both languages in one; fewer if the scene has less to say."""
-    plans = {}
-    for plan in islice(_captions(scene), 9 * captions):
-        plans[plan] = None
-        if len(plans) == captions:
-            break
-    return tuple(plans)
 
 # %% ../nbs/11_scenes.ipynb #fef2c6d4
 SPLITS = ("train", "val", "test", "novel")
@@ -1009,6 +1027,14 @@ def split_of(scene: Scene) -> str:
 def _those(name: str, seeds: range) -> list[Scene]:
     return [scene for scene in map(generate, seeds) if split_of(scene) == name]
 
+# %% ../nbs/11_scenes.ipynb #dd5903df
+def _shared_out(work: Callable, items: Sequence, workers: int) -> list:
+    """`map`, by several processes where asked; the order is that of the items."""
+    if workers == 1:
+        return [*map(work, items)]
+    with ProcessPoolExecutor(workers) as pool:
+        return [*pool.map(work, items, chunksize=-(-len(items) // (8 * workers)))]
+
 # %% ../nbs/11_scenes.ipynb #8aaec9d5
 def split(name: str, scenes: int, workers: int = 1) -> list[Scene]:
     """The first scenes of a split, in the order of their seeds.
@@ -1034,14 +1060,6 @@ def split(name: str, scenes: int, workers: int = 1) -> list[Scene]:
         )
         first = starts[-1] + 64
     return found[:scenes]
-
-# %% ../nbs/11_scenes.ipynb #dd5903df
-def _shared_out(work: Callable, items: Sequence, workers: int) -> list:
-    """`map`, by several processes where asked; the order is that of the items."""
-    if workers == 1:
-        return [*map(work, items)]
-    with ProcessPoolExecutor(workers) as pool:
-        return [*pool.map(work, items, chunksize=-(-len(items) // (8 * workers)))]
 
 # %% ../nbs/11_scenes.ipynb #580be0e2
 def render_all(scenes: Sequence[Scene], size: int = 64, workers: int = 1) -> np.ndarray:
@@ -1081,6 +1099,16 @@ def _instance(thing: Object, size: int) -> dict:
         "attributes": [thing.colour, thing.size, thing.texture],
     }
 
+# %% ../nbs/11_scenes.ipynb #2fe879fb
+def _notes(scene: Scene, kind: str, size: int, languages: Sequence[str]) -> list[dict]:
+    if kind == "instances":
+        return [_instance(thing, size) for thing in scene.objects]
+    return [
+        {"caption": text, "language": language}
+        for language in languages
+        for text in describe(scene, language)
+    ]
+
 # %% ../nbs/11_scenes.ipynb #6de9c6b5
 def to_coco(
     scenes: Sequence[Scene],
@@ -1115,13 +1143,3 @@ def to_coco(
     }
     names = [{"id": number, "name": shape} for number, shape in enumerate(SHAPES, 1)]
     return coco | ({"categories": names} if kind == "instances" else {})
-
-# %% ../nbs/11_scenes.ipynb #2fe879fb
-def _notes(scene: Scene, kind: str, size: int, languages: Sequence[str]) -> list[dict]:
-    if kind == "instances":
-        return [_instance(thing, size) for thing in scene.objects]
-    return [
-        {"caption": text, "language": language}
-        for language in languages
-        for text in describe(scene, language)
-    ]

@@ -34,7 +34,7 @@ def weight_colours(theme: str = "light") -> LinearSegmentedColormap:
     """
     return LinearSegmentedColormap.from_list(f"captionlab-{theme}", [PAPER[theme], ACCENT[theme]])
 
-# %% ../nbs/06_visualise.ipynb #28698bcc
+# %% ../nbs/06_visualise.ipynb #4017378e
 def use_style(dark: bool = False) -> None:
     """Draw every following figure in the style of the course: size, font, colours.
 
@@ -43,7 +43,8 @@ def use_style(dark: bool = False) -> None:
     """
     theme = "dark" if dark else "light"
     ink, paper, colours = INK[theme], PAPER[theme], weight_colours(theme)
-    mpl.colormaps.register(colours, force=True)
+    if colours.name not in mpl.colormaps:
+        mpl.colormaps.register(colours)
     mpl.rcParams.update({
         "figure.figsize": (7, 3), "figure.dpi": 100, "figure.constrained_layout.use": True,
         "figure.facecolor": paper, "axes.facecolor": paper, "savefig.facecolor": paper,
@@ -240,7 +241,7 @@ def _caption(ax: Axes, title: str, note: str) -> None:
     ax.spines[:].set_visible(False)
     ax.set_xlabel(note, fontsize=7.5)
 
-# %% ../nbs/06_visualise.ipynb #a82b0248
+# %% ../nbs/06_visualise.ipynb #ee430c02
 def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
                grid: tuple[int, int], columns: int = 5) -> Figure:
     """Where each word of a caption looked: one faded picture a word, all on one scale.
@@ -260,6 +261,7 @@ def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
     """
     if len(words) != len(weights):
         raise ValueError(f"{len(words)} words but {len(weights)} rows of weights: give one row a word")
+    weights = torch.as_tensor(weights).detach()
     fig, axes = panels(len(words), columns, size=1.45)
     for ax, word, row in zip(axes, words, weights):
         over_patches(image, row, grid, ax, word, top=weights.max())

@@ -179,6 +179,8 @@ def test_long_nonsense_is_judged():
         "a red circle",
         "a circle is left of",
         "a striped small circle can be seen",
+        "a medium circle can be seen",
+        "a circle is right of a square",
     ],
 )
 def test_what_is_not_grammatical_does_not_parse(text):
@@ -224,7 +226,15 @@ def test_what_is_not_grammatical_does_not_parse(text):
             0,
             "ein Quadrat enthält einen roten Stern",
         ),
+        (
+            Claim("relation", (Thing("cross"), Thing("star", None, None, "plain")), "left of"),
+            5,
+            "ein Kreuz ist zur Linken von einem einfarbigen Stern",
+        ),
         (Claim("scene", (), "colourful"), 1, "ein buntes Bild"),
+        (Claim("scene", (), "crowded"), 1, "ein belebtes Bild"),
+        (Claim("scene", (), "sparse"), 1, "ein fast leeres Bild"),
+        (Claim("scene", (), "row"), 0, "alle Formen stehen in einer Reihe"),
         (Claim("scene", (), "all square"), 0, "nur Quadrate sind zu sehen"),
     ],
 )
@@ -312,6 +322,34 @@ def test_a_wrong_scene_word_is_caught(seed, word):
     )
 
 
+def test_what_is_called_symmetric_looks_symmetric():
+    made = [scene for scene in map(generate, range(800)) if "symmetric" in scene.attributes]
+    assert any(o.texture == "striped" and o.x != 96 for scene in made for o in scene.objects)
+    for size in (64, 96, 224):
+        pictures = render_all(made[:40], size)
+        assert np.array_equal(pictures, pictures[:, :, ::-1])
+
+
+@given(seeds)
+@settings(max_examples=60, deadline=None)
+def test_joined_claims_speak_of_different_objects(seed):
+    """Each claim but the first needs objects that no earlier one was about."""
+    scene = generate(seed)
+    for text in describe(scene, captions=12):
+        claims = [claim for claim in parse(text) if claim.kind not in ("scene", "count")]
+        together = Claim("object", tuple(thing for claim in claims for thing in claim.things))
+        assert all(judge(together, scene).values()), text
+
+
+def test_a_shape_inside_another_is_not_beside_it():
+    around = Object("circle", "red", "large", x=60, y=96)
+    within = Object("star", "blue", "small", x=60, y=96)
+    beside = Object("star", "green", "small", x=160, y=96)
+    assert "row" not in Scene([around, within, beside]).attributes
+    last = Object("cross", "blue", "small", x=122, y=96)
+    assert "row" in Scene([around, last, beside]).attributes
+
+
 ROW = [Object("star", "red", "small", x=x, y=96) for x in (30, 96, 162)]
 
 
@@ -371,7 +409,7 @@ def test_true_if_some_pair_is():
     )
     assert (
         truth(
-            [["a red circle is left of a blue square", "a red circle is right of a blue square"]],
+            [["a red circle is left of a blue square", "a red circle is to the right of a blue square"]],
             [scene],
         )["all"]
         == 1

@@ -1,0 +1,315 @@
+"""A store is whole, right and found again, whatever happens while it is made."""
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from captionlab import features
+from captionlab.features import FeatureStore, differences, extract, extract_command, fill, find_images, recipe, write_whole
+from captionlab.vision import Backbone, Preprocess
+
+SIZE, COUNT, CHUNK = 48, 60, 4
+TOY = {"backbone": {"name": "toy", "weights": None}, "grid": [1, 1]}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """A folder of small pictures of many kinds, two of which are not pictures."""
+    folder, draw = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for number in range(COUNT - 2):
+        dots = Image.fromarray(draw.integers(0, 256, (5, 7, 3), dtype=np.uint8)).resize((70 + number, 50))
+        dots.save(folder / f"{number:03}.{'jpg' if number % 2 else 'png'}")
+    (folder / "011b.jpg").write_text("Dear diary")
+    (folder / "042b.png").write_bytes((folder / "042.png").read_bytes()[:300])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def net() -> Backbone:
+    return Backbone("squeezenet1_1", None, size=SIZE)
+
+
+@pytest.fixture(scope="module")
+def whole(pictures, net, tmp_path_factory) -> FeatureStore:
+    """The store of an uninterrupted run."""
+    return extract(find_images(pictures), net, tmp_path_factory.mktemp("whole") / "store", grid=2, chunk=CHUNK, batch=3, workers=2)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def toy(names):
+    return np.array([[[int(name)]] for name in names], np.float32), {}
+
+
+def names(count):
+    return [str(number) for number in range(count)]
+
+
+def one_line(fault) -> str:
+    assert "\n" not in str(fault.value)
+    return str(fault.value)
+
+
+class TestFeatures:
+    def test_equal_the_backbones_own(self, whole, pictures, net):
+        for name in ("000.png", "031.jpg", "057.jpg"):
+            alone = net(net.preprocess([pictures / name]), grid=2).flatten(1, 2)[0]
+            torch.testing.assert_close(whole[name], alone, rtol=2e-3, atol=1e-4)
+
+    def test_access_by_name_in_any_order(self, whole):
+        some = ["057.jpg", "000.png", "057.jpg", "030.png"]
+        assert whole[some].shape == (4, 4, 512) and whole[some].dtype == torch.float32
+        assert all(row.equal(whole[name]) for row, name in zip(whole[some], some))
+
+    def test_unreadable_pictures_are_noted(self, whole):
+        assert set(whole.skipped) == {"011b.jpg", "042b.png"} and len(whole) == COUNT - 2
+        assert "011b.jpg" not in whole and "011.jpg" in whole
+        with pytest.raises(ValueError, match="not a picture file"):
+            whole["011b.jpg"]
+        with pytest.raises(ValueError, match="no features of gone.jpg"):
+            whole[["000.png", "gone.jpg"]]
+
+    def test_workers_do_not_change_a_bit(self, whole, pictures, net, tmp_path):
+        for workers in (1, 3):
+            extract(find_images(pictures), net, tmp_path / str(workers), grid=2, chunk=CHUNK, batch=3, workers=workers)
+            assert content(tmp_path / str(workers)) == content(whole.folder)
+
+    def test_threads_are_given_back(self, pictures, net, tmp_path):
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            extract({"a": pictures / "000.png"}, net, tmp_path / "s", grid=1)
+            assert torch.get_num_threads() == 2
+        finally:
+            torch.set_num_threads(before)
+
+    def test_pickled_as_its_address(self, whole):
+        whole["000.png"]
+        letter = pickle.dumps(whole)
+        assert len(letter) < 1000 and pickle.loads(letter)["030.png"].equal(whole["030.png"])
+
+    def test_skips_of_a_first_run_are_forgotten_when_mended(self, net, tmp_path):
+        Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
+        out, images = tmp_path / "s", {"a": tmp_path / "a.png"}
+        (out).mkdir()
+        (out / "skipped-00000.json").write_text('{"a": "was broken"}')
+        assert not extract(images, net, out, grid=1).skipped
+
+
+class TestInterrupted:
+    def test_any_failing_rename(self, whole, pictures, net, tmp_path, monkeypatch):
+        """The disk fails at every fifth rename; each run goes further, the last gives the same bytes."""
+        real, left = os.replace, [0]
+
+        def failing(source, target):
+            left[0] += 1
+            if left[0] % 5 == 0:
+                raise OSError("no space left on device")
+            real(source, target)
+
+        monkeypatch.setattr(features.os, "replace", failing)
+        for attempt in range(40):
+            try:
+                extract(find_images(pictures), net, tmp_path / "s", grid=2, chunk=CHUNK, batch=3, workers=2)
+                break
+            except OSError:
+                with pytest.raises((ValueError, FileNotFoundError)):
+                    FeatureStore.open(tmp_path / "s")
+        left = {name: data for name, data in content(tmp_path / "s").items() if not name.endswith(".part")}
+        assert attempt > 1 and left == content(whole.folder)
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    def test_kill_9_at_random_moments(self, whole, pictures, tmp_path):
+        """A real SIGKILL, several times, until a run lives long enough to finish."""
+        program = tmp_path / "program.py"
+        program.write_text(PROGRAM)
+        ended = subprocess.run([sys.executable, program, pictures, tmp_path / "store"], capture_output=True, text=True,
+                               env=os.environ | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}, timeout=120)
+        assert ended.returncode == 0, ended.stderr
+        counts = [int(line) for line in ended.stdout.split()]
+        assert any(0 < count < COUNT // CHUNK for count in counts), f"no kill fell into the middle: {counts}"
+        left = {name: data for name, data in content(tmp_path / "store").items() if not name.endswith(".part")}
+        assert left == content(whole.folder)
+
+    def test_write_whole_keeps_the_old(self, tmp_path):
+        (tmp_path / "a").write_text("old")
+
+        def dies(file):
+            file.write(b"ne")
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            write_whole(tmp_path / "a", dies)
+        assert (tmp_path / "a").read_text() == "old"
+
+    def test_error_stops_what_has_not_begun(self, tmp_path):
+        asked = []
+
+        def breaks(part):
+            asked.append(part)
+            time.sleep(0.005)
+            raise RuntimeError("broken")
+
+        with pytest.raises(RuntimeError, match="broken"):
+            fill(tmp_path / "s", names(300), (1, 1), TOY, breaks, chunk=1, workers=1)
+        assert len(asked) < 300
+
+
+# Imports once; then forks a job, kills it, counts the chunks, and again, until one finishes.
+PROGRAM = f"""
+import os, random, signal, sys, time
+from pathlib import Path
+from captionlab.features import extract, find_images
+from captionlab.vision import Backbone
+pictures, out = sys.argv[1:]
+chance, done, net = random.Random(), 0, Backbone("squeezenet1_1", None, size={SIZE})
+for attempt in range(60):
+    before, child = done, os.fork()
+    if not child:
+        extract(find_images(pictures), net, out, grid=2, chunk={CHUNK}, batch=3, workers=2)
+        os._exit(0)
+    while done == before and os.waitpid(child, os.WNOHANG) == (0, 0):       # until it has made something new
+        time.sleep(0.001)
+        done = len(list(Path(out).glob("chunk-*.npy")))
+    time.sleep(chance.uniform(0, 0.1))
+    try:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+    done = len(list(Path(out).glob("chunk-*.npy")))
+    print(done, flush=True)
+    if '"complete":true' in (Path(out) / "manifest.json").read_text():
+        break
+else:
+    sys.exit("never finished")
+"""
+
+
+class TestStale:
+    def test_complete_and_expected_opens(self, whole, net):
+        assert FeatureStore.open(whole.folder, expect=recipe(net, grid=2, batch=3)).names == whole.names
+
+    @pytest.mark.parametrize("change, says", [
+        (dict(backbone=Backbone("squeezenet1_1", None, size=SIZE, seed=1)), "backbone fingerprint"),
+        (dict(preprocess=Preprocess(size=SIZE, resize="crop")), "preprocess resize is stretch, not crop"),
+        (dict(grid=(2, 1)), r"grid is \[2, 2\], not \[2, 1\]"),
+        (dict(batch=4), "batch is 3, not 4")])
+    def test_other_recipe_is_refused_with_the_command(self, whole, pictures, net, change, says):
+        wanted = dict(backbone=net, preprocess=net.preprocess, grid=2, batch=3) | change
+        with pytest.raises(ValueError, match=f"stale: .*{says}.*captionlab features extract .*--weights none") as fault:
+            FeatureStore.open(whole.folder, expect=recipe(**wanted))
+        one_line(fault)
+        before = content(whole.folder)
+        with pytest.raises(ValueError, match="holds other features .*--out") as fault:
+            extract(find_images(pictures), wanted.pop("backbone"), whole.folder, chunk=CHUNK, **wanted)
+        one_line(fault)
+        assert content(whole.folder) == before
+
+    def test_other_pictures_are_refused(self, whole, pictures, net):
+        with pytest.raises(ValueError, match="its names differ"):
+            extract({"a": pictures / "000.png"}, net, whole.folder, grid=2, chunk=CHUNK, batch=3)
+
+    def test_label_of_weights_does_not_matter(self):
+        one, other = ({"backbone": {"name": "n", "weights": w, "fingerprint": "f"}, "grid": g} for w, g in (("a.pth", (7, 7)), ("DEFAULT", [7, 7])))
+        assert not differences(one, other)
+
+    def test_nothing_there(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match="no features in .*captionlab features extract") as fault:
+            FeatureStore.open(tmp_path / "gone")
+        one_line(fault)
+
+    def test_incomplete(self, whole, tmp_path):
+        for name, data in content(whole.folder).items():
+            (tmp_path / name).write_bytes(data)
+        (tmp_path / "chunk-00003.npy").unlink()
+        with pytest.raises(ValueError, match="1 of 15 chunks missing.*--grid 2x2") as fault:
+            FeatureStore.open(tmp_path)
+        one_line(fault)
+
+    def test_what_does_not_fit_is_refused(self, tmp_path):
+        for bad in (1e6, np.nan):
+            with pytest.raises(ValueError, match="toy do not fit into 16 bits"):
+                fill(tmp_path / str(bad), names(2), (1, 1), TOY, lambda part: (np.full((len(part), 1, 1), bad), {}))
+
+
+class TestManyPictures:
+    @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+    def test_coco_without_memory(self, tmp_path):
+        """123,287 pictures on sparse files of their true number; memory read from the system."""
+        def resident():
+            return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().split("\n") if line.startswith("RssAnon")) / 1024
+
+        count, shape = 123_287, (49, 64)
+        listed = [f"COCO_{number:012}.jpg" for number in range(count)]
+        manifest = {"made_by": TOY, "shape": shape, "chunk": 1024, "names": listed, "skipped": {}, "complete": True}
+        write_whole(tmp_path / "manifest.json", lambda file: file.write(json.dumps(manifest).encode()))
+        for number in range(121):
+            part = min(1024, count - 1024 * number)
+            mapped = np.lib.format.open_memmap(tmp_path / f"chunk-{number:05}.npy", "w+", np.float16, (part, *shape))
+            mapped[-1] = number     # the rest are holes
+        size = sum(file.stat().st_size for file in tmp_path.glob("*.npy")) / 2**20
+        before, start = resident(), time.perf_counter()
+        store = FeatureStore.open(tmp_path)
+        opened, opening = resident() - before, time.perf_counter() - start
+        chance, start = random.Random(0), time.perf_counter()
+        for _ in range(50):
+            batch = store[chance.sample(listed, 64)]
+        read, reading = resident() - before - opened, time.perf_counter() - start
+        assert batch.shape == (64, *shape) and store[listed[-1]].eq(120).all() and store[listed[1023]].eq(0).all()
+        print(f"{size:.0f} MB of features: {opened:.0f} MB and {opening:.2f} s to open, {read:.0f} MB and {reading:.2f} s for 50 batches of 64")
+        assert size > 700 and opened < 64 and read < 16
+
+
+class TestFind:
+    def test_folders_lists_and_files(self, pictures, tmp_path):
+        (tmp_path / "sub").mkdir()
+        for name in ("b.JPG", "sub/a.png"):
+            Image.new("RGB", (2, 2)).save(tmp_path / name, "PNG")
+        (tmp_path / "notes.md").write_text("no picture")
+        (tmp_path / "list.txt").write_text("sub/a.png\n\nb.JPG\n")
+        assert list(find_images(tmp_path)) == ["b.JPG", "sub/a.png"]
+        assert find_images(tmp_path / "list.txt") == {"a.png": tmp_path / "sub/a.png", "b.JPG": tmp_path / "b.JPG"}
+        assert len(find_images(pictures)) == COUNT
+
+    def test_faults_are_one_line(self, tmp_path, pictures):
+        for source, error, says in [([tmp_path / "gone"], FileNotFoundError, "no folder or picture"), ([tmp_path], ValueError, "no pictures in"),
+                                    ([pictures, pictures], ValueError, "same name")]:
+            with pytest.raises(error, match=says) as fault:
+                find_images(*source)
+            one_line(fault)
+
+
+class TestCommand:
+    def test_makes_a_store_and_tells(self, pictures, tmp_path, capsys):
+        store = extract_command([pictures], tmp_path / "out", weights="none", grid="2x1", size=SIZE, resize="crop")
+        told = capsys.readouterr().out
+        assert "58 pictures, 2 x 512 each" in told and told.count("skipped:") == 2 and "011b.jpg" in told
+        assert store.made_by["preprocess"]["resize"] == "crop" and store.made_by["grid"] == [2, 1]
+        with pytest.raises(ValueError, match=f"--backbone squeezenet1_1 --weights none --grid 2x1 --size {SIZE} --resize crop --out"):
+            FeatureStore.open(tmp_path / "out", expect=store.made_by | {"batch": 99})
+
+    @pytest.mark.parametrize("grid", ["0", "7x", "seven", "1x2x3", "-1"])
+    def test_wrong_grid_is_one_line(self, pictures, tmp_path, grid):
+        with pytest.raises(ValueError, match="--grid is a number") as fault:
+            extract_command([pictures], tmp_path / "out", weights="none", grid=grid)
+        one_line(fault)
+
+
+def test_real_photos(real_data, tmp_path):
+    """Some photos of Flickr8k through the command's function, with the real weights."""
+    photos = [str(file) for file in sorted((real_data / "flickr8k" / "images").glob("*.jpg"))[:12]]
+    store = extract_command(photos, tmp_path / "out", weights=str(real_data / "weights" / "squeezenet1_1.pth"), grid="7")
+    assert len(store) == 12 and store.shape == (49, 512) and not store.skipped
+    assert store[store.names].std() > 0.1
