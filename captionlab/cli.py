@@ -79,7 +79,7 @@ def main() -> None:
     """Run the command line: one line and exit code 1 for a user's mistake, 2 for a wrong command, 130 for Ctrl-C."""
     app(prog_name="captionlab")
 
-# %% ../nbs/91_cli.ipynb #70e4d552
+# %% ../nbs/91_cli.ipynb #fae4baf2
 def demo_scene() -> "Scene":
     """The scene of the demonstration: a red circle inside a blue square, and two things to ignore."""
     from captionlab.scenes import Object, Scene
@@ -88,7 +88,8 @@ def demo_scene() -> "Scene":
                   Object("star", "green", "medium", x=155, y=48), Object("triangle", "white", "medium", x=150, y=146)])
 
 
-DEMO_SAYS = {"a": (0, 0), "red": (9, 0), "circle": (9, 0), "inside": (5, 5), "a …": (0, 9)}  # what a word asks of each head
+# what a word asks of each head
+DEMO_SAYS = {"a": (0, 0), "red": (9, 0), "circle": (9, 0), "inside": (5, 5), "a …": (0, 9)}
 
 
 def demo_weights(picture: "ndarray", cells: int = 6) -> "Tensor":
@@ -157,7 +158,7 @@ def demo(out: Annotated[Path, typer.Option(help="Where to write the picture.")] 
     typer.echo(f"The word to come looks most at row {row + 1}, column {column + 1} of 6 × 6: the blue square.")
     typer.echo(f"The picture is {out}.  Next: make lab opens the course; lesson 01 builds what you see.")
 
-# %% ../nbs/91_cli.ipynb #28b7978b
+# %% ../nbs/91_cli.ipynb #ca31af3c
 OK, ABSENT, BROKEN = "ok", "-", "BROKEN"
 
 
@@ -177,7 +178,7 @@ def _device_health() -> tuple[str, str]:
         return OK, f"cuda: {torch.cuda.get_device_name()}"
     if torch.backends.mps.is_available():
         return OK, "mps (Apple)"
-    return OK, f"cpu, {torch.get_num_threads()} threads; enough for the lessons"
+    return OK, f"cpu, threads: {torch.get_num_threads()}; enough for the lessons"
 
 
 def _java_health() -> tuple[str, str]:

@@ -289,7 +289,7 @@ def bleu_of(counts: np.ndarray) -> np.ndarray:
     ratio = (length + 1e-15) / (nearest + 1e-9)
     return precision * np.exp(np.minimum(0, 1 - 1 / ratio))[..., None]
 
-# %% ../nbs/17_metrics.ipynb #741cbc08
+# %% ../nbs/17_metrics.ipynb #ccd4805a
 def reweigh(scores: Scores, weights: np.ndarray) -> dict[str, np.ndarray]:
     """The corpus figures if each picture counted as often as its weight says.
 
@@ -310,7 +310,16 @@ def reweigh(scores: Scores, weights: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def draws(pictures: int, resamples: int = 1000, seed: int = 0) -> np.ndarray:
-    """How often each of B pictures comes up in R draws of B with replacement: shape (R, B)."""
+    """How often each of B pictures comes up in R draws of B with replacement.
+
+    Args:
+        pictures: how many there are, B.
+        resamples: how many draws, R.
+        seed: of the draws; the same seed gives the same draws.
+
+    Returns:
+        Whole numbers of shape (R, B); every row sums to B.
+    """
     chances = np.full(pictures, 1 / pictures)
     return np.random.default_rng(seed).multinomial(pictures, chances, size=resamples).astype(float)
 
@@ -339,16 +348,16 @@ def _middle(drawn: np.ndarray) -> tuple[float, float]:
     low, high = np.percentile(drawn, (2.5, 97.5))
     return float(low), float(high)
 
-# %% ../nbs/17_metrics.ipynb #99c39608
+# %% ../nbs/17_metrics.ipynb #65c73c4f
 @dataclass(frozen=True)
 class Comparison:
-    """By how much A is ahead of B in one metric: scalars, in points of a percentage.
+    """By how much A is ahead of B in one metric: scalars, in percentage points.
 
     Args:
         difference: A minus B on all pictures.
         low: lower end of the difference's 95 % interval.
         high: upper end.
-        p: two-sided; how often a difference like this would come about by the choice of pictures.
+        p: two-sided, from 0 to 1; small where few draws of pictures would turn the order round.
     """
 
     difference: float
@@ -515,9 +524,14 @@ def score_files(results: str | Path, annotations: str | Path, other: str | Path 
         write_json(out, report)
     return report
 
-# %% ../nbs/17_metrics.ipynb #aa6a1413
+# %% ../nbs/17_metrics.ipynb #1308b3bf
 def write_json(path: str | Path, content: object) -> None:
-    """Writes a JSON file whole or not at all: beside its place first, then moved there."""
+    """Writes a JSON file whole or not at all: beside its place first, then moved there.
+
+    Args:
+        path: where the file is to be; its folder must be there.
+        content: what JSON can hold.
+    """
     path = Path(path)
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     with NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:

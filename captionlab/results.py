@@ -137,19 +137,19 @@ def table(results: Iterable[dict],
         rows.append([" ".join(parts), *(figure(result, metric) for metric in metrics)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
-# %% ../nbs/90_results.ipynb #847df992
+# %% ../nbs/90_results.ipynb #f6240bae
 def flickr8k_test(folder: str | Path) -> dict[str, list[str]]:
-    """The captions of Flickr8k's official test pictures, by file name without ending.
+    """The captions of Flickr8k's official test pictures.
 
     Args:
-        folder: where `Flickr8k.token.txt` and `Flickr_8k.testImages.txt` lie.
+        folder: as for `captionlab.datasets.flickr8k`, which reads them.
+
+    Returns:
+        For each picture's id, as annotations and results write it, its five captions.
     """
-    names = (Path(folder) / "Flickr_8k.testImages.txt").read_text(encoding="utf-8").split()
-    captions: dict = {Path(name).stem: [] for name in names}
-    for line in (Path(folder) / "Flickr8k.token.txt").read_text(encoding="utf-8").splitlines():
-        name, caption = line.split("\t", 1)
-        captions.get(Path(name.split("#")[0]).stem, []).append(caption)
-    return captions
+    from captionlab.datasets import flickr8k
+
+    return {item.image_id: list(item.captions) for item in flickr8k(folder)["test"]}
 
 
 def human_row(folder: str | Path, name: str | Path = "flickr8k/human") -> dict:

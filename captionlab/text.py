@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-# %% ../nbs/10_text.ipynb #f56d70bc
+# %% ../nbs/10_text.ipynb #d0ee28a0
 class _Clean(dict):
     """What becomes of a character, found once: `str.translate` asks for those it has not seen."""
 
@@ -43,8 +43,8 @@ def normalise(text: str) -> list[str]:
         text: any text, in any script.
 
     Returns:
-        Its words in order. A hyphen or apostrophe inside a word stays, a point inside a number
-        too; `'s` is a word of its own. Normalising the joined words again changes nothing.
+        Its words in order. A hyphen or apostrophe inside a word stays, a point or comma inside a
+        number too; `'s` is a word of its own. Normalising the joined words again changes nothing.
     """
     lower = unicodedata.normalize("NFC", text.lower())
     return _WORD.findall(unicodedata.normalize("NFC", lower.translate(_CLEAN)))

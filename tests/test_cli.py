@@ -163,7 +163,7 @@ def test_score_compares_and_writes_its_report(tmp_path):
     (tmp_path / "ours.json").write_text(json.dumps(notes))
     (tmp_path / "theirs.json").write_text(json.dumps([note | {"caption": "a thing"} for note in notes]))
     result = call("score", "ours.json", "people.json", "--compare", "theirs.json", "--json", "report.json")
-    assert result.exit_code == 0 and "CIDEr" in result.stdout and "ahead of theirs.json" in result.stdout, result.output
+    assert result.exit_code == 0 and "CIDEr" in result.stdout and "against theirs.json" in result.stdout, result.output
     assert json.loads((tmp_path / "report.json").read_text())["metrics"]["BLEU-1"] == pytest.approx(100, abs=0.01)
 
 
