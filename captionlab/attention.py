@@ -93,7 +93,7 @@ class KeyValue(NamedTuple):
         """The given rows, in that order; `rows` has shape `(R,)` and repeats are allowed."""
         return KeyValue(self.key[rows], self.value[rows])
 
-# %% ../nbs/01_attention.ipynb #41b3a938
+# %% ../nbs/01_attention.ipynb #a7ad7ba9
 #| implements: eq-vaswani-multihead
 class MultiHeadAttention(nn.Module):
     """Multi-head attention: of a sequence to itself, or to a memory.
@@ -146,7 +146,8 @@ class MultiHeadAttention(nn.Module):
         if len(kv.key) not in (len(x), x.shape[:-2].numel()):
             raise ValueError(f"a memory of {len(kv.key)} rows for x of shape {tuple(x.shape)}: "
                              "give one row a picture, or one a caption")
-        query = self.query(x).reshape(len(kv.key), -1, x.shape[-1])
+        rows = len(kv.key)
+        query = self.query(x).reshape(rows, x.shape[:-1].numel() // max(rows, 1), x.shape[-1])
         mix = self._fused if trace is None else self._traced
         heads = mix(split_heads(query, self.heads), kv, mask, trace)
         return self.output(merge_heads(heads).reshape(x.shape))

@@ -193,3 +193,9 @@ def test_copied_weights_are_copies(bias):
     for p in ours.parameters():
         p.data.zero_()
     close(theirs(x, x, x)[0], before)
+
+
+def test_no_picture_at_all_is_no_error():
+    attention = MultiHeadAttention(16, 2)
+    assert attention(torch.randn(0, 5, 3, 16), torch.randn(0, 7, 16)).shape == (0, 5, 3, 16)
+    assert attention(torch.randn(0, 3, 16)).shape == (0, 3, 16)
