@@ -20,7 +20,7 @@ from ..patches import PatchEmbedding
 from ..positions import LearnedPositions
 from ..training import Recipe
 
-# %% ../../nbs/32_cptr.ipynb #13dcb6a0
+# %% ../../nbs/32_cptr.ipynb #4676188a
 class PatchEncoder(nn.Module):
     """The eyes: patches, learned places, encoder blocks.
 
@@ -35,7 +35,8 @@ class PatchEncoder(nn.Module):
         Dosovitskiy et al. 2021, equations (1) to (3); CPTR (Liu et al. 2021), without class token.
     """
 
-    def __init__(self, size: int, patch: int, layers: int, config: BlockConfig, class_token: bool = False):
+    def __init__(self, size: int, patch: int, layers: int, config: BlockConfig,
+                 class_token: bool = False):
         super().__init__()
         self.patches = PatchEmbedding(patch, config.width)
         self.first = nn.Parameter(torch.zeros(int(class_token), config.width))
@@ -43,24 +44,24 @@ class PatchEncoder(nn.Module):
         self.dropout, self.encoder = nn.Dropout(config.dropout), Encoder(layers, config)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Look at pictures, `(B, 3, size, size)`; returns `(B, N, D)`, or `(B, 1 + N, D)` with a class token."""
+        """Encode `(B, 3, size, size)` to `(B, N, D)`, or `(B, 1 + N, D)` with a class token."""
         patches = self.patches(images)
         rows = torch.cat([self.first.expand(len(images), -1, -1), patches], dim=1)
         return self.encoder(self.dropout(self.places(rows)))
 
-# %% ../../nbs/32_cptr.ipynb #322dbcc8
+# %% ../../nbs/32_cptr.ipynb #7d83b06b
 @dataclass(frozen=True, kw_only=True)
 class Preset(BasePreset):
     """Sizes and recipe of CPTR.
 
     Args:
         patch: side of a patch in pixels, so that N = (size/patch)².
-        tied: whether the output shares the weights of the word embedding; the article keeps them apart.
-        vit: whether the encoder is built as a Vision Transformer is (normalising first, with a last norm, a class token
-            and an eps of 1e-6), so that pretrained weights fit.
+        tied: whether the output shares the word embedding's weights; the article keeps them apart.
+        vit: whether the encoder is built as a Vision Transformer is (normalising first, with a
+            last norm, a class token and an eps of 1e-6), so that pretrained weights fit.
 
-    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, activation, norm, size, min_count, longest,
-    recipe) are those of `BasePreset`.
+    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, activation, norm,
+    size, min_count, longest, recipe) are those of `BasePreset`.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("images",)
@@ -74,7 +75,7 @@ class Preset(BasePreset):
         """What the encoder's blocks share."""
         return replace(self.config, norm="pre", eps=1e-6) if self.vit else self.config
 
-# %% ../../nbs/32_cptr.ipynb #37d7543a
+# %% ../../nbs/32_cptr.ipynb #ada3c581
 class Model(TransformerCaptioner):
     """CPTR: a Vision Transformer's encoder, a Transformer's decoder.
 
@@ -88,51 +89,57 @@ class Model(TransformerCaptioner):
 
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size, preset.tied)
-        self.eyes = PatchEncoder(preset.size, preset.patch, preset.encoder_layers, preset.looking, preset.vit)
+        self.eyes = PatchEncoder(preset.size, preset.patch, preset.encoder_layers, preset.looking,
+                                 preset.vit)
 
     def look(self, batch: Batch) -> tuple[Tensor, None]:
-        """The encoded patches of the `batch`'s images, `(B, N, D)`; every patch may be seen, so there is no mask."""
+        """The encoded patches of the `batch`'s images, `(B, N, D)`, and no mask."""
         seen = self.eyes(batch.need("images"))
         return seen[:, len(self.eyes.first):], None
 
-# %% ../../nbs/32_cptr.ipynb #a6bb55ea
+# %% ../../nbs/32_cptr.ipynb #cab4c31b
 PRESETS = {
     "paper": Preset(
-        width=768, heads=12, hidden=3072, encoder_layers=12, decoder_layers=4, dropout=0.1, size=384, patch=16,
-        tied=False, min_count=5, longest=30, recipe=Recipe(epochs=9, pictures=8, rate=3e-5, warmup=1000)),
+        width=768, heads=12, hidden=3072, encoder_layers=12, decoder_layers=4, dropout=0.1,
+        size=384, patch=16, tied=False, min_count=5, longest=30,
+        recipe=Recipe(epochs=9, pictures=8, rate=3e-5, warmup=1000)),
     "small": Preset(
-        width=256, heads=4, hidden=1024, encoder_layers=4, decoder_layers=3, dropout=0.2, size=112, patch=16,
-        min_count=3, longest=30, recipe=Recipe(epochs=15, pictures=32, rate=5e-4, warmup=500)),
+        width=256, heads=4, hidden=1024, encoder_layers=4, decoder_layers=3, dropout=0.2,
+        size=112, patch=16, min_count=3, longest=30,
+        recipe=Recipe(epochs=15, pictures=32, rate=5e-4, warmup=500)),
     "tiny": Preset(
-        width=128, heads=4, hidden=256, encoder_layers=2, decoder_layers=2, dropout=0.0, size=64, patch=8,
-        recipe=Recipe(epochs=6, pictures=8, rate=1.5e-3, warmup=50, smoothing=0.0, average=0.98)),
+        width=128, heads=4, hidden=256, encoder_layers=2, decoder_layers=2, dropout=0.0,
+        size=64, patch=8,
+        recipe=Recipe(epochs=8, pictures=8, rate=1e-3, warmup=50, smoothing=0.0, average=0.98)),
 }
 
-# %% ../../nbs/32_cptr.ipynb #e3efc917
+# %% ../../nbs/32_cptr.ipynb #de95dbcb
 def copy_vit(source: VisionTransformer) -> PatchEncoder:
-    """Our encoder with the weights of torchvision's Vision Transformer, to the same features `(B, 1 + N, D)`.
+    """Our encoder with the weights of torchvision's, to the same features `(B, 1 + N, D)`.
 
     Args:
-        source: a `VisionTransformer` that cuts patches with a plain convolution, as `vit_b_16` does.
+        source: a `VisionTransformer` that cuts patches with one convolution, as `vit_b_16` does.
 
     Returns:
         A `PatchEncoder` with a class token and copies of those weights, in the same mode.
     """
-    first, dropout = source.encoder.layers[0], source.encoder.dropout.p
-    config = BlockConfig(source.hidden_dim, first.num_heads, source.mlp_dim, dropout, "gelu", "pre", first.ln_1.eps)
-    ours = PatchEncoder(source.image_size, source.patch_size, len(source.encoder.layers), config, class_token=True)
+    layers, dropout = source.encoder.layers, source.encoder.dropout.p
+    config = BlockConfig(source.hidden_dim, layers[0].num_heads, source.mlp_dim, dropout,
+                         "gelu", "pre", layers[0].ln_1.eps)
+    ours = PatchEncoder(source.image_size, source.patch_size, len(layers), config, class_token=True)
     ours.patches.projection.load_state_dict(source.conv_proj.state_dict())
     ours.first.data = source.class_token.data[0].clone()
     ours.places.table.data = source.encoder.pos_embedding.data[0].clone()
     ours.encoder.norm.load_state_dict(source.encoder.ln.state_dict())
-    for block, theirs in zip(ours.encoder.blocks, source.encoder.layers):
+    for block, theirs in zip(ours.encoder.blocks, layers):
         _copy_block(block, theirs)
     return ours.train(source.training)
 
 
 def _copy_block(ours: nn.Module, theirs: nn.Module) -> None:
     ours.attention = copy_attention(theirs.self_attention)
-    pairs = ((ours.feed_forward.widen, theirs.mlp[0]), (ours.feed_forward.narrow, theirs.mlp[3]),
-             (ours.residuals[0].norm, theirs.ln_1), (ours.residuals[1].norm, theirs.ln_2))
+    inner, (first, second) = ours.feed_forward, ours.residuals
+    pairs = ((inner.widen, theirs.mlp[0]), (inner.narrow, theirs.mlp[3]),
+             (first.norm, theirs.ln_1), (second.norm, theirs.ln_2))
     for mine, source in pairs:
         mine.load_state_dict(source.state_dict())

@@ -17,10 +17,10 @@ from ..patches import patchify
 from ..positions import LearnedPositions
 from ..training import Recipe
 
-# %% ../../nbs/31_vanilla.ipynb #e159f7bc
+# %% ../../nbs/31_vanilla.ipynb #5689913b
 @dataclass(frozen=True, kw_only=True)
 class BasePreset:
-    """What the preset of every Transformer captioner says; besides `recipe` all entries are plain numbers or words.
+    """What the preset of every Transformer captioner says: numbers, words, and a `recipe`.
 
     A preset's `reads`, a class attribute, names the fields of `Batch` that the model needs.
 
@@ -55,20 +55,22 @@ class BasePreset:
     @property
     def config(self) -> BlockConfig:
         """What the blocks share."""
-        return BlockConfig(self.width, self.heads, self.hidden, self.dropout, self.activation, self.norm)
+        return BlockConfig(self.width, self.heads, self.hidden, self.dropout,
+                           self.activation, self.norm)
 
-# %% ../../nbs/31_vanilla.ipynb #bba15a67
+# %% ../../nbs/31_vanilla.ipynb #c4bc47ff
 @dataclass(frozen=True, kw_only=True)
 class Preset(BasePreset):
     """Sizes and recipe of the vanilla Transformer.
 
     Args:
-        backbone: what makes the grid: a name that `captionlab.vision.Backbone` knows, or "pixels" for `pixel_grid`.
+        backbone: what makes the grid: a name that `captionlab.vision.Backbone` knows, or "pixels"
+            for `pixel_grid`.
         cells: rows and columns of the grid, so that N = cells².
         channels: numbers in a cell, as the backbone gives them.
 
-    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, activation, norm, size, min_count, longest,
-    recipe) are those of `BasePreset`.
+    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, activation, norm,
+    size, min_count, longest, recipe) are those of `BasePreset`.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("grid",)
@@ -76,7 +78,7 @@ class Preset(BasePreset):
     cells: int
     channels: int
 
-# %% ../../nbs/31_vanilla.ipynb #de12aebe
+# %% ../../nbs/31_vanilla.ipynb #578d528a
 class Model(TransformerCaptioner):
     """The vanilla Transformer captioner on a CNN's grid.
 
@@ -95,20 +97,21 @@ class Model(TransformerCaptioner):
         self.encoder = Encoder(preset.encoder_layers, preset.config)
 
     def look(self, batch: Batch) -> tuple[Tensor, None]:
-        """The encoded cells of the `batch`'s grids, `(B, N, D)`; every cell may be seen, so there is no mask."""
+        """The encoded cells of the `batch`'s grids, `(B, N, D)`, and no mask: all may be seen."""
         cells = self.places(self.project(batch.need("grid")))
         return self.encoder(self.dropout(cells)), None
 
-# %% ../../nbs/31_vanilla.ipynb #1b20d586
+# %% ../../nbs/31_vanilla.ipynb #5c38ddbe
 PRESETS = {
     "paper": Preset(
         width=512, heads=8, hidden=2048, encoder_layers=6, decoder_layers=6, dropout=0.1,
         backbone="resnet101", size=448, cells=14, channels=2048, min_count=5,
-        recipe=Recipe(epochs=15, pictures=15, rate=(512 * 20000) ** -0.5, warmup=20000, schedule="noam")),
+        recipe=Recipe(epochs=15, pictures=15, rate=(512 * 20000) ** -0.5, warmup=20000,
+                      schedule="noam")),
     "small": Preset(
         width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=3, dropout=0.2,
         backbone="squeezenet1_1", size=227, cells=7, channels=512, min_count=3, longest=30,
-        recipe=Recipe(epochs=15, pictures=32, rate=6e-4, warmup=400, average=0.998)),
+        recipe=Recipe(epochs=15, pictures=32, rate=6e-4, warmup=400)),
     "tiny": Preset(
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0,
         backbone="pixels", size=64, cells=8, channels=12,
