@@ -1,0 +1,170 @@
+"""Models against PyTorch's and torchvision's, and what every model must keep."""
+from dataclasses import asdict, fields, replace
+from importlib import import_module
+import json
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models import VisionTransformer
+
+from captionlab.blocks import copy_decoder, copy_encoder
+from captionlab.datasets import Batch
+from captionlab.models import cptr, vanilla
+from captionlab.training import Recipe
+
+MODELS = ("vanilla", "cptr")
+V = 23
+
+
+def small(name: str):
+    """A model of few weights, and a batch for it: 3 pictures with 4 captions of 7 tokens."""
+    module, sizes = import_module(f"captionlab.models.{name}"), dict(width=16, heads=2, hidden=32)
+    preset = replace(module.PRESETS["tiny"], **sizes)
+    torch.manual_seed(0)
+    inputs = {"images": torch.randn(3, 3, preset.size, preset.size),
+              "grid": torch.randn(3, preset.cells**2, preset.channels) if name == "vanilla" else None}
+    batch = Batch(**{field: inputs[field] for field in preset.reads}, captions=torch.randint(3, V, (3, 4, 7)))
+    return module.Model(preset, V).eval(), batch
+
+
+@pytest.mark.parametrize("name", MODELS)
+class TestEveryModel:
+    def test_has_three_presets_that_json_can_hold(self, name):
+        presets = import_module(f"captionlab.models.{name}").PRESETS
+        assert set(presets) == {"paper", "small", "tiny"}
+        for preset in presets.values():
+            stored = json.loads(json.dumps(asdict(preset)))
+            recipe = stored.pop("recipe")
+            recipe["betas"] = tuple(recipe["betas"])
+            assert type(preset)(**stored, recipe=Recipe(**recipe)) == preset
+            assert set(preset.reads) <= {field.name for field in fields(Batch)}
+
+    def test_word_by_word_equals_all_at_once(self, name):
+        model, batch = small(name)
+        with torch.no_grad():
+            memory = model.encode(batch)
+            at_once, state, one_by_one = model.decode(memory, batch.captions), model.start(memory, 4), []
+            for t in range(7):
+                out, state = model.step(state, batch.captions[..., t])
+                one_by_one.append(out)
+        torch.testing.assert_close(torch.stack(one_by_one, 2), at_once, rtol=1e-4, atol=1e-5)
+
+    def test_neither_neighbours_nor_padding_change_a_picture(self, name):
+        model, batch = small(name)
+        alone = batch.select(torch.tensor([1]))
+        longer = replace(alone, captions=torch.cat([alone.captions, torch.zeros(1, 4, 5, dtype=torch.long)], -1))
+        with torch.no_grad():
+            together = model.decode(model.encode(batch), batch.captions)[1]
+            padded = model.decode(model.encode(longer), longer.captions)[0, :, :7]
+        torch.testing.assert_close(padded, together, rtol=1e-4, atol=1e-5)
+
+    def test_learns_two_pictures_by_heart(self, name):
+        model, batch = small(name)
+        batch, optimizer = batch.select(torch.tensor([0, 1])), torch.optim.Adam(model.parameters(), 3e-3)
+        same_but_for_the_last = torch.tensor([[[1, 4, 5, 6, 7]], [[1, 4, 5, 6, 8]]])
+        batch = replace(batch, captions=same_but_for_the_last)
+        for _ in range(150):
+            total, words = model.loss(batch)
+            optimizer.zero_grad(), (total / words).backward(), optimizer.step()
+        shuffled = batch.select(torch.tensor([1, 0]))
+        blind = model.loss(replace(shuffled, captions=batch.captions))[0] / words
+        assert total / words < 0.1 and blind > 0.5, "it must know which caption belongs to which picture"
+
+    def test_says_what_it_lacks(self, name):
+        model, batch = small(name)
+        with pytest.raises(ValueError, match="this model reads"):
+            model.encode(Batch(captions=batch.captions))
+
+
+def from_torch(activation: str = "gelu") -> tuple[nn.Module, nn.Module]:
+    """An encoder and a decoder of PyTorch's layers, in evaluation mode."""
+    layer = dict(d_model=32, nhead=4, dim_feedforward=64, dropout=0.1, activation=activation, batch_first=True)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(**layer), 3, enable_nested_tensor=False)
+    return encoder.eval(), nn.TransformerDecoder(nn.TransformerDecoderLayer(**layer), 2).eval()
+
+
+class TestCPTR:
+    def test_every_shape_of_the_article(self):
+        with torch.device("meta"):
+            model = cptr.Model(cptr.PRESETS["paper"], 10_000)
+            images, tokens = torch.empty(1, 3, 384, 384), torch.ones(1, 1, 30, dtype=torch.long)
+            memory, x = model.encode(Batch(images=images)), model._embed(tokens, 0)
+            look_back, trace = torch.ones(1, 1, 30, 30, dtype=torch.bool), {}
+            patches = model.eyes.places(model.eyes.patches(images))
+            model.eyes.encoder(patches, trace=trace)
+            model.decoder(x, memory.layers, look_back, trace=trace)
+            logits = model.decode(memory, tokens)
+        assert patches.shape == model.look(Batch(images=images))[0].shape == (1, 576, 768)
+        assert x[:, 0].shape == (1, 30, 768) and logits[:, 0].shape == (1, 30, 10_000)
+        averaged = {name: [tuple(w.mean(1).shape) for w in weights] for name, weights in trace.items()}
+        assert averaged == {"self": [(1, 576, 576)] * 12 + [(1, 30, 30)] * 4, "cross": [(1, 30, 576)] * 4}
+        assert model.output.weight is not model.words.weight
+        assert model.eyes.encoder.blocks[0].feed_forward.widen.out_features == 3072
+
+    @pytest.mark.parametrize("activation, agree", [("gelu", True), ("relu", False)])
+    def test_equals_the_one_of_torchs_layers_with_gelu_only(self, activation, agree):
+        torch.manual_seed(0)
+        encodes, decodes = from_torch(activation)
+        sizes = dict(width=32, heads=4, hidden=64, encoder_layers=3, decoder_layers=2, size=32, patch=8)
+        ours = cptr.Model(replace(cptr.PRESETS["paper"], **sizes), V).eval()
+        ours.eyes.encoder, ours.decoder = copy_encoder(encodes), copy_decoder(decodes)
+        for block in (*ours.eyes.encoder.blocks, *ours.decoder.blocks):
+            block.feed_forward.bend = nn.functional.gelu        # ours is always as the article builds it by hand
+        images, tokens = torch.randn(2, 3, 32, 32), torch.randint(3, V, (2, 9))
+        ahead = torch.ones(9, 9, dtype=torch.bool).triu(1)
+        with torch.no_grad():
+            words = ours.positions(ours.words(tokens) * 32**0.5)
+            theirs = ours.output(decodes(words, encodes(ours.eyes.places(ours.eyes.patches(images))), tgt_mask=ahead))
+            mine = ours.decode(ours.encode(Batch(images=images)), tokens[:, None])[:, 0]
+        assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-5) == agree
+
+    def test_features_are_torchvisions(self):
+        torch.manual_seed(0)
+        vit = VisionTransformer(image_size=48, patch_size=16, num_layers=3, num_heads=4, hidden_dim=64, mlp_dim=128).eval()
+        for parameter in vit.parameters():
+            nn.init.normal_(parameter, std=0.2)     # biases, class token and norms, too: zeros and ones would hide a slip
+        seen, images = {}, torch.randn(2, 3, 48, 48)
+        vit.encoder.register_forward_hook(lambda _, __, out: seen.update(rows=out))
+        with torch.no_grad():
+            vit(images)
+            torch.testing.assert_close(cptr.copy_vit(vit)(images), seen["rows"], rtol=1e-4, atol=1e-4)
+
+    def test_a_models_own_eyes_fit_those_of_torchvision(self):
+        vit = VisionTransformer(image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=32)
+        preset = replace(cptr.PRESETS["tiny"], width=16, heads=2, hidden=32, size=32, vit=True)
+        model = cptr.Model(preset, V)
+        model.eyes.load_state_dict(cptr.copy_vit(vit).state_dict())
+        assert model.eyes.encoder.norm.eps == 1e-6
+        assert model.look(Batch(images=torch.randn(2, 3, 32, 32)))[0].shape == (2, 16, 16), "the class token is left out"
+
+    def test_a_picture_of_another_size_is_refused(self):
+        model, _ = small("cptr")
+        with pytest.raises(ValueError, match="places"):
+            model.encode(Batch(images=torch.randn(1, 3, 128, 128)))
+
+
+class TestVanilla:
+    def test_published_size(self):
+        with torch.device("meta"):
+            model = vanilla.Model(vanilla.PRESETS["paper"], 37_000)
+        assert 62e6 < sum(p.numel() for p in model.parameters()) < 66e6      # Vaswani et al., Table 3, base: 65 million
+
+    def test_pixel_grid_is_in_reading_order(self):
+        picture = torch.zeros(1, 3, 16, 16)
+        picture[:, 1, 8:12, 4:8] = 1        # green in row 2, column 1 of 4 x 4 cells
+        assert vanilla.pixel_grid(picture, 4)[0].sum(-1).nonzero().tolist() == [[9]]
+        assert vanilla.pixel_grid(picture, 4)[0, 9].tolist() == [0] * 4 + [1] * 4 + [0] * 4
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_places_tell_cells_apart(self, seed):
+        model, batch = small("vanilla")
+        torch.manual_seed(seed)
+        shuffled = replace(batch, grid=batch.grid[:, torch.randperm(batch.grid.shape[1])])
+        with torch.no_grad():
+            difference = (model.decode(model.encode(batch), batch.captions)
+                          - model.decode(model.encode(shuffled), batch.captions)).abs().max()
+            model.places.table.zero_()
+            torch.testing.assert_close(model.decode(model.encode(batch), batch.captions),
+                                       model.decode(model.encode(shuffled), batch.captions), rtol=1e-4, atol=1e-5)
+        assert difference > 1e-3
