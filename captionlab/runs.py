@@ -470,7 +470,7 @@ def caption_items(run: Run, items: Sequence[Item], inputs: dict, beam: int = 3,
         texts += run.captions(Batch(**fields), beam, length_penalty)
     return texts
 
-# %% ../nbs/24_runs.ipynb #b49df26a
+# %% ../nbs/24_runs.ipynb #89aef731
 def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "tiny", seed: int = 0,
               out: str | os.PathLike = "run", resume: bool = False, device: str | None = None,
               features: str | os.PathLike | None = None, judged: int = 500) -> Run:
@@ -496,6 +496,7 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     out, name = Path(out), preset if isinstance(preset, str) else "own"
     _may_write(out, resume)
     _choose(device)
+    source = data if isinstance(data, str) else data.name
     data = load_data(data) if isinstance(data, str) else data
     preset = find_preset(model, preset) if isinstance(preset, str) else preset
     preset = replace(preset, recipe=replace(preset.recipe, seed=seed))
@@ -504,8 +505,8 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     inputs = look_at(eyes, open_store(eyes, data, features))
     torch.manual_seed(seed)
     net = model_module(model).Model(preset, len(vocabulary))
-    about = {"model": model, "preset_name": name, "data": data.name, "variant": None, "stage": "xe", "seed": seed,
-             "parameters": sum(x.numel() for x in net.parameters()), "command": _command()}
+    about = {"model": model, "preset_name": name, "data": data.name, "source": source, "variant": None,
+             "stage": "xe", "seed": seed, "parameters": sum(x.numel() for x in net.parameters()), "command": _command()}
     examples = Encoded(data["train"], vocabulary, inputs=inputs, longest=preset.longest)
     judge = _judge(vocabulary, eyes, data.splits.get("val", [])[:judged], inputs)
     trainer = Trainer(net, examples, preset.recipe, out, judge)
@@ -568,7 +569,7 @@ def derangement(rows: int, seed: int = 0) -> np.ndarray:
     other[circle] = np.roll(circle, 1)
     return other
 
-# %% ../nbs/24_runs.ipynb #b0853a64
+# %% ../nbs/24_runs.ipynb #ea7e485d
 def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "test", beam: int = 3,
                  length_penalty: float = 0.0, blind: bool = True, meteor: bool = True,
                  features: str | os.PathLike | None = None) -> dict:
@@ -588,7 +589,7 @@ def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "
         `about`, what all seeds of a result share; `run`, the figures in percent; `captions` in COCO's result format.
         `merge_result` writes it.
     """
-    data = run.about["data"] if data is None else data
+    data = run.about["source"] if data is None else data
     data = load_data(data) if isinstance(data, str) else data
     items = data[split]
     inputs = look_at(run.eyes, open_store(run.eyes, data, features), keep=0)
