@@ -5,7 +5,7 @@ __all__ = ['Picture', 'FORMAT', 'find_weights', 'Eyes', 'open_store', 'look_at',
            'preset_from_dict', 'Run', 'load', 'quick_cider', 'caption_items', 'train_run', 'derangement',
            'evaluate_run', 'merge_result']
 
-# %% ../nbs/24_runs.ipynb #192a7a6a
+# %% ../nbs/24_runs.ipynb #36204003
 import hashlib
 import importlib
 import json
@@ -15,7 +15,7 @@ import shlex
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -141,8 +141,9 @@ class Eyes:
         return {"reads": list(self.preset.reads), "preprocess": self.preprocess.to_dict(),
                 "fingerprint": self.preprocess.fingerprint, "backbone": net}
 
-# %% ../nbs/24_runs.ipynb #ed76b6ee
-def open_store(eyes: Eyes, data: CaptionData, folder: str | os.PathLike | None = None) -> FeatureStore | None:
+# %% ../nbs/24_runs.ipynb #fbe79734
+def open_store(eyes: Eyes, data: CaptionData,
+               folder: str | os.PathLike | None = None) -> FeatureStore | None:
     """The grids of all pictures of a data set; what is not there yet is computed, so it can be interrupted.
 
     Args:
@@ -177,7 +178,8 @@ def _same_look(eyes: Eyes, store: FeatureStore) -> None:
                          f"with --backbone {eyes.preset.backbone} --size {eyes.preset.size} --grid {cells}")
 
 
-def look_at(eyes: Eyes, store: FeatureStore | None = None, keep: int = 10**9) -> dict[str, Callable[[Item], Tensor]]:
+def look_at(eyes: Eyes, store: FeatureStore | None = None,
+            keep: int = 10**9) -> dict[str, Callable[[Item], Tensor]]:
     """The `inputs` of `Encoded`: for each field a function from an item to its tensor.
 
     Args:
@@ -277,7 +279,22 @@ def _fill(model: Captioner, file: Path) -> None:
     for name, x in want.items():
         x.copy_(found[name])
 
-# %% ../nbs/24_runs.ipynb #27679ad6
+# %% ../nbs/24_runs.ipynb #a6d8269e
+def _read(file: Path) -> dict:
+    try:
+        said = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{file.parent} holds no run: there is no {file.name} in it; "
+                                "captionlab train makes one") from None
+    except (ValueError, OSError) as fault:
+        raise ValueError(f"{file} cannot be read as JSON ({fault})") from None
+    if not isinstance(said, dict) or said.get("format") != FORMAT:
+        found = said.get("format") if isinstance(said, dict) else None
+        raise ValueError(f"{file} has format {found!r}, and this captionlab reads {FORMAT}: "
+                         "it is not a run, or one of another version")
+    return said
+
+# %% ../nbs/24_runs.ipynb #6a71f5b3
 @dataclass
 class Run:
     """A trained captioner and everything needed to use it anywhere.
@@ -392,21 +409,6 @@ class Run:
             rows.append(trace["cross"][-1][0, :, 0].mean(0).cpu())
         words = [kept.decode([number]) for number in ids]
         return words, torch.stack(rows) if rows else torch.zeros(0, 0)
-
-
-def _read(file: Path) -> dict:
-    try:
-        said = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{file.parent} holds no run: there is no {file.name} in it; "
-                                "captionlab train makes one") from None
-    except (ValueError, OSError) as fault:
-        raise ValueError(f"{file} cannot be read as JSON ({fault})") from None
-    if not isinstance(said, dict) or said.get("format") != FORMAT:
-        found = said.get("format") if isinstance(said, dict) else None
-        raise ValueError(f"{file} has format {found!r}, and this captionlab reads {FORMAT}: "
-                         "it is not a run, or one of another version")
-    return said
 
 # %% ../nbs/24_runs.ipynb #f23fc498
 def _shelves() -> tuple[Path, Path]:
