@@ -2,7 +2,7 @@
 
 # %% auto #0
 __all__ = ['app', 'data', 'features', 'DEMO_SAYS', 'OK', 'ABSENT', 'BROKEN', 'main', 'demo_scene', 'demo_weights', 'demo',
-           'doctor', 'data_list', 'data_get', 'data_use', 'features_extract', 'score']
+           'doctor', 'data_list', 'data_get', 'data_use', 'features_extract', 'train', 'evaluate', 'caption', 'score']
 
 # %% ../nbs/91_cli.ipynb #c34eca27
 import os
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy import ndarray
     from torch import Tensor
 
+    from captionlab.runs import Run
     from captionlab.scenes import Scene
 
 # %% ../nbs/91_cli.ipynb #79585e06
@@ -302,6 +303,90 @@ def features_extract(
     from captionlab.features import extract_command
 
     extract_command(images, out, backbone, weights, grid, size, resize, device)
+
+# %% ../nbs/91_cli.ipynb #f279d374
+@app.command()
+def train(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="vanilla, cptr, ...")],
+    data: Annotated[str, typer.Option(help="Name, folder or file of the data set.")] = "scenes",
+    preset: Annotated[str, typer.Option(help="tiny, small or paper")] = "tiny",
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, order and dropout.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/DATA-MODEL-PRESET-SEED by default.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; what there is by default.")] = None,
+    features: Annotated[Path | None, typer.Option(help="A folder that features extract made.")] = None,
+) -> None:
+    """Train a model on a data set, into a folder."""
+    from captionlab.runs import train_run
+
+    out = out or Path("runs") / f"{Path(data).stem}-{model}-{preset}-{seed}"
+    made = train_run(model, data, preset, seed, out, resume, device, features)
+    last = made.about["history"][-1]
+    typer.echo(f"{len(made.about['history'])} epochs in {made.about['train_seconds']:.0f} s, loss {last['loss']:.2f}; "
+               f"the run is {out}.  Next: captionlab evaluate {out}")
+
+# %% ../nbs/91_cli.ipynb #ddaea197
+@app.command()
+def evaluate(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="folder or name of a run")],
+    data: Annotated[str | None, typer.Option(help="Name, folder or file; what it was trained on by default.")] = None,
+    split: Annotated[str, typer.Option(help="train, val, test, ...")] = "test",
+    beam: Annotated[int, typer.Option(min=1, help="Unfinished captions side by side.")] = 3,
+    length_penalty: Annotated[float, typer.Option(help="0 compares sums of log-probabilities, 1 means.")] = 0.0,
+    json: Annotated[bool, typer.Option("--json", help="Write the result file under results/.")] = False,
+    features: Annotated[Path | None, typer.Option(help="A folder that features extract made.")] = None,
+) -> None:
+    """Caption a split and judge the captions, with the blind control."""
+    from captionlab.runs import evaluate_run, load, merge_result
+
+    judged = load(run)
+    found = evaluate_run(judged, data, split, beam, length_penalty, features=features)
+    typer.echo(f"{len(found['captions'])} pictures of {found['about']['data']} {split}; in percent\n{'':9} {'':6}   blind")
+    for metric, figure in found["run"]["metrics"].items():
+        typer.echo(f"{metric:9} {figure:6.1f}  {found['run']['blind'][metric]:6.1f}")
+    if json:
+        typer.echo(f"written to {merge_result(judged, found)}")
+
+# %% ../nbs/91_cli.ipynb #4d5a5144
+@app.command()
+def caption(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="folder or name of a run")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="picture files")],
+    beam: Annotated[int, typer.Option(min=1, help="Unfinished captions side by side.")] = 3,
+    length_penalty: Annotated[float, typer.Option(help="0 compares sums of log-probabilities, 1 means.")] = 0.0,
+    attention: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw where each word of one picture's caption looked.")] = None,
+) -> None:
+    """Caption pictures; draw where the words looked."""
+    if attention and len(images) > 1:
+        raise ValueError(f"--attention draws one picture, not {len(images)}: call it for each")
+    if attention and not attention.absolute().parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {attention.absolute().parent}: create it, or name another file")
+    from captionlab.runs import load
+
+    writer = load(run)
+    for image, text in zip(images, writer.caption(images, beam, length_penalty)):
+        typer.echo(f"{image}: {text}")
+    if attention:
+        _draw_attention(writer, images[0], beam, length_penalty, attention)
+
+
+def _draw_attention(writer: "Run", image: Path, beam: int, length_penalty: float, out: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from math import isqrt
+
+    from captionlab.visualise import over_words, use_style
+
+    words, weights = writer.trace(image, beam, length_penalty)
+    if not words:
+        raise ValueError(f"the caption of {image} is empty: there is nothing to draw")
+    use_style()
+    side = isqrt(weights.shape[1])
+    half = out.with_name(f".{out.name}.{os.getpid()}.png")
+    over_words(writer.eyes.pixels(image), words, weights, (side, side)).savefig(half, dpi=150)
+    os.replace(half, out)
+    typer.echo(f"where each word looked: {out}")
 
 # %% ../nbs/91_cli.ipynb #29ab9ec9
 @app.command()

@@ -52,7 +52,7 @@ def test_help_lists_what_there_is_and_imports_nothing_heavy():
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     assert printed.splitlines()[-1] == "[]"
     listed = re.findall(r"^  (\w+) ", printed.split("Commands:")[1], re.M)
-    assert {"demo", "doctor", "data", "features", "score"} <= set(listed) and "train" not in listed
+    assert {"demo", "doctor", "data", "features", "score"} <= set(listed) and {"train", "evaluate", "caption"} <= set(listed)
 
 
 def test_version_and_usage():
@@ -203,3 +203,45 @@ def test_ctrl_c_is_quiet():
 def test_a_closed_pipe_is_quiet():
     code = f"{sys.executable} -c 'from captionlab.cli import main; main()' data list | true"
     assert "Traceback" not in subprocess.run(code, shell=True, capture_output=True, text=True).stderr
+
+
+@pytest.fixture
+def few(tmp_path):
+    """Twelve scenes as picture files, with a file of captions."""
+    from captionlab.datasets import scenes
+
+    world, rows = scenes(train=8, val=2, test=2, novel=0), ["image,caption,split"]
+    for split in ("train", "val", "test"):
+        for item in world[split]:
+            item.picture(64).save(tmp_path / f"{item.name}.png")
+            rows += [f'{item.name}.png,"{caption}",{split}' for caption in item.captions]
+    (tmp_path / "few.csv").write_text("\n".join(rows) + "\n")
+    return [f"{item.name}.png" for item in world["test"]]
+
+
+def test_train_evaluate_caption(few, tmp_path):
+    made = call("train", "vanilla", "--data", "few.csv", "--out", "mine", "--device", "cpu")
+    assert made.exit_code == 0 and "the run is mine" in made.stdout, made.output
+    assert "--resume" in mistake("train", "vanilla", "--data", "few.csv", "--out", "mine")
+    assert call("train", "vanilla", "--data", "few.csv", "--out", "mine", "--resume").exit_code == 0
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "README.md").touch()
+    judged = call("evaluate", "mine", "--beam", 2, "--json")
+    assert judged.exit_code == 0 and "METEOR" in judged.stdout, judged.output
+    assert (tmp_path / "results" / "few" / "vanilla-tiny-xe.json").exists()
+    said = call("caption", "mine", *few)
+    assert [line.split(":")[0] for line in said.stdout.splitlines()] == few, said.output
+    drawn = call("caption", "mine", few[0], "--attention", "where.png")
+    assert drawn.exit_code == 0 and Image.open("where.png").size[0] > 300, drawn.output
+    assert not list(tmp_path.glob(".*.png"))
+
+
+def test_mistakes_with_runs(few, tmp_path):
+    assert "choose from" in mistake("train", "vanila", "--data", "few.csv")
+    assert "no preset" in mistake("train", "vanilla", "--data", "few.csv", "--preset", "huge")
+    assert "no data set" in mistake("train", "vanilla", "--data", "imagenet")
+    assert "no run 'absent'" in mistake("evaluate", "absent") and "no run 'absent'" in mistake("caption", "absent", few[0])
+    assert "holds no run" in mistake("caption", tmp_path, few[0])
+    assert "one picture" in mistake("caption", "mine", *few, "--attention", "where.png")
+    assert "no folder" in mistake("caption", "mine", few[0], "--attention", "no/where.png")
+    assert call("train").exit_code == call("caption", "mine").exit_code == 2

@@ -1,0 +1,301 @@
+"""Runs: what is saved comes back, in a fresh process; half, foreign and dangerous folders are refused in one line."""
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import captionlab
+from captionlab import runs
+from captionlab.datasets import CaptionData, Item, scenes
+from captionlab.features import FeatureStore
+from captionlab.models import cptr, vanilla
+from captionlab.runs import Eyes, Run, derangement, evaluate_run, look_at, merge_result, open_store, train_run
+from captionlab.scenes import render
+from captionlab.text import SubwordVocabulary, Vocabulary
+
+os.environ["TQDM_DISABLE"] = "1"
+BRIEF = replace(vanilla.PRESETS["tiny"], recipe=replace(vanilla.PRESETS["tiny"].recipe, epochs=1))
+MODELS = {"vanilla": (vanilla, BRIEF), "cptr": (cptr, cptr.PRESETS["tiny"])}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "cache_home", lambda: tmp_path / "cache")
+
+
+@pytest.fixture(scope="module")
+def world():
+    return scenes(train=40, val=4, test=8, novel=0)
+
+
+@pytest.fixture(scope="module")
+def trained(world, tmp_path_factory):
+    """A run of one epoch on 40 scenes, and its folder."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    return train_run("vanilla", world, BRIEF, seed=3, out=folder), folder
+
+
+def fresh(name, vocabulary=None):
+    """An untrained run."""
+    module, preset = MODELS[name]
+    vocabulary = vocabulary or Vocabulary(["a", "red", "circle"])
+    torch.manual_seed(0)
+    about = {"model": name, "preset_name": "tiny", "data": "scenes", "variant": None, "stage": "xe", "seed": 0, "history": []}
+    return Run(module.Model(preset, len(vocabulary)).eval(), vocabulary, Eyes(preset), about)
+
+
+def refusal(folder):
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        Run.load(folder)
+    assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
+    return str(caught.value)
+
+
+class TestSavedAndLoaded:
+    @pytest.mark.parametrize("name", MODELS)
+    def test_everything_comes_back(self, name, tmp_path):
+        run = fresh(name, SubwordVocabulary.build(["a red circle", "a blue square"], 300))
+        again = Run.load(run.save(tmp_path / "run"))
+        for key, x in run.model.state_dict().items():
+            torch.testing.assert_close(again.model.state_dict()[key], x, rtol=0, atol=0)
+        assert again.eyes.preset == run.eyes.preset and again.about == run.about and not again.model.training
+        assert again.vocabulary.to_dict() == run.vocabulary.to_dict() and again.eyes.preprocess == run.eyes.preprocess
+
+    def test_tied_weights_are_stored_once_and_stay_tied(self, tmp_path):
+        run = fresh("vanilla")
+        again = Run.load(run.save(tmp_path)).model
+        assert again.output.weight is again.words.weight and "output.weight" not in runs._parts(again)
+
+    def test_a_fresh_process_captions_a_file_as_we_do(self, trained, world, tmp_path):
+        run, folder = trained
+        picture = render(world["test"][0].image, 64)
+        Image.fromarray(picture).save(tmp_path / "p.png")
+        code = f"import captionlab; print(captionlab.load({str(folder)!r}).caption({str(tmp_path / 'p.png')!r}))"
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        assert said and said == run.caption(picture) == run.caption([world["test"][0].image])[0]
+
+    def test_by_name(self, trained, tmp_path):
+        shutil.copytree(trained[1], tmp_path / "cache" / "runs" / "mine")
+        assert captionlab.load("mine").about["seed"] == 3
+        with pytest.raises(FileNotFoundError, match="known by name are .*mine"):
+            captionlab.load("yours")
+
+    def test_loading_nothing_heavy_until_asked(self):
+        code = "import sys, captionlab; assert 'torch' not in sys.modules and not hasattr(captionlab, 'lead')"
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestRefused:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        return fresh("vanilla").save(tmp_path / "run")
+
+    def weights(self, folder):
+        return next(folder.glob("weights-*.safetensors"))
+
+    def edit(self, folder, **changes):
+        said = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(said | changes))
+
+    def test_a_pickle_is_not_executed(self, folder, tmp_path):
+        class Bomb:
+            def __reduce__(self):
+                return os.mkdir, (str(tmp_path / "exploded"),)
+
+        for dump in (pickle.dumps, lambda bomb: torch.save(bomb, self.weights(folder)) or self.weights(folder).read_bytes()):
+            self.weights(folder).write_bytes(dump(Bomb()))
+            assert "nothing in it was executed" in refusal(folder)
+        assert not (tmp_path / "exploded").exists()
+
+    def test_missing_files(self, folder, tmp_path):
+        self.weights(folder).unlink()
+        assert "copy the whole folder" in refusal(folder)
+        (folder / "run.json").unlink()
+        assert "captionlab train makes one" in refusal(folder)
+
+    def test_broken_files(self, folder):
+        whole = self.weights(folder).read_bytes()
+        for content in (b"", whole[:-1], whole[:100], b"\xff" * 1000):
+            self.weights(folder).write_bytes(content)
+            assert "safetensors" in refusal(folder)
+        for text in ("", "{", "[]", '{"format": 2}', '{"format": 1}'):
+            (folder / "run.json").write_text(text)
+            assert "run.json" in refusal(folder)
+
+    def test_another_models_weights(self, folder, tmp_path):
+        other = fresh("vanilla", Vocabulary(["one"])).save(tmp_path / "other")
+        self.weights(folder).write_bytes(self.weights(other).read_bytes())
+        assert "words.weight does not fit" in refusal(folder) or "output" in refusal(folder)
+
+    @pytest.mark.parametrize("model", ["os", "..os", "../models/vanilla", "vanilla.Model", ""])
+    def test_only_our_models_are_imported(self, folder, model):
+        self.edit(folder, model=model)
+        with pytest.raises(ValueError, match="no model"):
+            Run.load(folder)
+
+    def test_weights_outside_of_the_folder_are_not_read(self, folder):
+        name = self.weights(folder).name
+        self.weights(folder).rename(folder.parent / name)
+        self.edit(folder, weights=f"../{name}")
+        assert "is missing" in refusal(folder)
+
+
+class TestNeverHalf:
+    def test_dying_between_the_files_keeps_the_old_run(self, tmp_path, monkeypatch):
+        old, new = fresh("vanilla"), fresh("vanilla", Vocabulary(["x", "y", "z"]))
+        torch.nn.init.ones_(new.model.project.weight)
+        old.save(tmp_path)
+        for step in ("write_whole", "write_json"):
+            with monkeypatch.context() as patch:
+                patch.setattr(runs, step, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+                with pytest.raises(KeyboardInterrupt):
+                    new.save(tmp_path)
+            again = Run.load(tmp_path)
+            assert again.vocabulary.to_dict() == old.vocabulary.to_dict()
+            assert torch.equal(again.model.project.weight, old.model.project.weight)
+        new.save(tmp_path)
+        assert torch.equal(Run.load(tmp_path).model.project.weight, new.model.project.weight)
+        assert sorted(file.suffix for file in tmp_path.iterdir()) == [".json", ".safetensors"]
+
+    def test_dying_before_there_was_one_leaves_none(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(runs, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            fresh("vanilla").save(tmp_path)
+        with pytest.raises(FileNotFoundError, match="holds no run"):
+            Run.load(tmp_path)
+
+
+class TestTraining:
+    def test_seeds_and_resuming(self, trained, world, tmp_path):
+        run, folder = trained
+        with pytest.raises(ValueError, match="--resume"):
+            train_run("vanilla", world, BRIEF, seed=3, out=folder)
+        same = train_run("vanilla", world, BRIEF, seed=3, out=tmp_path / "same")
+        resumed = train_run("vanilla", world, BRIEF, seed=3, out=folder, resume=True)
+        other = train_run("vanilla", world, BRIEF, seed=4, out=tmp_path / "other")
+        for again in (same, resumed):
+            torch.testing.assert_close(again.model.state_dict(), run.model.state_dict(), rtol=0, atol=0)
+        assert not torch.equal(other.model.words.weight, run.model.words.weight)
+
+    def test_what_it_notes(self, trained):
+        about = trained[0].about
+        assert about["seed"] == 3 and about["train_seconds"] > 0 and about["parameters"] > 1000
+        assert [set(record) >= {"loss", "rate", "score"} for record in about["history"]] == [True]
+
+    def test_unknown_names(self, world, tmp_path):
+        for model, preset, line in (("vanila", "tiny", "no model 'vanila': choose from"), ("vanilla", "huge", "no preset")):
+            with pytest.raises(ValueError, match=line):
+                train_run(model, world, preset, out=tmp_path / "x")
+        assert not (tmp_path / "x").exists()
+
+
+class TestEvaluation:
+    def test_result_as_it_is_written(self, trained, world, tmp_path, monkeypatch):
+        (tmp_path / "results").mkdir()
+        (tmp_path / "results" / "README.md").touch()
+        monkeypatch.chdir(tmp_path)
+        run = trained[0]
+        found = evaluate_run(run, world, beam=2, length_penalty=0.5, meteor=False)
+        path = merge_result(run, found)
+        assert path == tmp_path / "results" / "scenes" / "vanilla-own-xe.json"
+        result = json.loads(path.read_text())
+        assert {"data", "split", "model", "preset", "stage", "decoding", "scorer", "parameters", "runs"} == set(result)
+        row = result["runs"][0]
+        assert {"seed", "metrics", "blind", "train_seconds", "command", "commit", "machine"} == set(row)
+        assert result["decoding"] == {"beam": 2, "length_penalty": 0.5} and "truth" in row["blind"]
+        captions = json.loads(path.with_name("vanilla-own-xe.seed3.captions.json").read_text())
+        assert [one["caption"] for one in captions] == run.caption([item.image for item in world["test"]], 2, 0.5)
+
+    def test_a_perfect_captioner_sees_and_blind_it_does_not(self, world):
+        items = world["test"]
+        said = {"own": [item.captions[0] for item in items]}
+        said["blind"] = [said["own"][row] for row in derangement(len(items))]
+        figures = runs._figures(said, items, False)
+        assert figures["own"]["truth"] == 100 and figures["own"]["BLEU-1"] == pytest.approx(100)
+        assert figures["blind"]["truth"] < 50 and figures["blind"]["CIDEr"] < figures["own"]["CIDEr"] / 2
+
+    @pytest.mark.parametrize("rows", [2, 3, 10, 101])
+    def test_derangement(self, rows):
+        for seed in range(5):
+            other = derangement(rows, seed)
+            assert (other != np.arange(rows)).all() and sorted(other) == list(range(rows))
+        assert rows < 4 or any((derangement(rows, 0) != derangement(rows, seed)).any() for seed in range(1, 5))
+
+    def test_one_picture_cannot_be_deranged(self):
+        with pytest.raises(ValueError, match="two pictures"):
+            derangement(1)
+
+    def test_trace(self, trained, world):
+        run = trained[0]
+        words, weights = run.trace(world["test"][0].image)
+        assert " ".join(words) == run.caption(world["test"][0].image) and weights.shape == (len(words), 64)
+        torch.testing.assert_close(weights.sum(1), torch.ones(len(words)))
+
+
+class TestEyes:
+    NET = replace(BRIEF, backbone="squeezenet1_1", size=64, cells=2, channels=512)
+
+    @pytest.fixture
+    def photos(self, world, tmp_path):
+        """Scenes as picture files, in a data set."""
+        items = []
+        for number, item in enumerate(world["test"]):
+            Image.fromarray(render(item.image, 80)).save(tmp_path / f"{number}.png")
+            items.append(Item(f"{number}.png", item.captions, tmp_path / f"{number}.png"))
+        return CaptionData("photos", {"train": items[:6], "val": [], "test": items[6:]})
+
+    @pytest.fixture
+    def net(self, monkeypatch):
+        """Random weights in place of a download."""
+        plain = runs.Backbone
+        monkeypatch.setattr(runs, "Backbone", lambda name, weights, size: plain(name, None, size, seed=int(weights)))
+
+    def test_a_photo_looks_as_in_the_store(self, photos, net):
+        eyes = Eyes(self.NET, weights="0")
+        store = open_store(eyes, photos)
+        item = photos["test"][0]
+        assert isinstance(store, FeatureStore) and len(store) == 8
+        torch.testing.assert_close(look_at(eyes, store)["grid"](item), eyes([item.image]).grid[0], rtol=2e-3, atol=2e-3)
+
+    def test_other_weights_are_noticed(self, photos, net):
+        made = Eyes(self.NET, weights="0").describe()
+        with pytest.raises(ValueError, match="are others"):
+            Eyes(self.NET, made, weights="1")([photos["test"][0].image])
+
+    def test_another_store_is_noticed(self, photos, net):
+        store = open_store(Eyes(self.NET, weights="0"), photos)
+        open_store(Eyes(self.NET, weights="0"), photos, store.folder)
+        for other in (Eyes(self.NET, weights="1"), Eyes(replace(self.NET, cells=3), weights="0")):
+            with pytest.raises(ValueError, match="another way"):
+                open_store(other, photos, store.folder)
+
+    def test_trains_and_captions_with_a_backbone(self, photos, tmp_path, net, monkeypatch):
+        monkeypatch.setattr(runs, "find_weights", lambda _: "0")
+        run = train_run("vanilla", photos, self.NET, out=tmp_path / "run")
+        again = captionlab.load(tmp_path / "run")
+        assert again.caption(photos["test"][0].image) == run.caption(photos["test"][0].image)
+        assert "val" in photos.splits and "score" not in run.about["history"][0]
+
+    def test_pictures_that_are_none(self):
+        with pytest.raises(ValueError, match="not a picture"):
+            Eyes(BRIEF)([np.zeros((3, 8, 8))])
+        with pytest.raises(FileNotFoundError, match="no picture"):
+            Eyes(BRIEF)(["absent.jpg"])
+
+    def test_pixels_are_read_once_within_the_limit(self, photos, monkeypatch):
+        eyes, item = Eyes(BRIEF), photos["test"][0]
+        frugal, free = look_at(eyes, keep=0)["grid"], look_at(eyes)["grid"]
+        first = free(item)
+        frugal(item)
+        item.image.unlink()
+        assert torch.equal(free(item), first)
+        with pytest.raises(FileNotFoundError):
+            frugal(item)
