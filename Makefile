@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab docs run bench clean
+.PHONY: help demo test lab docs run bench hooks clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /  make \1 \t/p' Makefile | expand -t 14
@@ -21,7 +21,7 @@ $(VENV)/.core: pyproject.toml requirements.lock
 $(VENV)/.dev: $(VENV)/.core
 	@echo "make: installing the tools for tests and the site (once)"
 	@$(PIP) --editable '.[dev,docs]'
-	@test ! -d .git || $(BIN)/nbdev_install_hooks
+	@test ! -d .git || $(MAKE) --no-print-directory hooks
 	@touch $@
 
 $(VENV)/.lab: $(VENV)/.dev
@@ -56,6 +56,11 @@ run: $(VENV)/.dev  ## NB=nbs/01_attention.ipynb: export, execute in place, clean
 
 bench: $(VENV)/.bench  ## measure against peers; rewrites results/bench.json
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m benchmarks
+
+hooks:  # nbdev's git hooks, found from any shell
+	@$(BIN)/nbdev_install_hooks > /dev/null
+	@sed -i.old 's#^nbdev_trust#"$(abspath $(BIN))/nbdev_trust"#' .git/hooks/post-merge && rm .git/hooks/post-merge.old
+	@git config merge.nbdev-merge.driver '"$(abspath $(BIN))/nbdev_merge" %O %A %B %P'
 
 clean:  ## remove what make built, the environment included
 	rm -rf $(VENV) docs/_build docs/course docs/api build *.egg-info
