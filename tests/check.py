@@ -10,7 +10,7 @@ PHASES = [
     # name, minutes it may take, command
     ("library in step with notebooks", 1, [sys.executable, "tests/in_step.py"]),
     ("notebooks", 10, ["nbdev_test", "--n_workers", "2", "--do_print"]),
-    ("pytest", 6, [sys.executable, "-m", "pytest"]),
+    ("pytest", 6, [sys.executable, "-m", "pytest", "--numprocesses", "2", "--dist", "loadfile"]),
     ("docs", 3, ["make", "docs"]),
 ]
 
