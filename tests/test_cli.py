@@ -191,9 +191,12 @@ def test_a_mistake_of_the_system_names_the_file(monkeypatch):
 
 
 def test_ctrl_c_is_quiet():
-    code = ("import time, captionlab.cli as cli\nfrom captionlab import datasets\n"
+    # A shell that puts us in the background has SIGINT ignored, and children inherit that.
+    code = ("import signal, time, captionlab.cli as cli\nfrom captionlab import datasets\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "datasets.use = lambda _: (print('ready', flush=True), time.sleep(60))\ncli.main()")
-    child = subprocess.Popen([sys.executable, "-c", code, "data", "use", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen([sys.executable, "-c", code, "data", "use", "x"], text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert child.stdout.readline() == "ready\n"
     child.send_signal(signal.SIGINT)
     _, errors = child.communicate(timeout=30)
