@@ -128,7 +128,7 @@ def _kept(trace: Trace | None, name: str) -> list[Tensor] | None:
     """The list that receives the weights of this name, or None if nobody wants them."""
     return None if trace is None else trace.setdefault(name, [])
 
-
+# %% ../nbs/05_blocks.ipynb #cc85901b
 class EncoderBlock(nn.Module):
     """Self-attention, then a feed-forward layer, each in its residual.
 
@@ -206,7 +206,7 @@ def _copy_rest(source: nn.Module, ours: nn.Module) -> nn.Module:
         residual.norm.load_state_dict(getattr(source, f"norm{number}").state_dict())
     return ours.train(source.training)
 
-
+# %% ../nbs/05_blocks.ipynb #837942f9
 def copy_encoder_layer(source: nn.TransformerEncoderLayer) -> EncoderBlock:
     """Our block with the weights of PyTorch's, so that both map `(B, N, D)` to the same `(B, N, D)`.
 
@@ -351,7 +351,7 @@ def copy_decoder_layer(source: nn.TransformerDecoderLayer) -> DecoderBlock:
     ours.cross_attention = copy_attention(source.multihead_attn)
     return _copy_rest(source, ours)
 
-
+# %% ../nbs/05_blocks.ipynb #cd3fa8a6
 def copy_decoder(source: nn.TransformerDecoder) -> Decoder:
     """Our decoder with the weights of PyTorch's, so that both map `(B, T, D)` to the same `(B, T, D)`.
 

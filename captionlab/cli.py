@@ -75,7 +75,7 @@ def _options(
     """Transformer image captioning, from the first dot product to five published systems."""
     warnings.formatwarning = lambda message, *rest, **more: f"captionlab: {message}\n"
 
-
+# %% ../nbs/91_cli.ipynb #017b50a5
 def main() -> None:
     """Run the command line: one line and exit code 1 for a user's mistake, 2 for a wrong command, 130 for Ctrl-C."""
     app(prog_name="captionlab")
@@ -92,7 +92,7 @@ def demo_scene() -> "Scene":
 # what a word asks of each head
 DEMO_SAYS = {"a": (0, 0), "red": (9, 0), "circle": (9, 0), "inside": (5, 5), "a …": (0, 9)}
 
-
+# %% ../nbs/91_cli.ipynb #31d8cc84
 def demo_weights(picture: "ndarray", cells: int = 6) -> "Tensor":
     """Where each word of the half-written caption looks: one head asks for red, the other for blue.
 
@@ -134,7 +134,7 @@ def _draw_demo(picture: "ndarray", weights: "Tensor") -> "Figure":
         grid[head][0].set_ylabel(f"head {head}\n{name}", fontsize=11)
     return figure
 
-
+# %% ../nbs/91_cli.ipynb #cd82b35d
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="Where to write the picture.")] = Path("demo.png")) -> None:
     """Attention on a scene, drawn; no data, no training.
@@ -181,7 +181,7 @@ def _device_health() -> tuple[str, str]:
         return OK, "mps (Apple)"
     return OK, f"cpu, threads: {torch.get_num_threads()}; enough for the lessons"
 
-
+# %% ../nbs/91_cli.ipynb #5e79db30
 def _java_health() -> tuple[str, str]:
     from captionlab.metrics import java
 
@@ -238,7 +238,7 @@ def _findings() -> "Iterator[tuple[str, str, str]]":
             yield name, *_data_health(name)
         yield "disk", *_disk_health()
 
-
+# %% ../nbs/91_cli.ipynb #c98694e2
 @app.command()
 def doctor() -> None:
     """Say what is here, what is missing and how to mend it."""
@@ -270,7 +270,7 @@ def data_get(name: Annotated[str, typer.Argument(metavar="NAME", help="scenes, m
     folder = get(name)
     typer.echo(f"{name} is in {folder}: {_counts(load(folder).counts)}")
 
-
+# %% ../nbs/91_cli.ipynb #686d1e78
 @data.command("use")
 def data_use(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a folder that holds a data set")]) -> None:
     """Register a data set in a folder; it is read from end to end first."""
@@ -369,7 +369,7 @@ def caption(
     if attention:
         _draw_attention(writer, images[0], beam, length_penalty, attention)
 
-
+# %% ../nbs/91_cli.ipynb #73c7140a
 def _draw_attention(writer: "Run", image: Path, beam: int, length_penalty: float, out: Path) -> None:
     import matplotlib
 

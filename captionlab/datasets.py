@@ -29,6 +29,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 import captionlab
+
+# %% ../nbs/12_datasets.ipynb #b6e65fa1
 from .scenes import SPLITS, Scene, describe, generate, render, split_of
 from .text import SubwordVocabulary, Vocabulary, normalise, pad_ids
 
@@ -84,7 +86,7 @@ def by_tokens(lengths: np.ndarray, places: int, seed: int = 0, epoch: int = 0) -
     batches = list(_fill(alike.tolist(), table, places))
     return [batches[number] for number in order(len(batches), seed, epoch)]
 
-
+# %% ../nbs/12_datasets.ipynb #b6b0d434
 def _fill(rows: list[int], table: np.ndarray, places: int) -> Iterator[list[int]]:
     """Cut rows into batches that take at most so many places."""
     batch, widest = [], 0 * table[0] if len(table) else 0
@@ -207,7 +209,7 @@ def scenes(train: int = 1000, val: int = 100, test: int = 200, novel: int = 200,
         name: [item for seed, scene in found for item in _items(seed, scene, language, source)]
         for name, found in splits.items()})
 
-
+# %% ../nbs/12_datasets.ipynb #185b1137
 def _items(seed: int, scene: Scene, language: str, source: str | None) -> list[Item]:
     """One item with all captions, or one for each pair of sentences."""
     captions = describe(scene, language)
@@ -224,7 +226,7 @@ _MADE_BY = {
     "captions": "use items that have captions",
 }
 
-
+# %% ../nbs/12_datasets.ipynb #2d04f6a8
 @dataclass(frozen=True, eq=False)
 class Batch:
     """What models read; fields that no model asked for are None.
@@ -309,7 +311,7 @@ class Encoded(Dataset):
             widths.append([*map(len, self.texts["source"])])
         return np.array(widths).T
 
-
+# %% ../nbs/12_datasets.ipynb #00040211
 def _source(item: Item) -> str:
     if item.source is None:
         raise ValueError(f"{item.name} has no source sentence: use data to translate, such as multi30k")
@@ -366,7 +368,7 @@ def _wrong(file: Path, unit: str, number: int, what: str) -> ValueError:
 
 _KNOWN_AS = {"dev": "val", "valid": "val", "validation": "val", "restval": "train", "training": "train"}
 
-
+# %% ../nbs/12_datasets.ipynb #0325e94e
 def _gather(file: Path, rows: Iterable[_Row], folder: Path | None, unit: str = "line") -> dict[str, list[Item]]:
     """Rows, one a caption, as items by split; every picture is looked for unless there is no folder."""
     first, texts, listings = {}, {}, {}
@@ -387,7 +389,7 @@ def _gather(file: Path, rows: Iterable[_Row], folder: Path | None, unit: str = "
         splits.setdefault(row.split, []).append(Item(row.name or image, tuple(texts[image]), path))
     return splits
 
-
+# %% ../nbs/12_datasets.ipynb #e87b0ee9
 def _is_there(path: Path, listings: dict[Path, set[str]]) -> bool:
     """Is there such a file? Lists each folder once, which is far quicker than asking for every file."""
     parent = path.parent
@@ -415,7 +417,7 @@ def _lines(file: Path) -> list[str]:
     lines = _text(file).replace("\r\n", "\n").split("\n")
     return lines if lines[-1] else lines[:-1]
 
-
+# %% ../nbs/12_datasets.ipynb #c86c7e3f
 def _first(folder: Path, *names: str) -> Path:
     """The first of these that exists in a folder."""
     for name in names:
@@ -450,7 +452,7 @@ def flickr8k(folder: Path | str) -> CaptionData:
         raise ValueError(f"{file}: no caption for {lost[0]} ({len(lost)} pictures in all): get the whole file")
     return CaptionData("flickr8k", splits)
 
-
+# %% ../nbs/12_datasets.ipynb #7d78838e
 def _listed(text: Path) -> dict[str, str]:
     """The split of every picture in the three lists."""
     listed = {}
@@ -464,7 +466,7 @@ def _listed(text: Path) -> dict[str, str]:
                 listed[line.strip()] = split
     return listed
 
-
+# %% ../nbs/12_datasets.ipynb #75089296
 def _tokens(file: Path, listed: dict[str, str]) -> Iterator[_Row]:
     """The captions of the pictures in the lists."""
     for number, line in enumerate(_lines(file), 1):
@@ -496,7 +498,7 @@ def multi30k(folder: Path | str, source: str = "en", target: str = "de") -> Capt
     return CaptionData("multi30k", {split: _pairs(Path(folder), split, name, source, target)
                                     for split, name in files.items()})
 
-
+# %% ../nbs/12_datasets.ipynb #1cf76cec
 def _pairs(folder: Path, split: str, name: str, source: str, target: str) -> list[Item]:
     files = [_first(folder, f"{name}.{language}.gz", f"{name}.{language}") for language in (source, target)]
     said, meant = (_lines(file) for file in files)
@@ -530,7 +532,7 @@ def coco_karpathy(file: Path | str, folder: Path | str | None = None) -> Caption
     splits = _gather(file, _sentences(file, images), Path(folder) if folder else None, "images entry")
     return CaptionData("coco" if file.stem == "dataset_coco" else file.stem, splits)
 
-
+# %% ../nbs/12_datasets.ipynb #06256c8d
 def _json(file: Path) -> dict:
     try:
         found = json.loads(_text(file))
@@ -576,7 +578,7 @@ def own(file: Path | str, folder: Path | str | None = None) -> CaptionData:
         raise ValueError(f"{file}: there is no caption in it: write at least one")
     return CaptionData(file.stem, splits)
 
-
+# %% ../nbs/12_datasets.ipynb #593fb518
 def _split_by_hash(name: str) -> str:
     share = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % 10
     return {8: "val", 9: "test"}.get(share, "train")
@@ -605,7 +607,7 @@ def _csv_rows(file: Path) -> Iterator[_Row]:
     except csv.Error as problem:
         raise _wrong(file, "line", table.line_num, f"not CSV ({problem}): close the quotes") from None
 
-
+# %% ../nbs/12_datasets.ipynb #f66b3655
 def _coco_rows(file: Path) -> Iterator[_Row]:
     coco = _json(file)
     try:
@@ -660,7 +662,7 @@ def registry() -> dict[str, dict]:
     """What is known of each data set: what it is, its licence, where it comes from; by name."""
     return json.loads((Path(captionlab.__file__).parent / "registry.json").read_text())
 
-
+# %% ../nbs/12_datasets.ipynb #c3ee6249
 def recognise(folder: Path | str) -> str:
     """The name of the data set that lies in a folder.
 
@@ -685,7 +687,7 @@ def _noted() -> dict[str, str]:
     file = cache_home() / "places.json"
     return json.loads(file.read_text()) if file.exists() else {}
 
-
+# %% ../nbs/12_datasets.ipynb #c3971a29
 def where(name: str) -> Path:
     """The folder of a data set: in CAPTIONLAB_DATA, else where `use` noted it, else in `data_home()`.
 
@@ -706,7 +708,7 @@ def where(name: str) -> Path:
                                 "or, if you have it: captionlab data use FOLDER")
     return home
 
-
+# %% ../nbs/12_datasets.ipynb #a4d97e92
 def _holds(folder: Path, name: str) -> bool:
     return any((folder / mark).exists() for mark in _MARKS[name])
 
@@ -735,7 +737,7 @@ def load(name: str | Path, folder: Path | str | None = None) -> CaptionData:
                          "or give a folder, a CSV or a JSON file")
     return coco_karpathy(path, folder or path.parent) if _is_karpathys(path) else own(path, folder)
 
-
+# %% ../nbs/12_datasets.ipynb #9239c884
 def _is_karpathys(file: Path) -> bool:
     """Do the sentences stand beside the images, as in Karpathy's files?"""
     return file.suffix == ".json" and any("sentences" in image for image in _json(file).get("images", [])[:1])
@@ -763,13 +765,13 @@ def get(name: str, mirrors: Sequence[str] | None = None) -> Path:
         _fetch([f"{mirror}/{file}" for mirror in mirrors or entry["mirrors"]], folder / file, sha256)
     return folder
 
-
+# %% ../nbs/12_datasets.ipynb #6fc76730
 def _entry(name: str) -> dict:
     if name not in registry():
         raise ValueError(f"no data set {name!r}: choose from {', '.join(registry())}")
     return registry()[name]
 
-
+# %% ../nbs/12_datasets.ipynb #49b76761
 def _fetch(addresses: list[str], goal: Path, sha256: str) -> None:
     """One file from the first address that gives it whole."""
     import pooch
@@ -810,7 +812,7 @@ def use(folder: Path | str) -> CaptionData:
     _note(_noted() | {name: str(folder)})
     return data
 
-
+# %% ../nbs/12_datasets.ipynb #69a79138
 def _note(places: dict[str, str]) -> None:
     file = cache_home() / "places.json"
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -119,7 +119,7 @@ def keep_top_k(log_probs: Tensor, k: int) -> Tensor:
     values, places = log_probs.topk(min(k, log_probs.shape[-1]))
     return torch.full_like(log_probs, -math.inf).scatter(-1, places, torch.log_softmax(values, -1))
 
-
+# %% ../nbs/22_decoding.ipynb #c407dc69
 def keep_top_p(log_probs: Tensor, p: float) -> Tensor:
     """The likeliest words, as few as have a share of p together, made to sum to 1 again.
 
@@ -148,7 +148,7 @@ def _draw(options: Tensor, temperature: float, top_k: int, top_p: float, generat
     drawn = torch.multinomial(options.exp().flatten(0, -2), 1, generator=generator)
     return drawn.view(options.shape[:-1])
 
-
+# %% ../nbs/22_decoding.ipynb #9ffde604
 def sample(model: Captioner, memory: Memory, captions: int = 1, temperature: float = 1.0, top_k: int = 0,
            top_p: float = 1.0, longest: int = 30, generator: torch.Generator | None = None,
            forbid: Iterable[int] = ()) -> tuple[Tensor, Tensor]:
@@ -336,7 +336,7 @@ class Parts:
         """Caption c of picture b continues from caption `parents[b, c]`, shape `(B, C)`, in every part."""
         return Parts([part.reorder(parents) for part in self.parts])
 
-
+# %% ../nbs/22_decoding.ipynb #51c831d1
 def mean_probabilities(logits: list[Tensor]) -> Tensor:
     """The logarithm of the mean of several models' probabilities.
 

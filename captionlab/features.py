@@ -101,7 +101,7 @@ def differences(have: dict, want: dict) -> list[str]:
     return [f"{name} is {have.get(name)}, not {want.get(name)}"
             for name in sorted(have | want) if have.get(name) != want.get(name)]
 
-
+# %% ../nbs/14_features.ipynb #3b5a0943
 def command(made_by: dict, out: str | os.PathLike, images: str = "IMAGES") -> str:
     """The command line that makes features of this recipe.
 
@@ -192,7 +192,7 @@ def _check_complete(folder: Path, manifest: dict) -> None:
 # %% ../nbs/14_features.ipynb #439e50f0
 Compute = Callable[[Sequence[str]], tuple[np.ndarray, dict[str, str]]]
 
-
+# %% ../nbs/14_features.ipynb #3987783a
 def fill(folder: str | os.PathLike, names: Sequence[str], shape: tuple[int, ...], made_by: dict,
          compute: Compute, chunk: int = 128, workers: int | None = None) -> FeatureStore:
     """Fill a store chunk by chunk, on all cores; what is already there stays.
@@ -377,7 +377,7 @@ def find_images(*sources: str | os.PathLike) -> dict[str, Path]:
                          "so that names begin with the subfolder")
     return found
 
-
+# %% ../nbs/14_features.ipynb #84c09379
 def _named(source: Path) -> list[tuple[str, Path]]:
     if source.is_dir():
         files = sorted(file for file in source.rglob("*") if file.suffix.lower() in _SUFFIXES)
@@ -418,7 +418,7 @@ def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
     print(f"{len(store)} pictures, {store.shape[0]} x {store.shape[1]} each, in {out}")
     return store
 
-
+# %% ../nbs/14_features.ipynb #bfe12002
 def _cells(grid: str | None) -> tuple[int, int] | None:
     """"7" to (7, 7), "7x5" to (7, 5)."""
     if grid is None:

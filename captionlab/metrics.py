@@ -86,7 +86,7 @@ def java() -> str:
 _BREAKS = re.compile("[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _PTB = Path(ptbtokenizer.__file__).parent / ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR
 
-
+# %% ../nbs/17_metrics.ipynb #f36cfdcc
 def tokenize(captions: dict) -> dict:
     """Captions as the metrics read them: cut by the PTB tokenizer, lower-case, no punctuation.
 
@@ -241,7 +241,7 @@ def score_runs(runs: dict[str, dict], references: dict, meteor: bool = True) -> 
         return {name: _percent(references, *figures, waiting and waiting.result())
                 for name, figures, waiting in zip(runs, fast, slow)}
 
-
+# %% ../nbs/17_metrics.ipynb #b1d20b12
 def _percent(references: dict, corpus: dict, each: dict, counts: dict,
              meteor: tuple | None) -> Scores:
     """Everything that was found on one run, in the order of `METRICS`."""
@@ -308,7 +308,7 @@ def reweigh(scores: Scores, weights: np.ndarray) -> dict[str, np.ndarray]:
     means = {name: weights @ scores.each[name] / weights.sum(1) for name in ("ROUGE-L", "CIDEr")}
     return out | means
 
-
+# %% ../nbs/17_metrics.ipynb #0c4993ef
 def draws(pictures: int, resamples: int = 1000, seed: int = 0) -> np.ndarray:
     """How often each of B pictures comes up in R draws of B with replacement.
 
@@ -365,7 +365,7 @@ class Comparison:
     high: float
     p: float
 
-
+# %% ../nbs/17_metrics.ipynb #680d09af
 def compare(ours: Scores, theirs: Scores, resamples: int = 1000,
             seed: int = 0) -> dict[str, Comparison]:
     """Paired bootstrap: both runs are scored on the same draws of pictures.
@@ -390,7 +390,7 @@ def compare(ours: Scores, theirs: Scores, resamples: int = 1000,
     return {name: _compared(ours.corpus[name] - theirs.corpus[name], one[name] - two[name])
             for name in ours.corpus if name in theirs.corpus}
 
-
+# %% ../nbs/17_metrics.ipynb #573adb53
 def _compared(difference: float, drawn: np.ndarray) -> Comparison:
     """A comparison from the differences of R draws, shape (R,)."""
     far = min((drawn <= 0).sum(), (drawn >= 0).sum())
@@ -420,7 +420,7 @@ def _rows(path: str | Path, found: object, what: str) -> list[tuple]:
             raise ValueError(f"{path}: entry {place} has no id or no caption: {_SHAPES[what]}")
     return [(row["image_id"], row["caption"]) for row in found]
 
-
+# %% ../nbs/17_metrics.ipynb #dfd6bd28
 _SHAPES = {"results": 'expected [{"image_id": 1, "caption": "..."}, ...]',
            "annotations": 'expected {"annotations": [{"image_id": 1, "caption": "..."}, ...]}'}
 
@@ -447,7 +447,7 @@ def read_results(path: str | Path) -> dict:
         raise ValueError(f"{path}: {len(empty)} captions are empty{_such(empty)}")
     return dict(rows)
 
-
+# %% ../nbs/17_metrics.ipynb #65e8f137
 def read_annotations(path: str | Path) -> dict:
     """The reference captions of each picture in a COCO annotation file.
 
@@ -479,7 +479,7 @@ def _chosen(results: str | Path, candidates: dict, references: dict) -> dict:
                          f"annotations{_such(unknown)}")
     return {key: texts for key, texts in references.items() if key in candidates}
 
-
+# %% ../nbs/17_metrics.ipynb #be6b5ed3
 def score_files(results: str | Path, annotations: str | Path, other: str | Path | None = None,
                 out: str | Path | None = None, resamples: int = 1000, seed: int = 0) -> dict:
     """Judges a COCO results file by a COCO annotation file; with `other`, compares two of them.
@@ -539,7 +539,7 @@ def write_json(path: str | Path, content: object) -> None:
     Path(file.name).chmod(0o644)
     Path(file.name).replace(path)
 
-
+# %% ../nbs/17_metrics.ipynb #e105d64c
 def lines(report: dict) -> list[str]:
     """A report of `score_files` as lines of text."""
     how = report["bootstrap"]

@@ -21,7 +21,7 @@ def results_home() -> Path:
     found = (up / "results" for up in (here, *here.parents))
     return next((folder for folder in found if (folder / "README.md").is_file()), here / "results")
 
-
+# %% ../nbs/90_results.ipynb #a81bb857
 def load_result(name: str | Path) -> dict:
     """What a result file holds.
 
@@ -44,7 +44,7 @@ def load_result(name: str | Path) -> dict:
         raise ValueError(f"{path}: not a result file, it has no list of runs")
     return found
 
-
+# %% ../nbs/90_results.ipynb #2ecd5efd
 def _path(name: str | Path) -> Path:
     """A path as it is; a name as a file under `results/`."""
     return Path(name) if str(name).endswith(".json") else results_home() / f"{name}.json"
@@ -117,7 +117,7 @@ def figure(result: dict, metric: str, digits: int = 1) -> str:
     spread = f" ± {stdev(found):.{digits}f}" if len(found) > 1 else ""
     return f"{mean(found):.{digits}f}{spread}"
 
-
+# %% ../nbs/90_results.ipynb #645a9df1
 def table(results: Iterable[dict],
           metrics: Iterable[str] = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr")) -> str:
     """A Markdown table with a row for each result.
@@ -151,7 +151,7 @@ def flickr8k_test(folder: str | Path) -> dict[str, list[str]]:
 
     return {item.image_id: list(item.captions) for item in flickr8k(folder)["test"]}
 
-
+# %% ../nbs/90_results.ipynb #55eb5c61
 def human_row(folder: str | Path, name: str | Path = "flickr8k/human") -> dict:
     """Judges people by people on Flickr8k's test pictures, and writes the result and the captions.
 

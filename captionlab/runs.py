@@ -30,6 +30,7 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor
 
+# %% ../nbs/24_runs.ipynb #99c15808
 import captionlab
 from . import models
 from .captioner import Captioner
@@ -168,7 +169,7 @@ def open_store(eyes: Eyes, data: CaptionData,
               for items in data.splits.values() for item in items}
     return extract(images, eyes.backbone, cache_home() / "features" / name, eyes.preset.cells, eyes.preprocess)
 
-
+# %% ../nbs/24_runs.ipynb #d9c83c0c
 def _same_look(eyes: Eyes, store: FeatureStore) -> None:
     made, want, cells = store.made_by, eyes.describe(), eyes.preset.cells
     same = (made["backbone"]["fingerprint"] == want["backbone"]["fingerprint"]
@@ -177,7 +178,7 @@ def _same_look(eyes: Eyes, store: FeatureStore) -> None:
         raise ValueError(f"the features in {store.folder} were made another way: run captionlab features extract "
                          f"with --backbone {eyes.preset.backbone} --size {eyes.preset.size} --grid {cells}")
 
-
+# %% ../nbs/24_runs.ipynb #e8d43267
 def look_at(eyes: Eyes, store: FeatureStore | None = None,
             keep: int = 10**9) -> dict[str, Callable[[Item], Tensor]]:
     """The `inputs` of `Encoded`: for each field a function from an item to its tensor.
@@ -224,7 +225,7 @@ def model_module(name: str) -> ModuleType:
         raise ValueError(f"no model {name!r}: choose from {', '.join(model_names())}")
     return importlib.import_module(f"captionlab.models.{name}")
 
-
+# %% ../nbs/24_runs.ipynb #8b7078fd
 def find_preset(model: str, name: str) -> BasePreset:
     """A model's preset by its name.
 
@@ -244,7 +245,7 @@ def find_preset(model: str, name: str) -> BasePreset:
 def _tuples(values: dict) -> dict:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
-
+# %% ../nbs/24_runs.ipynb #f3b3ef31
 def preset_from_dict(model: str, values: dict) -> BasePreset:
     """The preset that `dataclasses.asdict` took apart.
 
@@ -452,7 +453,7 @@ def quick_cider(run: Run, items: Sequence[Item], inputs: dict) -> float:
     references = {item.name: [" ".join(normalise(text)) for text in item.captions] for item in items}
     return 100 * float(Cider().compute_score(references, candidates)[0])
 
-
+# %% ../nbs/24_runs.ipynb #b5352df9
 def caption_items(run: Run, items: Sequence[Item], inputs: dict, beam: int = 3,
                   length_penalty: float = 0.0, batch: int = 32) -> list[str]:
     """Captions of a data set's items, in their order.
@@ -518,7 +519,7 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
         run.save(out)
     return run
 
-
+# %% ../nbs/24_runs.ipynb #87059b94
 def _judge(vocabulary: Vocabulary, eyes: Eyes, items: Sequence[Item], inputs: dict) -> Callable[[Captioner], dict]:
     """After an epoch: its seconds and, where there are pictures to judge it by, its score."""
     start = time.monotonic()
@@ -538,7 +539,7 @@ def _may_write(out: Path, resume: bool) -> None:
     if not resume and any((out / name).exists() for name in ("checkpoint.pt", "run.json")):
         raise ValueError(f"{out} holds a run already: add --resume to go on with it, or choose another folder")
 
-
+# %% ../nbs/24_runs.ipynb #fafcf0d0
 def _choose(device: str | None) -> None:
     """accelerate takes the best device there is, unless told otherwise before it starts."""
     if device and device.startswith("cuda") and not torch.cuda.is_available():
@@ -605,7 +606,7 @@ def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "
             "run": {key: run.about.get(key) for key in kept} | row | provenance(),
             "captions": [{"image_id": item.image_id, "caption": text} for item, text in zip(items, said["own"])]}
 
-
+# %% ../nbs/24_runs.ipynb #3b85018d
 def _figures(said: dict[str, list[str]], items: Sequence[Item], meteor: bool) -> dict[str, dict[str, float]]:
     """For each list of captions its figures in percent; of scenes also truth and coverage."""
     references = {item.image_id: list(item.captions) for item in items}

@@ -124,7 +124,7 @@ _WITHIN = {
     "cross": lambda x, y, r: 3 * np.minimum(abs(x), abs(y)) <= r,
 }
 
-
+# %% ../nbs/11_scenes.ipynb #6364946a
 def covers(shape: str, x: np.ndarray, y: np.ndarray, radius: int) -> np.ndarray:
     """Which points does a shape around the origin cover?
 
@@ -589,6 +589,8 @@ def _pattern(form: str, lexicon: dict) -> re.Pattern:
 
 
 _LEXICONS = tuple(_lexicon(side) for side in range(2))
+
+# %% ../nbs/11_scenes.ipynb #2e5c8c1f
 _PATTERNS = tuple(
     [
         (key, form, _pattern(pair[side], _LEXICONS[side]))

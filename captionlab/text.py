@@ -35,7 +35,7 @@ _ENDS = r"(?![^\s'.,-])"  # no letter or digit follows
 _WORD = re.compile(rf"'s{_ENDS}|\d+(?:[.,]\d+)+{_ENDS}"
                    rf"|[^\s'.,-]+(?:(?:-|'(?!s{_ENDS}))[^\s'.,-]+)*")
 
-
+# %% ../nbs/10_text.ipynb #00bf5291
 def normalise(text: str) -> list[str]:
     """The words of a caption: lower-case, composed (NFC), without punctuation.
 
@@ -93,7 +93,7 @@ class Vocabulary:
         """The vocabulary that `to_dict` described. Reading it executes no code."""
         return cls(stored["words"])
 
-
+# %% ../nbs/10_text.ipynb #7caf883c
 def _spoken(ids: Iterable[int]) -> list[int]:
     """The ids before the first eos that stand for text."""
     numbers = [int(number) for number in ids]

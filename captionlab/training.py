@@ -56,7 +56,7 @@ def cosine(step: int, warmup: int, total: int) -> float:
     falling = max(0.0, step - warmup) / max(1, total - warmup)
     return min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * min(1.0, falling)))
 
-
+# %% ../nbs/21_training.ipynb #0bdcb6ae
 def stairs(step: int, warmup: int, every: int, factor: float = 0.8) -> float:
     """Linear warm-up, then a factor every so many steps: the share of the peak rate.
 
@@ -188,7 +188,7 @@ def write_checkpoint(path: Path, state: dict) -> None:
     torch.save(state, half)
     os.replace(half, path)
 
-
+# %% ../nbs/21_training.ipynb #a069e1e5
 def read_checkpoint(path: Path, recipe: Recipe) -> dict | None:
     """Read a checkpoint of this recipe; loading it executes no code.
 

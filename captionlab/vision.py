@@ -223,7 +223,7 @@ def _state(name: str, weights: str) -> dict[str, Tensor]:
             f"torchvision could not download weights {weights} of {name} ({_reason(fault)}): "
             f"connect, or fetch {wanted.url} elsewhere and give that file as weights") from fault
 
-
+# %% ../nbs/13_vision.ipynb #0f27f0ad
 def _read_state(weights: str, names: str) -> dict[str, Tensor]:
     from captionlab.datasets import data_home       # here: looking at pictures needs no data set
     file = next((file for file in (Path(weights), data_home() / weights) if file.is_file()), None)

@@ -135,7 +135,7 @@ def copy_vit(source: VisionTransformer) -> PatchEncoder:
         _copy_block(block, theirs)
     return ours.train(source.training)
 
-
+# %% ../../nbs/32_cptr.ipynb #adcf567c
 def _copy_block(ours: nn.Module, theirs: nn.Module) -> None:
     ours.attention = copy_attention(theirs.self_attention)
     inner, (first, second) = ours.feed_forward, ours.residuals
