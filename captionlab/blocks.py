@@ -4,7 +4,7 @@
 __all__ = ['Trace', 'FeedForward', 'Residual', 'BlockConfig', 'EncoderBlock', 'Encoder', 'copy_encoder_layer', 'copy_encoder',
            'DecoderBlock', 'Decoder', 'copy_decoder_layer', 'copy_decoder']
 
-# %% ../nbs/05_blocks.ipynb #c5e1be5e
+# %% ../nbs/05_blocks.ipynb #d1067d9c
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import KeyValue, MultiHeadAttention, copy_attention
+from .attention import Dropout, KeyValue, MultiHeadAttention, copy_attention
 
-# %% ../nbs/05_blocks.ipynb #87b848fd
+# %% ../nbs/05_blocks.ipynb #63b5ce32
 #| implements: eq-vaswani-2
 class FeedForward(nn.Module):
     """Two linear layers with a bend between them, at every position alike.
@@ -38,13 +38,13 @@ class FeedForward(nn.Module):
             raise ValueError(f"no activation {activation!r}: choose relu or gelu")
         self.bend = getattr(F, activation)
         self.widen, self.narrow = nn.Linear(width, hidden), nn.Linear(hidden, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(..., D)` to `(..., D)`, every position on its own."""
         return self.narrow(self.dropout(self.bend(self.widen(x))))
 
-# %% ../nbs/05_blocks.ipynb #20246c09
+# %% ../nbs/05_blocks.ipynb #0e8b5f3c
 #| implements: eq-vaswani-residual
 class Residual(nn.Module):
     """What surrounds every sub-layer: its input is added to its output, and one of the two is normalised.
@@ -66,7 +66,7 @@ class Residual(nn.Module):
         super().__init__()
         if norm not in ("post", "pre"):
             raise ValueError(f"no norm {norm!r}: choose post or pre")
-        self.pre, self.norm, self.dropout = norm == "pre", nn.LayerNorm(width, eps), nn.Dropout(dropout)
+        self.pre, self.norm, self.dropout = norm == "pre", nn.LayerNorm(width, eps), Dropout(dropout)
 
     def before(self, x: Tensor) -> Tensor:
         """What the sub-layer sees of `x`, `(..., D)`."""

@@ -3,7 +3,7 @@
 # %% auto #0
 __all__ = ['Memory', 'State', 'Captioner', 'caption_loss', 'TransformerCaptioner']
 
-# %% ../nbs/20_captioner.ipynb #9f3a81a2
+# %% ../nbs/20_captioner.ipynb #cba15931
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import KeyValue
+from .attention import Dropout, KeyValue
 from .blocks import BlockConfig, Decoder
 from .datasets import Batch
 from .masks import causal_mask
@@ -159,7 +159,7 @@ def caption_loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> tup
                            label_smoothing=smoothing, reduction="sum")
     return sum_, (targets != 0).sum()
 
-# %% ../nbs/20_captioner.ipynb #bb82f747
+# %% ../nbs/20_captioner.ipynb #9bf8e224
 class TransformerCaptioner(Captioner):
     """A captioner whose words are written by a Transformer decoder; a model adds how it looks at a picture.
 
@@ -176,7 +176,7 @@ class TransformerCaptioner(Captioner):
         super().__init__()
         self.words = nn.Embedding(vocabulary, config.width, padding_idx=0)
         nn.init.normal_(self.words.weight, std=config.width**-0.5)
-        self.positions, self.dropout = SinusoidalPositions(config.width), nn.Dropout(config.dropout)
+        self.positions, self.dropout = SinusoidalPositions(config.width), Dropout(config.dropout)
         self.decoder, self.output = Decoder(layers, config), nn.Linear(config.width, vocabulary)
         if tied:
             self.output.weight = self.words.weight

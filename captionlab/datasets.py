@@ -269,7 +269,7 @@ class Batch:
         """The given rows of every field, in that order; `rows` has shape (R,), numbers or booleans."""
         return replace(self, **{name: x[rows] for name, x in self._filled().items()})
 
-# %% ../nbs/12_datasets.ipynb #76f78089
+# %% ../nbs/12_datasets.ipynb #a469f12d
 class Encoded(Dataset):
     """Items with their texts as ids, ready to be put into batches.
 
@@ -280,6 +280,7 @@ class Encoded(Dataset):
         inputs: for fields of `Batch`, the function that makes an item's tensor, without the axis B:
             `{"grid": lambda item: store[item.name]}` gives `(N, D)`.
         longest: captions and sources are cut after so many ids. A cut one has no eos: it did not end there.
+        mirrored: like `inputs`, of the mirrored pictures; if given, each reading draws which of the two is seen.
 
     Raises:
         ValueError: there are no items, or one lacks the source.
@@ -287,10 +288,11 @@ class Encoded(Dataset):
 
     def __init__(self, items: Sequence[Item], vocabulary: Vocabulary | SubwordVocabulary,
                  source_vocabulary: Vocabulary | SubwordVocabulary | None = None,
-                 inputs: Mapping[str, Callable[[Item], Tensor]] | None = None, longest: int | None = None):
+                 inputs: Mapping[str, Callable[[Item], Tensor]] | None = None, longest: int | None = None,
+                 mirrored: Mapping[str, Callable[[Item], Tensor]] | None = None):
         if not items:
             raise ValueError("there are no items to learn from: this split is empty")
-        self.items, self.inputs = items, dict(inputs or {})
+        self.items, self.looks = items, [dict(look) for look in (inputs or {}, mirrored) if look is not None]
         self.texts = {"captions": [[vocabulary.encode(text)[:longest] for text in item.captions]
                                    for item in items]}
         if source_vocabulary:
@@ -300,7 +302,8 @@ class Encoded(Dataset):
         return len(self.items)
 
     def __getitem__(self, row: int) -> dict:
-        read = {name: make(self.items[row]) for name, make in self.inputs.items()}
+        look = self.looks[torch.randint(len(self.looks), ()) if len(self.looks) > 1 else 0]
+        read = {name: make(self.items[row]) for name, make in look.items()}
         return read | {name: ids[row] for name, ids in self.texts.items()}
 
     @property

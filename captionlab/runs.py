@@ -5,7 +5,7 @@ __all__ = ['Picture', 'FORMAT', 'find_weights', 'Eyes', 'open_store', 'look_at',
            'preset_from_dict', 'Run', 'load', 'quick_cider', 'caption_items', 'train_run', 'derangement',
            'evaluate_run', 'merge_result']
 
-# %% ../nbs/24_runs.ipynb #36204003
+# %% ../nbs/24_runs.ipynb #b7a00f8f
 import hashlib
 import importlib
 import json
@@ -16,6 +16,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor
 
-# %% ../nbs/24_runs.ipynb #99c15808
+# %% ../nbs/24_runs.ipynb #5a52b458
 import captionlab
 from . import models
 from .captioner import Captioner
@@ -39,11 +40,11 @@ from .datasets import load as load_data
 from .decoding import BOS, beam_search
 from .features import FeatureStore, extract, write_whole
 from .metrics import SCORER, score_runs, write_json
-from .models.vanilla import BasePreset, pixel_grid
+from .models.vanilla import pixel_grid
 from .results import merge_run, provenance
 from .scenes import Scene, coverage, truth
 from .text import SubwordVocabulary, Vocabulary, normalise, vocabulary_from_dict
-from .training import Recipe, Trainer
+from .training import BasePreset, Recipe, Trainer
 from .vision import Backbone, Preprocess
 
 # %% ../nbs/24_runs.ipynb #d111b8c6
@@ -71,7 +72,7 @@ def find_weights(backbone: str) -> str:
     files = sorted((data_home() / "weights").glob(f"{backbone}*.pth"))
     return f"weights/{files[0].name}" if files else "DEFAULT"
 
-# %% ../nbs/24_runs.ipynb #0a7a92a2
+# %% ../nbs/24_runs.ipynb #06557ab5
 class Eyes:
     """From pictures to what a model reads; the same in training, in evaluation and for a new photo.
 
@@ -94,6 +95,12 @@ class Eyes:
                              "use a model that reads images or a grid")
         plain = Preprocess(size=preset.size).to_dict()
         self.preprocess = Preprocess.from_dict(self.made.get("preprocess", plain))
+
+    def mirrored(self) -> "Eyes":
+        """Eyes to which left and right change places."""
+        twin = copy(self)
+        twin.preprocess = replace(self.preprocess, mirror=True)
+        return twin
 
     @property
     def needs_network(self) -> bool:
@@ -142,7 +149,7 @@ class Eyes:
         return {"reads": list(self.preset.reads), "preprocess": self.preprocess.to_dict(),
                 "fingerprint": self.preprocess.fingerprint, "backbone": net}
 
-# %% ../nbs/24_runs.ipynb #fbe79734
+# %% ../nbs/24_runs.ipynb #698dbc43
 def open_store(eyes: Eyes, data: CaptionData,
                folder: str | os.PathLike | None = None) -> FeatureStore | None:
     """The grids of all pictures of a data set; what is not there yet is computed, so it can be interrupted.
@@ -165,6 +172,7 @@ def open_store(eyes: Eyes, data: CaptionData,
         _same_look(eyes, store)
         return store
     name = f"{data.name}-{eyes.preset.backbone}-{eyes.preset.size}-{eyes.preset.cells}x{eyes.preset.cells}"
+    name += "-mirrored" if eyes.preprocess.mirror else ""
     images = {item.name: item.image if isinstance(item.image, Path) else item.picture(eyes.preset.size)
               for items in data.splits.values() for item in items}
     return extract(images, eyes.backbone, cache_home() / "features" / name, eyes.preset.cells, eyes.preprocess)
@@ -473,7 +481,7 @@ def caption_items(run: Run, items: Sequence[Item], inputs: dict, beam: int = 3,
         texts += run.captions(Batch(**fields), beam, length_penalty)
     return texts
 
-# %% ../nbs/24_runs.ipynb #89aef731
+# %% ../nbs/24_runs.ipynb #bc0bac83
 def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "tiny", seed: int = 0,
               out: str | os.PathLike = "run", resume: bool = False, device: str | None = None,
               features: str | os.PathLike | None = None, judged: int = 500) -> Run:
@@ -510,7 +518,7 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     net = model_module(model).Model(preset, len(vocabulary))
     about = {"model": model, "preset_name": name, "data": data.name, "source": source, "variant": None,
              "stage": "xe", "seed": seed, "parameters": sum(x.numel() for x in net.parameters()), "command": _command()}
-    examples = Encoded(data["train"], vocabulary, inputs=inputs, longest=preset.longest)
+    examples = Encoded(data["train"], vocabulary, None, inputs, preset.longest, _mirrored(eyes, data) if preset.flips else None)
     judge = _judge(vocabulary, eyes, data.splits.get("val", [])[:judged], inputs)
     trainer = Trainer(net, examples, preset.recipe, out, judge)
     run = Run(trainer.fit(), vocabulary, eyes, about | {"history": trainer.history})
@@ -519,7 +527,7 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
         run.save(out)
     return run
 
-# %% ../nbs/24_runs.ipynb #87059b94
+# %% ../nbs/24_runs.ipynb #e82fef36
 def _judge(vocabulary: Vocabulary, eyes: Eyes, items: Sequence[Item], inputs: dict) -> Callable[[Captioner], dict]:
     """After an epoch: its seconds and, where there are pictures to judge it by, its score."""
     start = time.monotonic()
@@ -533,6 +541,12 @@ def _judge(vocabulary: Vocabulary, eyes: Eyes, items: Sequence[Item], inputs: di
         return record
 
     return judge
+
+
+def _mirrored(eyes: Eyes, data: CaptionData) -> dict:
+    """How training sees the mirrored pictures."""
+    twin, shown = eyes.mirrored(), CaptionData(data.name, {"train": data["train"]})
+    return look_at(twin, open_store(twin, shown))
 
 
 def _may_write(out: Path, resume: bool) -> None:

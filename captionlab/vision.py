@@ -86,7 +86,7 @@ def _fingerprint(*parts: bytes) -> str:
     """Twelve hexadecimal digits that stand for all these bytes."""
     return hashlib.sha256(b"".join(parts)).hexdigest()[:12]
 
-# %% ../nbs/13_vision.ipynb #81b57cf4
+# %% ../nbs/13_vision.ipynb #fd823592
 @dataclass(frozen=True)
 class Preprocess:
     """From any picture to the tensor a backbone expects; fixed once, stored with features and runs.
@@ -98,6 +98,7 @@ class Preprocess:
         interpolation: "bilinear" or "bicubic", both with antialiasing.
         mean: of red, green and blue, shape (3,), in units of full brightness.
         std: likewise, above 0.
+        mirror: whether left and right change places.
 
     Raises:
         ValueError: for a choice that is not one of these.
@@ -108,6 +109,7 @@ class Preprocess:
     interpolation: str = "bilinear"
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    mirror: bool = False
 
     def __post_init__(self):
         known = self.resize in ("stretch", "crop") and self.interpolation in _FILTERS
@@ -125,7 +127,8 @@ class Preprocess:
         left, top = ((length - side) / 2 for length in picture.size)
         box = (left, top, left + side, top + side) if self.resize == "crop" else None
         square = (self.size, self.size)
-        return np.array(picture.resize(square, _FILTERS[self.interpolation], box=box))
+        pixels = np.array(picture.resize(square, _FILTERS[self.interpolation], box=box))
+        return np.ascontiguousarray(pixels[:, ::-1]) if self.mirror else pixels
 
     def normalise(self, pixels: np.ndarray) -> Tensor:
         """Bytes (B, size, size, 3) to floats (B, 3, size, size), mean 0 and std 1 on ImageNet."""

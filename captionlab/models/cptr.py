@@ -3,7 +3,7 @@
 # %% auto #0
 __all__ = ['PRESETS', 'PatchEncoder', 'Preset', 'Model', 'copy_vit']
 
-# %% ../../nbs/32_cptr.ipynb #c6c26a7a
+# %% ../../nbs/32_cptr.ipynb #2bdf6601
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,16 +11,15 @@ import torch
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 
-from ..attention import copy_attention
+from ..attention import Dropout, copy_attention
 from ..blocks import BlockConfig, Encoder
 from ..captioner import TransformerCaptioner
 from ..datasets import Batch
-from .vanilla import BasePreset
 from ..patches import PatchEmbedding
 from ..positions import LearnedPositions
-from ..training import Recipe
+from ..training import BasePreset, Recipe
 
-# %% ../../nbs/32_cptr.ipynb #4676188a
+# %% ../../nbs/32_cptr.ipynb #0076b89e
 class PatchEncoder(nn.Module):
     """The eyes: patches, learned places, encoder blocks.
 
@@ -41,7 +40,7 @@ class PatchEncoder(nn.Module):
         self.patches = PatchEmbedding(patch, config.width)
         self.first = nn.Parameter(torch.zeros(int(class_token), config.width))
         self.places = LearnedPositions((size // patch) ** 2 + class_token, config.width)
-        self.dropout, self.encoder = nn.Dropout(config.dropout), Encoder(layers, config)
+        self.dropout, self.encoder = Dropout(config.dropout), Encoder(layers, config)
 
     def forward(self, images: Tensor) -> Tensor:
         """Encode `(B, 3, size, size)` to `(B, N, D)`, or `(B, 1 + N, D)` with a class token."""
@@ -49,7 +48,7 @@ class PatchEncoder(nn.Module):
         rows = torch.cat([self.first.expand(len(images), -1, -1), patches], dim=1)
         return self.encoder(self.dropout(self.places(rows)))
 
-# %% ../../nbs/32_cptr.ipynb #7d83b06b
+# %% ../../nbs/32_cptr.ipynb #22b809b6
 @dataclass(frozen=True, kw_only=True)
 class Preset(BasePreset):
     """Sizes and recipe of CPTR.
@@ -61,7 +60,7 @@ class Preset(BasePreset):
             last norm, a class token and an eps of 1e-6), so that pretrained weights fit.
 
     The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, activation, norm,
-    size, min_count, longest, recipe) are those of `BasePreset`.
+    size, min_count, longest, flips, recipe) are those of `BasePreset`.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("images",)
