@@ -86,7 +86,7 @@ def _fingerprint(*parts: bytes) -> str:
     """Twelve hexadecimal digits that stand for all these bytes."""
     return hashlib.sha256(b"".join(parts)).hexdigest()[:12]
 
-# %% ../nbs/13_vision.ipynb #fd823592
+# %% ../nbs/13_vision.ipynb #624e6902
 @dataclass(frozen=True)
 class Preprocess:
     """From any picture to the tensor a backbone expects; fixed once, stored with features and runs.
@@ -141,8 +141,8 @@ class Preprocess:
         return self.normalise(np.stack([self.pixels(source) for source in sources]))
 
     def to_dict(self) -> dict:
-        """The choices as plain values for JSON."""
-        return asdict(self)
+        """The choices as plain values for JSON; `mirror` is there only if it is on."""
+        return {name: value for name, value in asdict(self).items() if name != "mirror" or value}
 
     @classmethod
     def from_dict(cls, choices: dict) -> Self:
