@@ -1,5 +1,6 @@
 """Metrics: equal to pycocoevalcap called directly, sound under resampling, clear when something is wrong."""
 import json
+import math
 import os
 import random
 import stat
@@ -10,16 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sacrebleu
 from hypothesis import given, settings, strategies as st
 from pycocoevalcap.bleu.bleu import Bleu
 from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.meteor.meteor import Meteor
 from pycocoevalcap.rouge.rouge import Rouge
 from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
+from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from captionlab import metrics
-from captionlab.metrics import (METRICS, bleu_of, compare, draws, intervals, java, leave_one_out, lines, meteor_of,
-                                read_annotations, read_results, reweigh, score, score_files, score_runs, tokenize)
+from captionlab.metrics import (METRICS, TRANSLATION_SCORER, bleu_of, compare, draws, intervals, java, leave_one_out,
+                                lines, meteor_of, read_annotations, read_results, reweigh, score, score_files,
+                                score_runs, score_translations, tokenize)
 
 draw = random.Random(0)
 WORDS = "a the dog's cat runs, running ran (big) large on in etc. U.S. t-shirt don't \u201cred\u201d Caf\u00e9 \u4e2d 3.5".split()
@@ -272,3 +276,66 @@ def test_the_human_row_is_what_the_library_gives(real_data):
         corpus, _, _ = direct(candidates, references, list(candidates)[:2])
     row = load_result(Path(__file__).parent.parent / "results" / "flickr8k" / "human.json")["runs"][0]["metrics"]
     assert row == {name: 100 * corpus[name] for name in METRICS}
+
+
+def translations(count: int = 40) -> tuple[list[str], list[str]]:
+    """German-looking sentences and worse ones, from a few words that try every step of the scorer."""
+    words = "Ein Mann „läuft“ schnell, z.B. am 3. Mai – T-Shirt ist's \"gut\" (sehr) 1.000,5 & Straße!".split()
+    pick = random.Random(1)
+    references = [" ".join(pick.choices(words, k=pick.randint(5, 14))) + "." for _ in range(count)]
+    spoilt = [" ".join(word for word in text.split() if pick.random() < 0.85) for text in references]
+    return [text.lower() if pick.random() < 0.5 else text for text in spoilt], references
+
+
+def by_hand(hypotheses: list[str], references: list[str]) -> dict[str, float]:
+    """What sacrebleu gives for text made plain before."""
+    plain, cut = MosesPunctNormalizer("de"), MosesTokenizer("de")
+    ours, theirs = ([" ".join(cut.tokenize(plain.normalize(text.lower()))) for text in side] for side in (hypotheses, references))
+    return {"BLEU": sacrebleu.corpus_bleu(ours, [theirs], tokenize="none").score,
+            "TER": sacrebleu.corpus_ter(ours, [theirs]).score,
+            "sacreBLEU": sacrebleu.corpus_bleu(hypotheses, [references]).score}
+
+
+def test_translations_score_what_sacrebleu_gives_for_plain_tokens():
+    hypotheses, references = translations()
+    found = score_translations(hypotheses, references)
+    assert found == pytest.approx(by_hand(hypotheses, references), rel=1e-12)
+    assert found["BLEU"] > found["sacreBLEU"] + 5 and list(found) == list(TRANSLATION_SCORER)
+
+
+def test_a_perfect_translation_and_one_that_only_a_strict_scorer_minds():
+    _, references = translations()
+    assert score_translations(references, references) == pytest.approx({"BLEU": 100, "TER": 0, "sacreBLEU": 100})
+    found = score_translations([text.lower() for text in references], references)
+    assert found["BLEU"] == pytest.approx(100) and found["TER"] == 0 and found["sacreBLEU"] < 90
+
+
+def test_the_order_of_translations_does_not_matter():
+    hypotheses, references = translations()
+    turned = score_translations(hypotheses[::-1], references[::-1])
+    assert turned == pytest.approx(score_translations(hypotheses, references), rel=1e-12)
+
+
+def test_empty_translations_score_zero_and_cost_the_others():
+    assert score_translations(["", " "], ["Ein Hund.", "Ein Mann rennt schnell."]) == {"BLEU": 0, "TER": 100, "sacreBLEU": 0}
+    hypotheses, references = translations()
+    missing = ["", *hypotheses[1:]]
+    assert score_translations(missing, references) == pytest.approx(by_hand(missing, references), rel=1e-12)
+
+
+def test_translations_by_their_formulas():
+    found = score_translations(["Ein Hund rennt am Strand"], ["ein brauner Hund rennt am Strand"])
+    assert found["BLEU"] == pytest.approx(100 * math.exp(1 - 6 / 5) * (5 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25)
+    assert found["TER"] == pytest.approx(100 / 6)
+    assert found["sacreBLEU"] == pytest.approx(100 * math.exp(1 - 6 / 5) * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25)
+
+
+@pytest.mark.parametrize("hypotheses, references", [([], []), (["a"], []), (["a"], ["a", "b"])])
+def test_translations_that_do_not_match(hypotheses, references):
+    with pytest.raises(ValueError, match=f"^{len(hypotheses)} translations and {len(references)} references: [^\n]*$"):
+        score_translations(hypotheses, references)
+
+
+def test_every_scorer_of_translations_names_its_program_and_version():
+    for name, how in TRANSLATION_SCORER.items():
+        assert f"version:{sacrebleu.__version__}" in how and ("sacremoses" in how) == (name != "sacreBLEU")
