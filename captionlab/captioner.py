@@ -143,13 +143,13 @@ class Captioner(nn.Module):
         """The `loss`, so that wrappers for several devices see a training step as a call of the model."""
         return self.loss(batch, smoothing)
 
-# %% ../nbs/20_captioner.ipynb #436dea6f
+# %% ../nbs/20_captioner.ipynb #a9cd46f0
 def caption_loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
     """Cross-entropy summed over real words; padding (id 0) does not count.
 
     Args:
-        logits: `(B, C, T, V)`.
-        targets: `(B, C, T)` ids of the words that should follow, padded with 0.
+        logits: `(B, C, T, V)`, or `(R, V)` for R places.
+        targets: `(B, C, T)` or `(R,)` ids of the words that should follow, padded with 0.
         smoothing: share of probability that label smoothing spreads over the vocabulary, 0 to 1.
 
     Returns:
@@ -159,7 +159,7 @@ def caption_loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> tup
                            label_smoothing=smoothing, reduction="sum")
     return sum_, (targets != 0).sum()
 
-# %% ../nbs/20_captioner.ipynb #9bf8e224
+# %% ../nbs/20_captioner.ipynb #b745b791
 class TransformerCaptioner(Captioner):
     """A captioner whose words are written by a Transformer decoder; a model adds how it looks at a picture.
 
@@ -174,8 +174,7 @@ class TransformerCaptioner(Captioner):
 
     def __init__(self, config: BlockConfig, layers: int, vocabulary: int, tied: bool = True):
         super().__init__()
-        self.words = nn.Embedding(vocabulary, config.width, padding_idx=0)
-        nn.init.normal_(self.words.weight, std=config.width**-0.5)
+        self.words = self._embedding(vocabulary, config.width)
         self.positions, self.dropout = SinusoidalPositions(config.width), Dropout(config.dropout)
         self.decoder, self.output = Decoder(layers, config), nn.Linear(config.width, vocabulary)
         if tied:
@@ -194,10 +193,35 @@ class TransformerCaptioner(Captioner):
         seen, mask = self.look(batch)
         return Memory(self.decoder.project(seen), mask)
 
+    def hidden(self, memory: Memory, tokens: Tensor) -> Tensor:
+        """What the decoder makes of each of the `(B, C, T)` tokens, before the output projection: `(B, C, T, D)`.
+
+        Args:
+            memory: of B pictures.
+            tokens: `(B, C, T)` token ids.
+        """
+        look_back = causal_mask(tokens.shape[-1], tokens.device)
+        return self.decoder(self._embed(tokens, 0), memory.layers, look_back, memory.mask)
+
     def decode(self, memory: Memory, tokens: Tensor) -> Tensor:
         """Logits `(B, C, T, V)` of the word after each of the `(B, C, T)` tokens. See `Captioner.decode`."""
-        look_back = causal_mask(tokens.shape[-1], tokens.device)
-        return self.output(self.decoder(self._embed(tokens, 0), memory.layers, look_back, memory.mask))
+        return self.output(self.hidden(memory, tokens))
+
+    def predict(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits `(R, V)` at the R places of a batch that a word follows, and those words, `(R,)`.
+
+        Args:
+            batch: with `captions`, `(B, C, T)` token ids padded with 0. Nothing is projected where padding follows.
+        """
+        tokens = batch.need("captions")
+        words = tokens[..., 1:].flatten()
+        real = words.nonzero()[:, 0]
+        hidden = self.hidden(self.encode(batch), tokens[..., :-1])
+        return self.output(hidden.flatten(0, -2)[real]), words[real]
+
+    def loss(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Summed cross-entropy of the `(B, C, T)` captions, and how many words it sums over. See `Captioner.loss`."""
+        return caption_loss(*self.predict(batch), smoothing)
 
     def start(self, memory: Memory, captions: int = 1) -> State:
         """A state of C captions without words. See `Captioner.start`."""
@@ -209,6 +233,13 @@ class TransformerCaptioner(Captioner):
         x, past = self.decoder.step(x, state.memory.layers, state.past, state.memory.mask, trace)
         return self.output(x), replace(state, past=past, position=state.position + 1)
 
-    def _embed(self, tokens: Tensor, position: int) -> Tensor:
-        scaled = self.words(tokens) * self.words.embedding_dim**0.5
-        return self.dropout(self.positions(scaled, position))
+    @staticmethod
+    def _embedding(words: int, width: int) -> nn.Embedding:
+        embedding = nn.Embedding(words, width, padding_idx=0)
+        nn.init.normal_(embedding.weight, std=width**-0.5)
+        return embedding
+
+    def _embed(self, tokens: Tensor, position: int, words: nn.Embedding | None = None) -> Tensor:
+        """Tokens `(..., T)` as vectors with their places, the first at `position`."""
+        words = words or self.words
+        return self.dropout(self.positions(words(tokens) * words.embedding_dim**0.5, position))

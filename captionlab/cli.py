@@ -2,13 +2,15 @@
 
 # %% auto #0
 __all__ = ['app', 'data', 'features', 'DEMO_SAYS', 'OK', 'ABSENT', 'BROKEN', 'main', 'demo_scene', 'demo_weights', 'demo',
-           'doctor', 'data_list', 'data_get', 'data_use', 'features_extract', 'train', 'evaluate', 'caption', 'score']
+           'doctor', 'data_list', 'data_get', 'data_use', 'features_extract', 'train', 'evaluate', 'caption',
+           'translate', 'score']
 
-# %% ../nbs/91_cli.ipynb #c34eca27
+# %% ../nbs/91_cli.ipynb #28b785ca
 import os
 import sys
 import warnings
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from matplotlib.figure import Figure
     from numpy import ndarray
@@ -304,12 +306,12 @@ def features_extract(
 
     extract_command(images, out, backbone, weights, grid, size, resize, device)
 
-# %% ../nbs/91_cli.ipynb #f279d374
+# %% ../nbs/91_cli.ipynb #31e96e88
 @app.command()
 def train(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="vanilla, cptr, ...")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="vanilla, cptr, translation, ...")],
     data: Annotated[str, typer.Option(help="Name, folder or file of the data set.")] = "scenes",
-    preset: Annotated[str, typer.Option(help="tiny, small or paper")] = "tiny",
+    preset: Annotated[str, typer.Option(help="tiny, small, strong or paper, as the model has them")] = "tiny",
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order and dropout.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/DATA-MODEL-PRESET-SEED by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
@@ -325,7 +327,7 @@ def train(
     typer.echo(f"{len(made.about['history'])} epochs in {made.about['train_seconds']:.0f} s, loss {last['loss']:.2f}; "
                f"the run is {out}.  Next: captionlab evaluate {out}")
 
-# %% ../nbs/91_cli.ipynb #ddaea197
+# %% ../nbs/91_cli.ipynb #543459bc
 @app.command()
 def evaluate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="folder or name of a run")],
@@ -341,7 +343,8 @@ def evaluate(
 
     judged = load(run)
     found = evaluate_run(judged, data, split, beam, length_penalty, features=features)
-    typer.echo(f"{len(found['captions'])} pictures of {found['about']['data']} {split}; in percent\n{'':9} {'':6}   blind")
+    kind = "sentences" if "TER" in found["run"]["metrics"] else "pictures"
+    typer.echo(f"{len(found['captions'])} {kind} of {found['about']['data']} {split}; in percent\n{'':9} {'':6}   blind")
     for metric, figure in found["run"]["metrics"].items():
         typer.echo(f"{metric:9} {figure:6.1f}  {found['run']['blind'][metric]:6.1f}")
     if json:
@@ -387,6 +390,39 @@ def _draw_attention(writer: "Run", image: Path, beam: int, length_penalty: float
     over_words(writer.eyes.pixels(image), words, weights, (side, side)).savefig(half, dpi=150)
     os.replace(half, out)
     typer.echo(f"where each word looked: {out}")
+
+# %% ../nbs/91_cli.ipynb #a44caf28
+@app.command()
+def translate(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="folder or name of a run")],
+    sentences: Annotated[list[str] | None, typer.Argument(
+        metavar="SENTENCE...", help="sentences; - reads them from standard input, one a line")] = None,
+    file: Annotated[Path | None, typer.Option(metavar="FILE", help="A text file, one sentence a line.")] = None,
+    beam: Annotated[int, typer.Option(min=1, help="Unfinished translations side by side.")] = 5,
+    length_penalty: Annotated[float, typer.Option(help="0 compares sums of log-probabilities, 1 means.")] = 0.0,
+) -> None:
+    """Translate sentences, line by line."""
+    if bool(sentences) == bool(file):
+        raise ValueError("give sentences, or --file FILE, or - for standard input")
+    from tqdm import tqdm
+
+    from captionlab.datasets import read_lines
+    from captionlab.runs import load
+
+    writer, piped = load(run), sentences == ["-"]
+    lines = (line.rstrip("\n") for line in sys.stdin) if piped else read_lines(file) if file else sentences
+    with tqdm(total=None if piped else len(lines), unit="", desc="translated", leave=False, disable=None) as bar:
+        for part in _chunks(lines, 1 if piped and sys.stdin.isatty() else 64):
+            tqdm.write("\n".join(writer.translate(part, beam, length_penalty)))
+            sys.stdout.flush()
+            bar.update(len(part))
+
+# %% ../nbs/91_cli.ipynb #aedac238
+def _chunks(lines: "Iterable[str]", size: int) -> "Iterator[list[str]]":
+    """Lists of so many lines; the last may be shorter."""
+    going = iter(lines)
+    while part := list(islice(going, size)):
+        yield part
 
 # %% ../nbs/91_cli.ipynb #29ab9ec9
 @app.command()

@@ -2,16 +2,17 @@
 
 # %% auto #0
 __all__ = ['NAMES', 'padding_share', 'order', 'by_tokens', 'by_picture', 'Item', 'CaptionData', 'scenes', 'Batch', 'Encoded',
-           'collate', 'Epochs', 'flickr8k', 'multi30k', 'coco_karpathy', 'own', 'data_home', 'cache_home', 'registry',
-           'recognise', 'where', 'load', 'get', 'use']
+           'collate', 'Epochs', 'read_lines', 'flickr8k', 'multi30k', 'coco_karpathy', 'own', 'data_home', 'cache_home',
+           'registry', 'recognise', 'where', 'load', 'get', 'use']
 
-# %% ../nbs/12_datasets.ipynb #8598c68e
+# %% ../nbs/12_datasets.ipynb #d755546c
 import csv
 import gzip
 import hashlib
 import io
 import json
 import os
+import random
 import sys
 import warnings
 import zlib
@@ -147,7 +148,7 @@ class Item:
             raise ValueError(f"{self.name} has no picture: its data set was loaded as text only")
         return Image.fromarray(render(self.image, size)) if isinstance(self.image, Scene) else Image.open(self.image)
 
-# %% ../nbs/12_datasets.ipynb #8de2a608
+# %% ../nbs/12_datasets.ipynb #cf56d6aa
 @dataclass(frozen=True)
 class CaptionData:
     """A data set: items by split.
@@ -155,10 +156,14 @@ class CaptionData:
     Args:
         name: for messages and results.
         splits: `train`, `val`, `test` and whatever else there is, each a list of `Item`s.
+        language: of the captions.
+        source: language of the sentences to translate; None for captions of pictures.
     """
 
     name: str
     splits: Mapping[str, list[Item]]
+    language: str = "en"
+    source: str | None = None
 
     def __getitem__(self, split: str) -> list[Item]:
         if split not in self.splits:
@@ -181,7 +186,7 @@ class CaptionData:
                  for number, (image_id, caption) in enumerate(rows)]
         return {"images": [{"id": item.image_id} for item in self[split]], "annotations": notes}
 
-# %% ../nbs/12_datasets.ipynb #0e935609
+# %% ../nbs/12_datasets.ipynb #23bbca03
 def scenes(train: int = 1000, val: int = 100, test: int = 200, novel: int = 200,
            language: str = "en", source: str | None = None) -> CaptionData:
     """Scenes with five captions each, or their captions one by one with a source to translate.
@@ -207,7 +212,7 @@ def scenes(train: int = 1000, val: int = 100, test: int = 200, novel: int = 200,
             splits[split_of(scene)].append((seed, scene))
     return CaptionData("scenes", {
         name: [item for seed, scene in found for item in _items(seed, scene, language, source)]
-        for name, found in splits.items()})
+        for name, found in splits.items()}, language, source)
 
 # %% ../nbs/12_datasets.ipynb #185b1137
 def _items(seed: int, scene: Scene, language: str, source: str | None) -> list[Item]:
@@ -269,7 +274,7 @@ class Batch:
         """The given rows of every field, in that order; `rows` has shape (R,), numbers or booleans."""
         return replace(self, **{name: x[rows] for name, x in self._filled().items()})
 
-# %% ../nbs/12_datasets.ipynb #a469f12d
+# %% ../nbs/12_datasets.ipynb #37c28d89
 class Encoded(Dataset):
     """Items with their texts as ids, ready to be put into batches.
 
@@ -281,6 +286,7 @@ class Encoded(Dataset):
             `{"grid": lambda item: store[item.name]}` gives `(N, D)`.
         longest: captions and sources are cut after so many ids. A cut one has no eos: it did not end there.
         mirrored: like `inputs`, of the mirrored pictures; if given, each reading draws which of the two is seen.
+        dropout: chance from 0 to 1 that a merge is passed over, anew each time a row is read; needs subwords.
 
     Raises:
         ValueError: there are no items, or one lacks the source.
@@ -289,22 +295,35 @@ class Encoded(Dataset):
     def __init__(self, items: Sequence[Item], vocabulary: Vocabulary | SubwordVocabulary,
                  source_vocabulary: Vocabulary | SubwordVocabulary | None = None,
                  inputs: Mapping[str, Callable[[Item], Tensor]] | None = None, longest: int | None = None,
-                 mirrored: Mapping[str, Callable[[Item], Tensor]] | None = None):
+                 mirrored: Mapping[str, Callable[[Item], Tensor]] | None = None, dropout: float = 0.0):
         if not items:
             raise ValueError("there are no items to learn from: this split is empty")
         self.items, self.looks = items, [dict(look) for look in (inputs or {}, mirrored) if look is not None]
-        self.texts = {"captions": [[vocabulary.encode(text)[:longest] for text in item.captions]
-                                   for item in items]}
+        self.longest, self.dropout = longest, dropout
+        self.vocabularies = {"captions": vocabulary, "source": source_vocabulary}
+        self.said = {"captions": [item.captions for item in items]}
         if source_vocabulary:
-            self.texts["source"] = [source_vocabulary.encode(_source(item))[:longest] for item in items]
+            self.said["source"] = [(_source(item),) for item in items]
+        if dropout:
+            self.said = {name: [[self.vocabularies[name].split(text) for text in row] for row in rows]
+                         for name, rows in self.said.items()}
+        self.texts = {name: [self._ids(name, row) for row in range(len(items))] for name in self.said}
 
     def __len__(self) -> int:
         return len(self.items)
 
+    def _ids(self, name: str, row: int, **chance) -> list:
+        """The ids of a row's source, or of each of its captions."""
+        ids = [self.vocabularies[name].encode(text, **chance)[:self.longest] for text in self.said[name][row]]
+        return ids if name == "captions" else ids[0]
+
     def __getitem__(self, row: int) -> dict:
         look = self.looks[torch.randint(len(self.looks), ()) if len(self.looks) > 1 else 0]
         read = {name: make(self.items[row]) for name, make in look.items()}
-        return read | {name: ids[row] for name, ids in self.texts.items()}
+        if not self.dropout:
+            return read | {name: ids[row] for name, ids in self.texts.items()}
+        rng = random.Random(int(torch.randint(2**62, ())))
+        return read | {name: self._ids(name, row, dropout=self.dropout, rng=rng) for name in self.said}
 
     @property
     def lengths(self) -> np.ndarray:
@@ -400,7 +419,7 @@ def _is_there(path: Path, listings: dict[Path, set[str]]) -> bool:
         listings[parent] = set(os.listdir(parent)) if parent.is_dir() else set()
     return path.name in listings[parent]
 
-# %% ../nbs/12_datasets.ipynb #9fc7979a
+# %% ../nbs/12_datasets.ipynb #a90597f3
 def _text(file: Path) -> str:
     """The text of a UTF-8 file, plain or .gz."""
     try:
@@ -415,8 +434,19 @@ def _text(file: Path) -> str:
         raise _wrong(file, "line", line, "not UTF-8 text: save it as UTF-8") from None
 
 
-def _lines(file: Path) -> list[str]:
-    """Its lines, without the last line's end."""
+def read_lines(file: Path) -> list[str]:
+    """The lines of a UTF-8 text.
+
+    Args:
+        file: plain, or .gz.
+
+    Returns:
+        The lines without their ends.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is cut off, or not UTF-8.
+    """
     lines = _text(file).replace("\r\n", "\n").split("\n")
     return lines if lines[-1] else lines[:-1]
 
@@ -455,13 +485,13 @@ def flickr8k(folder: Path | str) -> CaptionData:
         raise ValueError(f"{file}: no caption for {lost[0]} ({len(lost)} pictures in all): get the whole file")
     return CaptionData("flickr8k", splits)
 
-# %% ../nbs/12_datasets.ipynb #7d78838e
+# %% ../nbs/12_datasets.ipynb #36f02a40
 def _listed(text: Path) -> dict[str, str]:
     """The split of every picture in the three lists."""
     listed = {}
     for split, name in (("train", "train"), ("val", "dev"), ("test", "test")):
         file = _first(text, f"Flickr_8k.{name}Images.txt")
-        for number, line in enumerate(_lines(file), 1):
+        for number, line in enumerate(read_lines(file), 1):
             if listed.get(line.strip(), split) != split:
                 raise _wrong(file, "line", number,
                              f"{line.strip()} is in {listed[line.strip()]}, too: a picture has one split")
@@ -469,10 +499,10 @@ def _listed(text: Path) -> dict[str, str]:
                 listed[line.strip()] = split
     return listed
 
-# %% ../nbs/12_datasets.ipynb #75089296
+# %% ../nbs/12_datasets.ipynb #127fd44c
 def _tokens(file: Path, listed: dict[str, str]) -> Iterator[_Row]:
     """The captions of the pictures in the lists."""
-    for number, line in enumerate(_lines(file), 1):
+    for number, line in enumerate(read_lines(file), 1):
         mark, tab, caption = line.partition("\t")
         image, hash_, which = mark.rpartition("#")
         if not (tab and hash_ and which.isdecimal()):
@@ -481,7 +511,7 @@ def _tokens(file: Path, listed: dict[str, str]) -> Iterator[_Row]:
         if image in listed and caption.strip(" ."):
             yield _Row(number, image, caption, listed[image])
 
-# %% ../nbs/12_datasets.ipynb #5fe7563f
+# %% ../nbs/12_datasets.ipynb #b8d04d39
 def multi30k(folder: Path | str, source: str = "en", target: str = "de") -> CaptionData:
     """Multi30K, task 1: captions and their translations, raw text, plain or .gz.
 
@@ -499,12 +529,12 @@ def multi30k(folder: Path | str, source: str = "en", target: str = "de") -> Capt
     """
     files = {"train": "train", "val": "val", "test": "test_2016_flickr"}
     return CaptionData("multi30k", {split: _pairs(Path(folder), split, name, source, target)
-                                    for split, name in files.items()})
+                                    for split, name in files.items()}, target, source)
 
-# %% ../nbs/12_datasets.ipynb #1cf76cec
+# %% ../nbs/12_datasets.ipynb #be84596d
 def _pairs(folder: Path, split: str, name: str, source: str, target: str) -> list[Item]:
     files = [_first(folder, f"{name}.{language}.gz", f"{name}.{language}") for language in (source, target)]
-    said, meant = (_lines(file) for file in files)
+    said, meant = (read_lines(file) for file in files)
     if len(said) != len(meant):
         raise ValueError(f"{files[0]} has {len(said):,} lines and {files[1].name} has {len(meant):,}: "
                          "line n must translate line n; get both again")

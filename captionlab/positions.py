@@ -74,7 +74,7 @@ def shift_matrix(offset: int, width: int, base: float = 10000.0) -> Tensor:
     blocks = torch.stack([c, -s, s, c], dim=-1).unflatten(-1, (2, 2))
     return torch.block_diag(*blocks).to(torch.get_default_dtype())
 
-# %% ../nbs/03_positions.ipynb #a3992de2
+# %% ../nbs/03_positions.ipynb #5ab858e5
 class SinusoidalPositions(nn.Module):
     """Adds the sinusoidal table of positions: no parameters; inputs `(..., T, D)` of any length.
 
@@ -93,13 +93,15 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, width: int, longest: int = 64, base: float = 10000.0):
         super().__init__()
         self.width, self.base = width, base
-        self.register_buffer("table", sinusoids(longest, width, base), persistent=False)
+        # No buffer: it grows, and copies of a model (such as averaged weights) need buffers of one size.
+        self.table = sinusoids(longest, width, base)
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """Words `(..., T, D)`, the first at place `start`, with their places added; same shape."""
         end = start + x.shape[-2]
         if end > len(self.table):
-            self.table = sinusoids(2 * end, self.width, self.base).to(self.table)
+            self.table = sinusoids(2 * end, self.width, self.base)
+        self.table = self.table.to(x)
         return x + self.table[start:end]
 
 # %% ../nbs/03_positions.ipynb #f3b88a99
