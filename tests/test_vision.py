@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision import models, transforms
 
-from captionlab.vision import Backbone, Preprocess, load_image
+from captionlab.vision import BACKBONES, Backbone, Preprocess, Pyramid, load_image, pool_cells
 
 WIDTH, HEIGHT = 64, 40
 
@@ -264,6 +264,86 @@ class TestBackbone:
         monkeypatch.setattr("os.makedirs", lambda *args, **kwargs: None)
         with pytest.raises(FileNotFoundError, match="could not download .* fetch https://.*squeezenet1_1.* elsewhere") as fault:
             Backbone("squeezenet1_1", "DEFAULT")
+        one_line(fault)
+
+
+def parents_pyramid(net, images):
+    """The four maps of torchvision's own detector, by our names."""
+    with torch.no_grad():
+        maps = net.backbone(images)
+    return {f"P{level}": maps[str(level - 2)].permute(0, 2, 3, 1) for level in range(2, 6)}
+
+
+class TestPyramid:
+    @pytest.fixture(scope="class")
+    def detector(self) -> torch.nn.Module:
+        """torchvision's Mask R-CNN; its batch norms have seen something."""
+        torch.manual_seed(3)
+        net = models.detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None)
+        for part in net.modules():
+            if isinstance(part, torch.nn.BatchNorm2d):
+                part.running_mean.normal_(0, 0.1), part.running_var.uniform_(0.5, 2), part.weight.uniform_(0.5, 1)
+        return net.eval()
+
+    @pytest.fixture(scope="class")
+    def released(self, detector, tmp_path_factory):
+        """Its weights as torchvision releases them: batch norms without their counters."""
+        file = tmp_path_factory.mktemp("weights") / "maskrcnn.pth"
+        torch.save({name: x for name, x in detector.state_dict().items() if "num_batches" not in name}, file)
+        return str(file)
+
+    def test_levels_are_torchvisions(self, detector, released, images):
+        ours = Backbone("maskrcnn_resnet50_fpn", released).stages(images)
+        for level, theirs in parents_pyramid(detector, images).items():
+            torch.testing.assert_close(ours[level], theirs, rtol=1e-3, atol=1e-3 * theirs.abs().max().item())
+        assert [tuple(ours[f"P{level}"].shape[1:]) for level in (2, 3, 4, 5)] == [(24, 24, 256), (12, 12, 256), (6, 6, 256), (3, 3, 256)]
+
+    def test_levels_are_those_of_the_net_that_torchvision_loads(self, released, images, monkeypatch):
+        """With trained weights torchvision freezes the batch norms and changes their eps: to rounding, equal."""
+        weights = models.detection.MaskRCNN_ResNet50_FPN_Weights.COCO_V1
+        monkeypatch.setattr(type(weights), "get_state_dict", lambda *_, **__: torch.load(released))
+        theirs = parents_pyramid(models.detection.maskrcnn_resnet50_fpn(weights=weights).eval(), images)
+        by_name = Backbone("maskrcnn_resnet50_fpn", "COCO_V1")
+        ours = by_name.stages(images)
+        for level in theirs:
+            torch.testing.assert_close(ours[level], theirs[level], rtol=1e-4, atol=1e-5 * theirs[level].abs().max().item())
+        from_file = Backbone("maskrcnn_resnet50_fpn", released)
+        assert by_name.fingerprint == from_file.fingerprint != Backbone("maskrcnn_resnet50_fpn", None).fingerprint
+
+    def test_the_way_down_belongs_to_the_fingerprint(self):
+        net = Backbone("maskrcnn_resnet50_fpn", None)
+        changed = Backbone("maskrcnn_resnet50_fpn", None)
+        next(changed.neck.parameters()).data[0] += 1
+        assert net.fingerprint != changed.fingerprint
+
+    def test_papers_sizes(self, images):
+        for name, size, widths in (("squeezenet1_1", 227, (256, 512)), ("maskrcnn_resnet50_fpn", 448, (256, 256))):
+            net = Pyramid(name, None)
+            assert net.size == size
+            maps = net(torch.zeros(1, 3, size, size), (28, 14))
+            assert [tuple(maps[level].shape) for level in ("low", "high")] == [(1, 28, 28, widths[0]), (1, 14, 14, widths[1])]
+
+    @pytest.mark.parametrize("name, sizes", [("squeezenet1_1", (11, 5)), ("resnet50", (12, 3)), ("vit_b_16", (6, 6))])
+    def test_two_stages_of_a_plain_net(self, images, name, sizes):
+        net = Pyramid(name, None, size=96)
+        own, stages = net(images), net.stages(images)
+        assert [own[level].shape[1] for level in ("low", "high")] == list(sizes)
+        for level, stage in zip(("low", "high"), BACKBONES[name].levels):
+            assert own[level].equal(stages[stage])
+        assert own["high"].equal(Backbone(name, None, size=96)(images))
+
+    def test_pooled_as_torch_pools(self, images):
+        net = Pyramid("squeezenet1_1", None, levels=("fire2", "fire9"))
+        maps, own = net(images, ((3, 2), 5)), net(images)
+        for level, grid in (("low", (3, 2)), ("high", (5, 5))):
+            pooled = torch.nn.functional.adaptive_avg_pool2d(own[level].permute(0, 3, 1, 2), grid)
+            torch.testing.assert_close(maps[level].permute(0, 3, 1, 2), pooled)
+        assert pool_cells(own["low"], None) is own["low"] and net.describe()["levels"] == ["fire2", "fire9"]
+
+    @pytest.mark.parametrize("levels", [("fire5", "P5"), ("fire5",), ("fire5", "fire8", "fire9")])
+    def test_wrong_levels_are_one_line(self, levels):
+        with pytest.raises(ValueError, match="squeezenet1_1 has no levels .*choose two of conv1, pool1") as fault:
+            Pyramid("squeezenet1_1", None, levels=levels)
         one_line(fault)
 
 
