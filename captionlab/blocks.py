@@ -81,7 +81,7 @@ class Residual(nn.Module):
         """Apply a sub-layer, a function from `(..., D)` to `(..., D)`, to `x`, `(..., D)`."""
         return self.after(x, sublayer(self.before(x)))
 
-# %% ../nbs/05_blocks.ipynb #77028396
+# %% ../nbs/05_blocks.ipynb #25ec05bb
 @dataclass(frozen=True)
 class BlockConfig:
     """What all blocks of a stack have in common; every entry is a scalar or a word.
@@ -90,10 +90,11 @@ class BlockConfig:
         width: D.
         heads: H, a divisor of D.
         hidden: inner width of the feed-forward layer.
-        dropout: of attention weights, inside the feed-forward layer, and of every sub-layer's output.
+        dropout: of every sub-layer's output, of attention weights, and inside the feed-forward layer.
         activation: "relu" or "gelu".
         norm: "post" or "pre".
         eps: of the layer norms.
+        inner_dropout: of attention weights and inside the feed-forward layer, where that should be another rate.
     """
 
     width: int
@@ -103,14 +104,19 @@ class BlockConfig:
     activation: str = "relu"
     norm: str = "post"
     eps: float = 1e-5
+    inner_dropout: float | None = None
+
+    @property
+    def _inner(self) -> float:
+        return self.dropout if self.inner_dropout is None else self.inner_dropout
 
     def attention(self) -> MultiHeadAttention:
         """A new attention sub-layer, `(B, T, D)` to `(B, T, D)`."""
-        return MultiHeadAttention(self.width, self.heads, self.dropout)
+        return MultiHeadAttention(self.width, self.heads, self._inner)
 
     def feed_forward(self) -> FeedForward:
         """A new feed-forward sub-layer, `(B, T, D)` to `(B, T, D)`."""
-        return FeedForward(self.width, self.hidden, self.dropout, self.activation)
+        return FeedForward(self.width, self.hidden, self._inner, self.activation)
 
     def residuals(self, count: int) -> nn.ModuleList:
         """New surroundings for `count` sub-layers, each `(B, T, D)` to `(B, T, D)`."""

@@ -3,21 +3,21 @@
 # %% auto #0
 __all__ = ['PRESETS', 'Preset', 'Model', 'disagreement']
 
-# %% ../../nbs/30_translation.ipynb #2d0eb6b5
-from dataclasses import dataclass
+# %% ../../nbs/30_translation.ipynb #cdad48b1
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..blocks import Encoder
+from ..blocks import BlockConfig, Encoder
 from ..captioner import TransformerCaptioner, caption_loss
 from ..datasets import Batch
 from ..masks import padding_mask
 from ..training import BasePreset, Recipe
 
-# %% ../../nbs/30_translation.ipynb #b40a4658
+# %% ../../nbs/30_translation.ipynb #8636b334
 @dataclass(frozen=True, kw_only=True)
 class Preset(BasePreset):
     """Sizes and recipe of the translator.
@@ -25,6 +25,7 @@ class Preset(BasePreset):
     Args:
         subwords: V, how many pieces the vocabulary has; each of the two, if they are apart.
         shared: whether both languages have one vocabulary and one embedding.
+        inner_dropout: of attention weights and inside the feed-forward layers; None for `dropout` there, too.
         consistency: α of R-Drop, 0 or more; 0 trains with one pass.
         piece_dropout: of BPE-dropout, the chance from 0 to 1 that a merge is passed over in training.
         size: of pictures; there are none.
@@ -38,8 +39,14 @@ class Preset(BasePreset):
     longest: int | None = 100
     subwords: int
     shared: bool = True
+    inner_dropout: float | None = None
     consistency: float = 0.0
     piece_dropout: float = 0.0
+
+    @property
+    def config(self) -> BlockConfig:
+        """What the blocks share."""
+        return replace(super().config, inner_dropout=self.inner_dropout)
 
 # %% ../../nbs/30_translation.ipynb #dca8a7e1
 class Model(TransformerCaptioner):
