@@ -9,6 +9,7 @@ __all__ = ['app', 'data', 'features', 'DEMO_SAYS', 'OK', 'ABSENT', 'BROKEN', 'ma
 import os
 import sys
 import warnings
+from importlib import import_module
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -285,11 +286,15 @@ def data_use(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a fo
 def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{split} {number:,}" for split, number in counts.items())
 
-# %% ../nbs/91_cli.ipynb #a1249860
+# %% ../nbs/91_cli.ipynb #0cdea7a6
+_KINDS = {"grid": "features"}        # kind to the module of captionlab whose `extract_command` makes it
+
+
 @features.command("extract")
 def features_extract(
     images: Annotated[list[Path], typer.Argument(metavar="IMAGES", help="folders, pictures, or a .txt with a path a line")],
     out: Annotated[Path, typer.Option(help="Folder for the features.")],
+    kind: Annotated[str, typer.Option(help=f"What to make: {', '.join(_KINDS)}.")] = "grid",
     backbone: Annotated[str, typer.Option(help="Name of the network.")] = "squeezenet1_1",
     weights: Annotated[str, typer.Option(help="torchvision's name for them, a file, or none for random ones.")] = "DEFAULT",
     grid: Annotated[str | None, typer.Option(help="Cells, such as 7 or 7x5; the network's own by default.")] = None,
@@ -297,14 +302,16 @@ def features_extract(
     resize: Annotated[str, typer.Option(help="stretch or crop")] = "stretch",
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
 ) -> None:
-    """Grid features of pictures, into a folder.
+    """Features of pictures, into a folder.
 
     `images` are read, cut or stretched (`resize`) to `size` and go through `backbone` with its `weights` on
-    `device`; the `grid` of cells, shape (h, w), is kept in `out`. What is there already stays.
+    `device`; features of the `kind`, on a `grid` of cells of shape (h, w), are kept in `out`. What is there
+    already stays.
     """
-    from captionlab.features import extract_command
-
-    extract_command(images, out, backbone, weights, grid, size, resize, device)
+    if kind not in _KINDS:
+        raise ValueError(f"no features of kind {kind!r}: choose from {', '.join(_KINDS)}")
+    maker = import_module(f"captionlab.{_KINDS[kind]}")
+    maker.extract_command(images, out, backbone, weights, grid, size, resize, device, kind=kind)
 
 # %% ../nbs/91_cli.ipynb #31e96e88
 @app.command()

@@ -223,15 +223,16 @@ def _items(seed: int, scene: Scene, language: str, source: str | None) -> list[I
     pairs = zip(captions, describe(scene, source))
     return [Item(f"{seed}-{number}", (target,), scene, said) for number, (target, said) in enumerate(pairs)]
 
-# %% ../nbs/12_datasets.ipynb #6ea5dd21
+# %% ../nbs/12_datasets.ipynb #b4005065
 _MADE_BY = {
     "images": "give the loader inputs={'images': ...} and items that have pictures",
     "grid": "make them with: captionlab features extract",
+    **dict.fromkeys(("regions", "boxes", "region_mask"), "make them with: captionlab features extract --kind regions"),
     "source": "use data with sentences to translate, such as multi30k",
     "captions": "use items that have captions",
 }
 
-# %% ../nbs/12_datasets.ipynb #2d04f6a8
+# %% ../nbs/12_datasets.ipynb #aa77bce0
 @dataclass(frozen=True, eq=False)
 class Batch:
     """What models read; fields that no model asked for are None.
@@ -241,12 +242,18 @@ class Batch:
     Args:
         images: preprocessed pictures, `(B, 3, h, w)`.
         grid: features of the cells of a grid, `(B, N, D)`.
+        regions: features of regions, `(B, N, D)`; zeros for padding.
+        boxes: of those regions, `(B, N, 4)`: left, top, right, bottom, divided by width or height.
+        region_mask: `(B, N)`, True for regions, False for padding.
         source: ids of the sentences to translate, `(B, S)`.
         captions: ids of the captions, with bos and eos, `(B, C, T)`.
     """
 
     images: Tensor | None = None
     grid: Tensor | None = None
+    regions: Tensor | None = None
+    boxes: Tensor | None = None
+    region_mask: Tensor | None = None
     source: Tensor | None = None
     captions: Tensor | None = None
 

@@ -76,14 +76,14 @@ def recipe(backbone: Backbone, preprocess: Preprocess | None = None,
     return {"backbone": backbone.describe(), "preprocess": preprocess.to_dict(),
             "grid": list(cells.shape[1:3]), "batch": batch}
 
-# %% ../nbs/14_features.ipynb #4a771563
+# %% ../nbs/14_features.ipynb #b795a568
 def _flat(made_by: dict) -> dict:
     """{"backbone": {"name": ...}} to {"backbone name": ...}, without what the fingerprint says."""
     flat = {}
     for name, value in json.loads(json.dumps(made_by)).items():     # makes tuples lists
         parts = value if isinstance(value, dict) else {"": value}
         flat |= {f"{name} {part}".strip(): v for part, v in parts.items()}
-    said = ("backbone weights", "backbone seed", "backbone size")
+    said = ("backbone weights", "backbone seed", "backbone size", "boxes source")
     return {name: v for name, v in flat.items() if name not in said}
 
 
@@ -101,18 +101,19 @@ def differences(have: dict, want: dict) -> list[str]:
     return [f"{name} is {have.get(name)}, not {want.get(name)}"
             for name in sorted(have | want) if have.get(name) != want.get(name)]
 
-# %% ../nbs/14_features.ipynb #3b5a0943
+# %% ../nbs/14_features.ipynb #8abc2249
 def command(made_by: dict, out: str | os.PathLike, images: str = "IMAGES") -> str:
     """The command line that makes features of this recipe.
 
     Args:
-        made_by: the recipe; its `grid` has shape (2,).
+        made_by: the recipe; its `grid`, if it has one, has shape (2,).
         out: the folder for them.
         images: the folder of pictures.
     """
     net, seen = made_by["backbone"], made_by.get("preprocess", {})
-    options = {"backbone": net["name"], "weights": net["weights"] or "none",
-               "grid": "x".join(map(str, made_by["grid"])),
+    options = {"kind": made_by.get("kind"), "boxes": made_by.get("boxes", {}).get("source"),
+               "most": made_by.get("most"), "backbone": net["name"], "weights": net["weights"] or "none",
+               "grid": "x".join(map(str, made_by.get("grid", ()))),
                "size": seen.get("size"), "resize": seen.get("resize"), "out": out}
     given = [f"--{name} {value}" for name, value in options.items() if value]
     return f"captionlab features extract {images} {' '.join(given)}"
@@ -389,11 +390,11 @@ def _named(source: Path) -> list[tuple[str, Path]]:
         return [(Path(line).name, source.parent / line) for line in lines if line.strip()]
     return [(source.name, source)]
 
-# %% ../nbs/14_features.ipynb #0a833496
+# %% ../nbs/14_features.ipynb #8ba29648
 def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
                     backbone: str = "squeezenet1_1", weights: str = "DEFAULT",
                     grid: str | None = None, size: int | None = None, resize: str = "stretch",
-                    device: str = "cpu") -> FeatureStore:
+                    device: str = "cpu", kind: str = "grid") -> FeatureStore:
     """What `captionlab features extract` does: find pictures, extract, say what came of it.
 
     Args:
@@ -405,6 +406,7 @@ def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
         size: side of the pictures in pixels; the backbone's own by default.
         resize: "stretch" or "crop"; see `captionlab.vision.Preprocess`.
         device: "cpu", "cuda", ...
+        kind: "grid".
 
     Raises:
         ValueError: for anything the user can mend, in one line. FileNotFoundError: likewise.
