@@ -6,7 +6,7 @@ __all__ = ['METRICS', 'SCORER', 'TRANSLATION_SCORER', 'meteor_of', 'java', 'toke
            'write_json', 'lines', 'leave_one_out', 'moses', 'sacrebleu_of', 'ter_of', 'judge_translations',
            'score_translations']
 
-# %% ../nbs/17_metrics.ipynb #5182b1da
+# %% ../nbs/17_metrics.ipynb #8ad79396
 import json
 import re
 import shutil
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -292,7 +292,17 @@ def bleu_of(counts: np.ndarray) -> np.ndarray:
     ratio = (length + 1e-15) / (nearest + 1e-9)
     return precision * np.exp(np.minimum(0, 1 - 1 / ratio))[..., None]
 
-# %% ../nbs/17_metrics.ipynb #ccd4805a
+# %% ../nbs/17_metrics.ipynb #974d0028
+def _bleu_at(order: int) -> tuple:
+    """The counts that BLEU of this order reads, and its formula."""
+    return "BLEU", lambda counts: bleu_of(counts)[..., order - 1]
+
+
+# Which added-up counts make a metric's figure, and how; a metric that is not here is a mean.
+_FORMULAS = {f"BLEU-{order}": _bleu_at(order) for order in (1, 2, 3, 4)}
+_FORMULAS["METEOR"] = ("METEOR", meteor_of)
+
+# %% ../nbs/17_metrics.ipynb #bbaa1337
 def reweigh(scores: Scores, weights: np.ndarray) -> dict[str, np.ndarray]:
     """The corpus figures if each picture counted as often as its weight says.
 
@@ -304,12 +314,15 @@ def reweigh(scores: Scores, weights: np.ndarray) -> dict[str, np.ndarray]:
         For each metric its R figures in percent, shape (R,). CIDEr's document frequencies stay
         those of all the references.
     """
-    parts = {name: weights @ counts for name, counts in scores.counts.items()}
-    out = dict(zip(METRICS, 100 * bleu_of(parts["BLEU"]).T))
-    if "METEOR" in parts:
-        out["METEOR"] = 100 * meteor_of(parts["METEOR"])
-    means = {name: weights @ scores.each[name] / weights.sum(1) for name in ("ROUGE-L", "CIDEr")}
-    return out | means
+    sums = {name: weights @ counts for name, counts in scores.counts.items()}
+    out = {}
+    for name in scores.corpus:
+        if name in _FORMULAS:
+            source, formula = _FORMULAS[name]
+            out[name] = 100 * formula(sums[source])
+        else:
+            out[name] = weights @ scores.each[name] / weights.sum(1)
+    return out
 
 # %% ../nbs/17_metrics.ipynb #0c4993ef
 def draws(pictures: int, resamples: int = 1000, seed: int = 0) -> np.ndarray:
@@ -606,13 +619,13 @@ TRANSLATION_SCORER = {"BLEU": _WMT + _signed(BLEU, tokenize="none", lowercase=Tr
                       "TER": _WMT + _signed(TER),
                       "sacreBLEU": _signed(BLEU)}
 
-# %% ../nbs/17_metrics.ipynb #5afc92d4
+# %% ../nbs/17_metrics.ipynb #25eccffc
 def sacrebleu_of(counts: np.ndarray) -> np.ndarray:
     """BLEU of counts added up over a corpus, by sacreBLEU.
 
     Args:
-        counts: whole numbers of shape (..., 10): words in the translations and in their references, then for n from
-            1 to 4 how many n-grams there are, then how many are right.
+        counts: whole numbers of shape (..., 10): words in the translations and in their references,
+            then for n from 1 to 4 how many n-grams there are, then how many are right.
 
     Returns:
         Scores from 0 to 1 of shape (...).
@@ -642,6 +655,10 @@ def ter_of(counts: np.ndarray) -> np.ndarray:
     """
     return _ratio(counts[..., 0], counts[..., 1])
 
+
+_FORMULAS |= {"BLEU": ("BLEU", sacrebleu_of), "TER": ("TER", ter_of),
+              "sacreBLEU": ("sacreBLEU", sacrebleu_of)}
+
 # %% ../nbs/17_metrics.ipynb #f5612d24
 def _bleu_counts(metric: BLEU, pairs: list[tuple[str, str]]) -> tuple[np.ndarray, np.ndarray]:
     """What `sacrebleu_of` reads, shape (S, 10), and the BLEU of each pair, shape (S,)."""
@@ -657,13 +674,15 @@ def _ter_counts(pairs: list[tuple[str, str]]) -> tuple[np.ndarray, np.ndarray]:
     counts = [[one.num_edits, one.ref_length] for one in found]
     return np.array(counts, dtype=float), np.array([one.score for one in found])
 
-# %% ../nbs/17_metrics.ipynb #a0fa3156
-def judge_translations(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
+# %% ../nbs/17_metrics.ipynb #bb12bc03
+def judge_translations(hypotheses: Sequence[str], references: Sequence[str],
+                       ter: bool = True) -> Scores:
     """BLEU, TER and sacreBLEU of German translations, and what they are made of.
 
     Args:
         hypotheses: S translations, as written.
         references: for each of them the one translation to judge it by.
+        ter: whether to compute TER, which takes more time than the others together.
 
     Returns:
         Figures in percent; arrays of shape (S,) and counts of shape (S, ...). A sentence's own
@@ -678,20 +697,22 @@ def judge_translations(hypotheses: Sequence[str], references: Sequence[str]) -> 
     plain = list(zip(hypotheses, references))
     cut = [(moses(ours), moses(reference)) for ours, reference in plain]
     wmt = BLEU(tokenize="none", lowercase=True, effective_order=True)
-    found = {"BLEU": _bleu_counts(wmt, cut), "TER": _ter_counts(cut),
-             "sacreBLEU": _bleu_counts(BLEU(effective_order=True), plain)}
+    found = {"BLEU": _bleu_counts(wmt, cut)} | ({"TER": _ter_counts(cut)} if ter else {})
+    found["sacreBLEU"] = _bleu_counts(BLEU(effective_order=True), plain)
     counts, each = ({name: pair[side] for name, pair in found.items()} for side in (0, 1))
-    formulas = {"BLEU": sacrebleu_of, "TER": ter_of, "sacreBLEU": sacrebleu_of}
-    corpus = {name: 100 * float(formulas[name](table.sum(0))) for name, table in counts.items()}
-    return Scores(list(range(len(plain))), corpus, each, counts)
+    scores = Scores(list(range(len(plain))), dict.fromkeys(found), each, counts)
+    whole = reweigh(scores, np.ones((1, len(plain))))
+    return replace(scores, corpus={name: float(figure[0]) for name, figure in whole.items()})
 
-# %% ../nbs/17_metrics.ipynb #da313d46
-def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+# %% ../nbs/17_metrics.ipynb #a20095c3
+def score_translations(hypotheses: Sequence[str], references: Sequence[str],
+                       ter: bool = True) -> dict[str, float]:
     """BLEU and TER of German translations by the `wmt` scorer, and sacreBLEU's default.
 
     Args:
         hypotheses: the translations, as written.
         references: for each of them the one translation to judge it by.
+        ter: whether to compute TER, which takes more time than the others together.
 
     Returns:
         Percent, by the names of `TRANSLATION_SCORER`, which says how each is made. sacreBLEU's
@@ -700,4 +721,4 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> 
     Raises:
         ValueError: there is nothing to judge, or not one reference for each translation.
     """
-    return judge_translations(hypotheses, references).corpus
+    return judge_translations(hypotheses, references, ter).corpus

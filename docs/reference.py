@@ -18,6 +18,7 @@ PAPERS = {
     "bleu": "BLEU (Papineni et al. 2002)",
     "rouge": "ROUGE-L (Lin 2004)",
     "meteor": "METEOR (Denkowski and Lavie 2014)",
+    "ter": "TER (Snover et al. 2006)",
     "cider": "CIDEr (Vedantam et al. 2015)",
     "spice": "SPICE (Anderson et al. 2016)",
 }

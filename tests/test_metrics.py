@@ -18,12 +18,13 @@ from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.meteor.meteor import Meteor
 from pycocoevalcap.rouge.rouge import Rouge
 from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
+from sacrebleu.metrics import BLEU
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from captionlab import metrics
-from captionlab.metrics import (METRICS, TRANSLATION_SCORER, bleu_of, compare, draws, intervals, java, leave_one_out,
-                                lines, meteor_of, read_annotations, read_results, reweigh, score, score_files,
-                                score_runs, score_translations, tokenize)
+from captionlab.metrics import (METRICS, TRANSLATION_SCORER, bleu_of, compare, draws, intervals, java,
+                                judge_translations, leave_one_out, lines, meteor_of, read_annotations, read_results,
+                                reweigh, score, score_files, score_runs, score_translations, tokenize)
 
 draw = random.Random(0)
 WORDS = "a the dog's cat runs, running ran (big) large on in etc. U.S. t-shirt don't \u201cred\u201d Caf\u00e9 \u4e2d 3.5".split()
@@ -301,6 +302,7 @@ def test_translations_score_what_sacrebleu_gives_for_plain_tokens():
     found = score_translations(hypotheses, references)
     assert found == pytest.approx(by_hand(hypotheses, references), rel=1e-12)
     assert found["BLEU"] > found["sacreBLEU"] + 5 and list(found) == list(TRANSLATION_SCORER)
+    assert score_translations(hypotheses, references, ter=False) == {name: found[name] for name in ("BLEU", "sacreBLEU")}
 
 
 def test_a_perfect_translation_and_one_that_only_a_strict_scorer_minds():
@@ -339,3 +341,27 @@ def test_translations_that_do_not_match(hypotheses, references):
 def test_every_scorer_of_translations_names_its_program_and_version():
     for name, how in TRANSLATION_SCORER.items():
         assert f"version:{sacrebleu.__version__}" in how and ("sacremoses" in how) == (name != "sacreBLEU")
+
+
+def test_a_draw_of_translations_scores_what_sacrebleu_gives_the_drawn_sentences():
+    hypotheses, references = translations()
+    judged, weights = judge_translations(hypotheses, references), draws(len(references), 3)
+    redrawn = reweigh(judged, weights)
+    for row, drawn in enumerate(weights.astype(int)):
+        again = ([text for text, times in zip(side, drawn) for _ in range(times)] for side in (hypotheses, references))
+        assert {name: figure[row] for name, figure in redrawn.items()} == pytest.approx(by_hand(*again), rel=1e-12)
+
+
+def test_translations_have_intervals_and_a_winner():
+    hypotheses, references = translations(150)
+    ours, theirs = judge_translations(hypotheses, references), judge_translations(hypotheses[::-1], references)
+    assert all(low < ours.corpus[name] < high for name, (low, high) in intervals(ours, 200).items())
+    found = compare(ours, theirs, 200)
+    assert list(found) == list(TRANSLATION_SCORER) and found["BLEU"].low > 0 > found["TER"].high
+
+
+def test_the_score_of_one_translation_is_sacrebleus():
+    judged = judge_translations(["ein Hund", "Ein Mann rennt ."], ["Ein Hund rennt.", "Ein Mann rennt."])
+    metric = BLEU(tokenize="none", effective_order=True)
+    assert judged.each["BLEU"][0] == metric.sentence_score("ein hund", ["ein hund rennt ."]).score
+    assert judged.each["BLEU"][1] == pytest.approx(100) and judged.each["TER"].tolist() == [50, 0]
