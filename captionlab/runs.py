@@ -637,7 +637,7 @@ def quick_bleu(run: Run, items: Sequence[Item]) -> float:
         A scalar.
     """
     said = run.translate([item.source for item in items], beam=1, batch=128)
-    return score_translations(said, [item.captions[0] for item in items])["BLEU"]
+    return score_translations(said, [item.captions[0] for item in items], ter=False)["BLEU"]
 
 # %% ../nbs/24_runs.ipynb #cbf3d2b7
 def _judge(vocabulary: Vocabulary | SubwordVocabulary, eyes: Eyes | Reader, items: Sequence[Item], inputs: dict) -> Callable[[Captioner], dict]:
