@@ -26,8 +26,8 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     lowest = torch.finfo(scores.dtype).min
     return torch.softmax(scores.masked_fill(~mask, lowest), dim=-1).masked_fill(~mask, 0.0)
 
-# %% ../nbs/01_attention.ipynb #1010a9fd
-#| implements: eq-vaswani-1
+# %% ../nbs/01_attention.ipynb #17427a8a
+#| implements: eq-vaswani-1 eq-translation-10
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
            dropout: nn.Module | None = None) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, written out.
@@ -118,8 +118,8 @@ def _random_bytes(shape: torch.Size) -> Tensor:
     draws = torch.empty((shape.numel() + 7) // 8, dtype=torch.int64)
     return draws.random_(-2**63, None).view(torch.uint8)[:shape.numel()].view(shape)
 
-# %% ../nbs/01_attention.ipynb #508ed305
-#| implements: eq-vaswani-multihead
+# %% ../nbs/01_attention.ipynb #28217b72
+#| implements: eq-vaswani-multihead eq-translation-8 eq-translation-9
 class MultiHeadAttention(nn.Module):
     """Multi-head attention: of a sequence to itself, or to a memory.
 

@@ -143,7 +143,8 @@ class Captioner(nn.Module):
         """The `loss`, so that wrappers for several devices see a training step as a call of the model."""
         return self.loss(batch, smoothing)
 
-# %% ../nbs/20_captioner.ipynb #a9cd46f0
+# %% ../nbs/20_captioner.ipynb #a307cade
+#| implements: eq-translation-13
 def caption_loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
     """Cross-entropy summed over real words; padding (id 0) does not count.
 

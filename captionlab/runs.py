@@ -732,12 +732,16 @@ def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "
             "run": {key: run.about.get(key) for key in kept} | row | provenance(),
             "captions": [{"image_id": item.image_id, "caption": text} for item, text in zip(items, said["own"])]}
 
-# %% ../nbs/24_runs.ipynb #f3cb961b
+# %% ../nbs/24_runs.ipynb #fe4c2d0b
 def _figures(said: dict[str, list[str]], items: Sequence[Item], meteor: bool) -> dict[str, dict[str, float]]:
     """For each list of captions its figures in percent; of scenes also truth and coverage."""
     references = {item.image_id: list(item.captions) for item in items}
     judged = score_runs({name: dict(zip(references, texts)) for name, texts in said.items()}, references, meteor)
-    figures = {name: scores.corpus for name, scores in judged.items()}
+    return _true({name: scores.corpus for name, scores in judged.items()}, said, items)
+
+
+def _true(figures: dict[str, dict], said: dict[str, list[str]], items: Sequence[Item]) -> dict[str, dict]:
+    """The figures, of scenes with truth and coverage."""
     if all(isinstance(item.image, Scene) for item in items):
         worlds = [item.image for item in items]
         for name, texts in said.items():
@@ -747,9 +751,9 @@ def _figures(said: dict[str, list[str]], items: Sequence[Item], meteor: bool) ->
 
 
 def _translated(said: dict[str, list[str]], items: Sequence[Item]) -> dict[str, dict[str, float]]:
-    """For each list of translations its figures in percent."""
+    """For each list of translations its figures in percent; of scenes also truth and coverage."""
     references = [item.captions[0] for item in items]
-    return {name: score_translations(texts, references) for name, texts in said.items()}
+    return _true({name: score_translations(texts, references) for name, texts in said.items()}, said, items)
 
 
 def _about(run: Run, data: str, split: str, beam: int, length_penalty: float, metrics: dict) -> dict:

@@ -26,8 +26,8 @@ from .blocks import BlockConfig
 from .captioner import Captioner
 from .datasets import Batch, Encoded, Epochs, by_picture, by_tokens, collate
 
-# %% ../nbs/21_training.ipynb #f53a61c5
-#| implements: eq-vaswani-3
+# %% ../nbs/21_training.ipynb #1ef460a8
+#| implements: eq-vaswani-3 eq-translation-14
 def noam(step: int, warmup: int) -> float:
     """Linear warm-up, then the inverse square root: the share of the peak rate.
 

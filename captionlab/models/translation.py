@@ -48,7 +48,8 @@ class Preset(BasePreset):
         """What the blocks share."""
         return replace(super().config, inner_dropout=self.inner_dropout)
 
-# %% ../../nbs/30_translation.ipynb #dca8a7e1
+# %% ../../nbs/30_translation.ipynb #e1dc13c6
+#| implements: eq-translation-5 eq-translation-6
 class Model(TransformerCaptioner):
     """The Transformer: an encoder reads a sentence, a decoder writes its translation.
 
@@ -80,7 +81,7 @@ class Model(TransformerCaptioner):
             smoothing: as in `Captioner.loss`.
 
         Source:
-            Liang et al. 2021, equation (4).
+            Liang et al. 2021, section 2.1.
         """
         if not (self.consistency and self.training):
             return super().loss(batch, smoothing)
@@ -88,7 +89,8 @@ class Model(TransformerCaptioner):
         total, count = caption_loss(logits, words, smoothing)
         return total + self.consistency * disagreement(*logits.chunk(2)), count
 
-# %% ../../nbs/30_translation.ipynb #b6e13cb4
+# %% ../../nbs/30_translation.ipynb #32520f99
+#| implements: eq-rdrop-kl eq-rdrop-loss
 def disagreement(first: Tensor, second: Tensor) -> Tensor:
     """How far two predictions of the same words are apart: the mean of both Kullback-Leibler divergences, summed.
 
@@ -100,12 +102,12 @@ def disagreement(first: Tensor, second: Tensor) -> Tensor:
         A scalar, 0 where they agree.
 
     Source:
-        Liang et al. 2021, equation (2).
+        Liang et al. 2021 (R-Drop), section 2.1.
     """
     first, second = F.log_softmax(first, -1), F.log_softmax(second, -1)
     return ((first.exp() - second.exp()) * (first - second)).sum() / 2
 
-# %% ../../nbs/30_translation.ipynb #0e4f62fc
+# %% ../../nbs/30_translation.ipynb #21fc631f
 PRESETS = {
     "paper": Preset(
         width=128, heads=2, hidden=512, encoder_layers=2, decoder_layers=2, dropout=0.1, subwords=8192, shared=False,
@@ -116,5 +118,5 @@ PRESETS = {
         recipe=Recipe(epochs=22, tokens=2048, rate=2e-3, warmup=1000, betas=(0.9, 0.98), average=0.999)),
     "tiny": Preset(
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=1, dropout=0.0, subwords=400,
-        recipe=Recipe(epochs=2, tokens=1500, rate=2e-3, warmup=100, smoothing=0.0, average=0.98)),
+        recipe=Recipe(epochs=4, tokens=1500, rate=3e-3, warmup=100, smoothing=0.0, average=0.98)),
 }

@@ -1,0 +1,79 @@
+"""Our training step against one on PyTorch's `nn.Transformer`: same sizes, weights' count, batches and optimiser, whole steps."""
+from dataclasses import replace
+from itertools import cycle
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks import medians, record
+from captionlab.datasets import Batch, by_tokens
+from captionlab.models.translation import PRESETS, Model
+from captionlab.positions import SinusoidalPositions
+from captionlab.text import pad_ids
+from captionlab.training import Stepper
+
+PRESET = replace(PRESETS["strong"], consistency=0.0)
+V, RECIPE = PRESET.subwords, PRESET.recipe
+
+
+class Peer(nn.Module):
+    """A translator as PyTorch's tutorials build it: `nn.Transformer`, shared embeddings, logits at every place."""
+
+    def __init__(self):
+        super().__init__()
+        p = PRESET
+        self.words, self.positions = nn.Embedding(V, p.width, padding_idx=0), SinusoidalPositions(p.width)
+        nn.init.normal_(self.words.weight, std=p.width**-0.5)
+        self.dropout = nn.Dropout(p.dropout)
+        self.transformer = nn.Transformer(p.width, p.heads, p.encoder_layers, p.decoder_layers, p.hidden, p.dropout, batch_first=True)
+        self.output = nn.Linear(p.width, V)
+        self.output.weight = self.words.weight
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self.dropout(self.positions(self.words(ids) * PRESET.width**0.5))
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        ahead = nn.Transformer.generate_square_subsequent_mask(target.shape[1] - 1)
+        pad = source == 0
+        x = self.transformer(self.embed(source), self.embed(target[:, :-1]), tgt_mask=ahead, tgt_is_causal=True,
+                             src_key_padding_mask=pad, memory_key_padding_mask=pad)
+        return F.cross_entropy(self.output(x).flatten(0, 1), target[:, 1:].flatten(), ignore_index=0, label_smoothing=RECIPE.smoothing)
+
+
+def batches(count: int = 8) -> list[Batch]:
+    """Batches of random ids, as long as Multi30K's sentences are and bucketed as training buckets them."""
+    rng = np.random.default_rng(0)
+    lengths = np.clip(rng.normal(16, 4, (4000, 1)) + rng.normal(0, 2, (4000, 2)), 5, 40).astype(int)
+    text = lambda length: [1, *rng.integers(4, V, length - 2).tolist(), 2]
+    return [Batch(source=pad_ids([text(length) for length in lengths[rows, 1]]),
+                  captions=pad_ids([[text(length)] for length in lengths[rows, 0]]))
+            for rows in by_tokens(lengths, RECIPE.tokens)[:count]]
+
+
+def peer_step() -> tuple:
+    """A training step of the peer, a function of a batch; and its model."""
+    model = Peer().train()
+    optimizer = torch.optim.AdamW(model.parameters(), RECIPE.rate, RECIPE.betas, weight_decay=RECIPE.decay)
+
+    def step(batch: Batch) -> None:
+        model(batch.source, batch.captions[:, 0]).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), RECIPE.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, model
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model, found = Model(PRESET, V), batches()
+    ours = Stepper(model, replace(RECIPE, precision="no"), steps=100)
+    theirs, peer = peer_step()
+    norms = 4 * PRESET.width        # nn.Transformer ends each of its stacks with one norm more
+    assert sum(p.numel() for p in peer.parameters()) == sum(p.numel() for p in model.parameters()) + norms
+    mine, other = cycle(found), cycle(found)
+    ours_s, peer_s = medians(lambda: ours.step(next(mine)), lambda: theirs(next(other)), 4 * len(found))
+    tokens = sum(int((b.source != 0).sum() + (b.captions[..., 1:] != 0).sum()) for b in found) / len(found)
+    record("translation-step", tokens / ours_s, tokens / peer_s, peer_s / ours_s, "tokens/s, training step")

@@ -1,0 +1,286 @@
+"""Translation: parity with nn.Transformer, what a batch may not change, R-Drop, runs that read, the command line."""
+import json
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from typer.testing import CliRunner
+
+import captionlab
+from captionlab import runs
+from captionlab.blocks import copy_decoder, copy_encoder
+from captionlab.cli import app
+from captionlab.datasets import Batch, Encoded, scenes
+from captionlab.metrics import score_translations
+from captionlab.models import vanilla
+from captionlab.models.translation import PRESETS, Model, Preset, disagreement
+from captionlab.runs import Reader, Run, evaluate_run, train_run
+from captionlab.text import SubwordVocabulary, pad_ids, sentences, vocabulary_from_dict, words_of
+from captionlab.training import Recipe
+
+os.environ["TQDM_DISABLE"] = "1"
+BRIEF = replace(PRESETS["tiny"], recipe=replace(PRESETS["tiny"].recipe, epochs=2))
+SMALL = Preset(width=16, heads=2, hidden=32, encoder_layers=2, decoder_layers=2, dropout=0.0, subwords=60, recipe=Recipe())
+
+
+@pytest.fixture(scope="module")
+def world():
+    return scenes(train=40, val=4, test=6, novel=0, language="de", source="en")
+
+
+@pytest.fixture(scope="module")
+def trained(world, tmp_path_factory):
+    """A run of two epochs on 200 pairs, and its folder."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    return train_run("translation", world, BRIEF, seed=1, out=folder), folder
+
+
+def some(rows=5, seed=0):
+    """A batch of sentences and translations of unequal length."""
+    draw = torch.Generator().manual_seed(seed)
+    text = lambda: [1, *torch.randint(4, 60, (int(torch.randint(1, 9, (), generator=draw)),), generator=draw).tolist(), 2]
+    return Batch(source=pad_ids([text() for _ in range(rows)]), captions=pad_ids([[text()] for _ in range(rows)]))
+
+
+def model_of(preset=SMALL, train=False):
+    torch.manual_seed(0)
+    return Model(preset, preset.subwords).train(train)
+
+
+class TestModel:
+    @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+    @pytest.mark.parametrize("norm_first", [False, True])
+    def test_is_nn_transformer(self, norm_first):
+        theirs = nn.Transformer(16, 2, 2, 2, 32, 0.0, batch_first=True, norm_first=norm_first).eval()
+        model, batch = model_of(), some()
+        model.encoder, model.decoder = copy_encoder(theirs.encoder), copy_decoder(theirs.decoder)
+        words, pad = batch.captions[:, 0, :-1], batch.source == 0
+        theirs.encoder.use_nested_tensor = False
+        with torch.no_grad():
+            x, y = model._embed(batch.source, 0), model._embed(words, 0)
+            ahead = nn.Transformer.generate_square_subsequent_mask(words.shape[1])
+            wanted = theirs(x, y, tgt_mask=ahead, src_key_padding_mask=pad, memory_key_padding_mask=pad)
+            found = model.hidden(model.encode(batch), words[:, None])[:, 0]
+        torch.testing.assert_close(found[words != 0], wanted[words != 0])
+
+    def test_loss_is_that_of_all_logits(self):
+        model, batch = model_of(), some()
+        logits = model.decode(model.encode(batch), batch.captions[..., :-1]).flatten(0, 2)
+        wanted = F.cross_entropy(logits, batch.captions[..., 1:].flatten(), ignore_index=0, label_smoothing=0.1, reduction="sum")
+        total, count = model.loss(batch, 0.1)
+        torch.testing.assert_close(total, wanted)
+        assert count == (batch.captions[..., 1:] != 0).sum()
+
+    def test_padding_and_order_change_nothing(self):
+        model, batch = model_of(), some()
+        padded = Batch(source=F.pad(batch.source, (0, 4)), captions=F.pad(batch.captions, (0, 3)))
+        shuffled = batch.select(torch.tensor([3, 0, 4, 2, 1]))
+        for other in (padded, shuffled):
+            torch.testing.assert_close(model.loss(other), model.loss(batch))
+        alone = model.decode(model.encode(batch.select(torch.tensor([2]))), batch.captions[[2]])
+        torch.testing.assert_close(alone[0], model.decode(model.encode(batch), batch.captions)[2])
+
+    def test_a_source_of_nothing_is_finite(self):
+        model = model_of(train=True)
+        total, _ = model.loss(Batch(source=torch.zeros(1, 3, dtype=torch.long), captions=torch.tensor([[[1, 5, 2]]])))
+        total.backward()
+        assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+    def test_sharing(self):
+        shared, apart = model_of(), model_of(replace(SMALL, shared=False))
+        assert shared.source_words is shared.words and shared.output.weight is shared.words.weight
+        count = lambda model: sum(p.numel() for p in model.parameters())
+        assert apart.output.weight is apart.words.weight and count(apart) - count(shared) == 60 * 16
+
+    def test_another_dropout_inside(self):
+        inside = lambda preset: {Model(preset, 60).encoder.blocks[0].attention.dropout.p, Model(preset, 60).decoder.blocks[0].feed_forward.dropout.p}
+        assert inside(replace(SMALL, dropout=0.5)) == {0.5}
+        assert inside(replace(SMALL, dropout=0.5, inner_dropout=0.0)) == {0.0}
+
+
+class TestConsistency:
+    def test_alpha_0_is_the_plain_loss(self):
+        batch = some()
+        plain, zero = model_of(replace(SMALL, dropout=0.3), train=True), model_of(replace(SMALL, dropout=0.3, consistency=0.0), train=True)
+        losses = []
+        for model in (plain, zero):
+            torch.manual_seed(5)
+            losses.append(super(Model, model).loss(batch, 0.1) if model is plain else model.loss(batch, 0.1))
+        assert losses[0] == losses[1]
+
+    def test_without_dropout_nothing_is_added(self):
+        batch, model = some(), model_of(replace(SMALL, consistency=5.0))
+        total, count = model.eval().loss(batch, 0.1)
+        torch.testing.assert_close(model.train().loss(batch, 0.1), (2 * total, 2 * count))
+
+    def test_with_dropout_both_divergences_are(self):
+        batch, model = some(), model_of(replace(SMALL, dropout=0.3, consistency=5.0), train=True)
+        twice = batch.select(torch.arange(5).repeat(2))
+        torch.manual_seed(5)
+        logits, words = model.predict(twice)
+        first, second = (part.log_softmax(-1) for part in logits.chunk(2))
+        divergence = sum(F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((first, second), (second, first))) / 2
+        torch.manual_seed(5)
+        found = model.loss(batch)[0]
+        torch.testing.assert_close(found, F.cross_entropy(logits, words, reduction="sum") + 5 * divergence)
+        assert divergence > 0.1
+
+    def test_disagreement_is_never_negative(self):
+        x, y = torch.randn(2, 50, 9) * 20
+        assert disagreement(x, y) > 0 and disagreement(x, x) == 0
+
+
+class TestText:
+    def test_one_set_of_pieces_for_two_languages(self):
+        both = SubwordVocabulary.joint({"en": ["The dog's ball."] * 3, "de": ["Der Hund hat's gut."] * 3}, 250)
+        assert both["en"].tokens == both["de"].tokens
+        assert both["en"].split("the dog's") == ["the", "dog", "'s"] and both["de"].split("hat's gut.") == ["hat", "'", "s", "gut", "."]
+        again = vocabulary_from_dict(json.loads(json.dumps(both["en"].to_dict())))
+        assert again.encode("The dog's!") == both["en"].encode("The dog's!")
+
+    def test_marks_and_unseen_characters_make_the_round_trip(self):
+        built = SubwordVocabulary.build(["Ein Hund."] * 3, 250, "de")
+        text = "ein größerer, nasser hund (🐊) @ 犬? nein!"
+        assert built.decode(built.encode(text)) == text and built.unk not in built.encode(text)
+        for odd in ("", " \t", "\x00\x7f\u200b", "\ud800"):
+            assert built.decode(built.encode(odd)) == ""
+
+    def test_too_small_a_size_is_one_line(self):
+        with pytest.raises(ValueError, match="too few"):
+            SubwordVocabulary.build(["a dog"], 100, "en")
+
+    def test_real_references_make_the_round_trip(self, real_data):
+        from captionlab.datasets import multi30k
+
+        told = multi30k(real_data / "multi30k").captions("val")
+        back = [sentences("de").join(words_of(text, "de")) for text in told]
+        assert [words_of(text, "de") for text in back] == [words_of(text, "de") for text in told]
+        found = score_translations(back, told)
+        assert found["BLEU"] == pytest.approx(100) and found["TER"] == 0
+
+    def test_pieces_drop_anew_and_repeatably(self, world):
+        built = SubwordVocabulary.joint({"en": [i.source for i in world["train"]], "de": world.captions("train")}, 300)
+        data = Encoded(world["train"], built["de"], built["en"], dropout=0.3)
+        torch.manual_seed(0)
+        first, second = data[0], data[0]
+        torch.manual_seed(0)
+        assert data[0] == first != second
+        plain = Encoded(world["train"], built["de"], built["en"])
+        assert (data.lengths == plain.lengths).all() and len(first["source"]) >= len(plain[0]["source"])
+        assert built["de"].decode(first["captions"][0]) == built["de"].decode(plain[0]["captions"][0])
+
+
+class TestRun:
+    def test_it_learns(self, trained):
+        history = trained[0].about["history"]
+        assert history[1]["loss"] < history[0]["loss"] - 0.5 and "score" in history[0]
+
+    def test_comes_back_with_both_vocabularies(self, trained, world):
+        run, folder = trained
+        again, said = captionlab.load(folder), [item.source for item in world["test"]][:8]
+        assert isinstance(again.eyes, Reader) and again.translate(said) == run.translate(said)
+        assert again.eyes.vocabulary.to_dict() == run.eyes.vocabulary.to_dict() and again.eyes.vocabulary.language == "en"
+        assert again.vocabulary.language == "de"
+
+    def test_vocabularies_apart(self, world, tmp_path):
+        apart = replace(BRIEF, shared=False, recipe=replace(BRIEF.recipe, epochs=1))
+        run = train_run("translation", world, apart, out=tmp_path / "run", judged=0)
+        assert run.vocabulary.tokens != run.eyes.vocabulary.tokens
+        assert Run.load(tmp_path / "run").translate("A red circle.") == run.translate("A red circle.")
+
+    def test_resumes_to_the_bit(self, trained, world, tmp_path, monkeypatch):
+        """Killed in the second epoch, with pieces dropped and two passes, so with chance in every place there is."""
+        preset = replace(BRIEF, dropout=0.1, consistency=1.0, piece_dropout=0.1)
+        whole = train_run("translation", world, preset, out=tmp_path / "whole", judged=2)
+        plain, calls = runs.Trainer._epoch, []
+
+        def dying(self):
+            calls.append(1)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            plain(self)
+
+        monkeypatch.setattr(runs.Trainer, "_epoch", dying)
+        with pytest.raises(KeyboardInterrupt):
+            train_run("translation", world, preset, out=tmp_path / "killed", judged=2)
+        monkeypatch.undo()
+        resumed = train_run("translation", world, preset, out=tmp_path / "killed", resume=True, judged=2)
+        torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
+
+    def test_empty_lines_and_order(self, trained):
+        run = trained[0]
+        said = ["A red circle.", "", "A small blue square is above a green star.", " \t ", "A \u2603 star."]
+        found = run.translate(said, beam=2, batch=2)
+        assert len(found) == 5 and found[1] == found[3] == "" and found[0] == run.translate(said[0], beam=2)
+        assert run.translate([]) == [] and run.translate("") == ""
+
+    def test_pictures_and_sentences_are_not_mixed_up(self, trained, tmp_path):
+        with pytest.raises(ValueError, match="use translate"):
+            trained[0].caption("photo.jpg")
+        preset = vanilla.PRESETS["tiny"]
+        vocabulary = runs.Vocabulary(["a"])
+        sees = Run(vanilla.Model(preset, len(vocabulary)).eval(), vocabulary, runs.Eyes(preset), {})
+        with pytest.raises(ValueError, match="use caption"):
+            sees.translate("A dog.")
+        with pytest.raises(ValueError, match="no sentences to translate"):
+            train_run("translation", scenes(train=2, val=0, test=0, novel=0), out=tmp_path / "x")
+
+    def test_evaluation(self, trained, world):
+        run = trained[0]
+        found = evaluate_run(run, world, beam=2)
+        assert {"BLEU", "TER", "sacreBLEU", "truth"} <= set(found["run"]["metrics"]) and set(found["run"]["blind"]) == set(found["run"]["metrics"])
+        assert found["about"]["scorer"].keys() == found["run"]["metrics"].keys()
+        assert [one["caption"] for one in found["captions"]] == run.translate([item.source for item in world["test"]], beam=2)
+
+    def test_a_perfect_translator_scores_100_and_blind_it_does_not(self, world):
+        items = world["test"]
+        said = {"own": [item.captions[0].lower() for item in items]}
+        said["blind"] = [said["own"][row] for row in runs.derangement(len(items))]
+        figures = runs._translated(said, items)
+        assert figures["own"]["BLEU"] == pytest.approx(100) and figures["own"]["truth"] == 100
+        assert figures["blind"]["BLEU"] < 50
+
+    def test_trace(self, trained):
+        run = trained[0]
+        words, weights = run.trace("A red circle.")
+        assert weights.shape == (len(words), len(run.eyes.vocabulary.encode("A red circle.")))
+        torch.testing.assert_close(weights.sum(1), torch.ones(len(words)))
+
+
+class TestCommand:
+    LINES = "A red circle.\n\nA \u2603 star.\n"
+
+    @pytest.mark.parametrize("how", ["file", "pipe"])
+    def test_as_many_lines_out_as_in(self, trained, tmp_path, how):
+        (tmp_path / "lines.txt").write_text(self.LINES, encoding="utf-8")
+        source = ["--file", str(tmp_path / "lines.txt")] if how == "file" else ["-"]
+        told = CliRunner().invoke(app, ["translate", str(trained[1]), *source], input=self.LINES)
+        assert told.exit_code == 0 and told.stdout.split("\n")[:-1] == trained[0].translate(self.LINES.split("\n")[:-1])
+
+    def test_a_sentence(self, trained):
+        told = CliRunner().invoke(app, ["translate", str(trained[1]), "A red circle."])
+        assert told.stdout == trained[0].translate("A red circle.") + "\n"
+
+    @pytest.mark.parametrize("arguments, line", [
+        ([], "give sentences"), (["A dog.", "--file", "x.txt"], "give sentences"), (["--file", "absent.txt"], "no file")])
+    def test_mistakes_are_one_line(self, trained, arguments, line):
+        told = CliRunner().invoke(app, ["translate", str(trained[1]), *arguments])
+        assert told.exit_code == 1 and line in told.output and "Traceback" not in told.output
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_take_a_step(name):
+    preset = replace(PRESETS[name], subwords=60)
+    total, count = Model(preset, 60).train().loss(some(), preset.recipe.smoothing)
+    (total / count).backward()
+    assert torch.isfinite(total)
+
+
+def test_paper_to_the_digit():
+    paper = PRESETS["paper"]
+    assert (paper.width, paper.hidden, paper.heads, paper.encoder_layers, paper.decoder_layers) == (128, 512, 2, 2, 2)
+    assert (paper.subwords, paper.recipe.pictures, paper.recipe.epochs, paper.recipe.tokens) == (8192, 64, 28, 0)
+    assert paper.norm == "post" and paper.recipe.schedule == "noam" and not paper.recipe.smoothing
