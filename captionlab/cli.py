@@ -286,8 +286,8 @@ def data_use(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a fo
 def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{split} {number:,}" for split, number in counts.items())
 
-# %% ../nbs/91_cli.ipynb #0cdea7a6
-_KINDS = {"grid": "features"}        # kind to the module of captionlab whose `extract_command` makes it
+# %% ../nbs/91_cli.ipynb #c896a310
+_KINDS = {"grid": "features", "regions": "regions"}        # kind to the module of captionlab whose `extract_command` makes it
 
 
 @features.command("extract")
@@ -301,17 +301,24 @@ def features_extract(
     size: Annotated[int | None, typer.Option(min=1, help="Side of the pictures in pixels; what suits the network.")] = None,
     resize: Annotated[str, typer.Option(help="stretch or crop")] = "stretch",
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+    boxes: Annotated[str | None, typer.Option(help="For regions: a file or folder of boxes, or a detector of torchvision's.")] = None,
+    most: Annotated[int | None, typer.Option(min=1, help="For regions: how many of a picture to keep; all by default.")] = None,
+    detector_weights: Annotated[str | None, typer.Option(help="For regions: like --weights, of the detector.")] = None,
 ) -> None:
     """Features of pictures, into a folder.
 
     `images` are read, cut or stretched (`resize`) to `size` and go through `backbone` with its `weights` on
-    `device`; features of the `kind`, on a `grid` of cells of shape (h, w), are kept in `out`. What is there
-    already stays.
+    `device`; features of the `kind`, on a `grid` of cells of shape (h, w) or of regions, are kept in `out`.
+    What is there already stays.
     """
     if kind not in _KINDS:
         raise ValueError(f"no features of kind {kind!r}: choose from {', '.join(_KINDS)}")
     maker = import_module(f"captionlab.{_KINDS[kind]}")
-    maker.extract_command(images, out, backbone, weights, grid, size, resize, device, kind=kind)
+    own = {"boxes": boxes, "most": most, "detector_weights": detector_weights}
+    own = {name: value for name, value in own.items() if value is not None}
+    if own and kind != "regions":
+        raise ValueError(f"--{next(iter(own)).replace('_', '-')} is for --kind regions: leave it out, or say that kind")
+    maker.extract_command(images, out, backbone, weights, grid, size, resize, device, kind=kind, **own)
 
 # %% ../nbs/91_cli.ipynb #31e96e88
 @app.command()
