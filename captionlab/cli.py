@@ -286,8 +286,8 @@ def data_use(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a fo
 def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{split} {number:,}" for split, number in counts.items())
 
-# %% ../nbs/91_cli.ipynb #c896a310
-_KINDS = {"grid": "features", "regions": "regions"}        # kind to the module of captionlab whose `extract_command` makes it
+# %% ../nbs/91_cli.ipynb #2d99ec87
+_KINDS = {"grid": "features", "pyramid": "features", "regions": "regions"}        # kind to the module of captionlab whose `extract_command` makes it
 
 
 @features.command("extract")
@@ -297,7 +297,7 @@ def features_extract(
     kind: Annotated[str, typer.Option(help=f"What to make: {', '.join(_KINDS)}.")] = "grid",
     backbone: Annotated[str, typer.Option(help="Name of the network.")] = "squeezenet1_1",
     weights: Annotated[str, typer.Option(help="torchvision's name for them, a file, or none for random ones.")] = "DEFAULT",
-    grid: Annotated[str | None, typer.Option(help="Cells, such as 7 or 7x5; the network's own by default.")] = None,
+    grid: Annotated[str | None, typer.Option(help="Cells, such as 7 or 7x5, of a pyramid 28,14; the network's own by default.")] = None,
     size: Annotated[int | None, typer.Option(min=1, help="Side of the pictures in pixels; what suits the network.")] = None,
     resize: Annotated[str, typer.Option(help="stretch or crop")] = "stretch",
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",

@@ -223,16 +223,17 @@ def _items(seed: int, scene: Scene, language: str, source: str | None) -> list[I
     pairs = zip(captions, describe(scene, source))
     return [Item(f"{seed}-{number}", (target,), scene, said) for number, (target, said) in enumerate(pairs)]
 
-# %% ../nbs/12_datasets.ipynb #b4005065
+# %% ../nbs/12_datasets.ipynb #1e595997
 _MADE_BY = {
     "images": "give the loader inputs={'images': ...} and items that have pictures",
     "grid": "make them with: captionlab features extract",
+    **dict.fromkeys(("low", "high"), "make them with: captionlab features extract --kind pyramid"),
     **dict.fromkeys(("regions", "boxes", "region_mask"), "make them with: captionlab features extract --kind regions"),
     "source": "use data with sentences to translate, such as multi30k",
     "captions": "use items that have captions",
 }
 
-# %% ../nbs/12_datasets.ipynb #aa77bce0
+# %% ../nbs/12_datasets.ipynb #1bafab5a
 @dataclass(frozen=True, eq=False)
 class Batch:
     """What models read; fields that no model asked for are None.
@@ -242,6 +243,8 @@ class Batch:
     Args:
         images: preprocessed pictures, `(B, 3, h, w)`.
         grid: features of the cells of a grid, `(B, N, D)`.
+        low: those of a pyramid's fine map, `(B, N, D)`, with an N and a D of its own.
+        high: those of its coarse map, likewise.
         regions: features of regions, `(B, N, D)`; zeros for padding.
         boxes: of those regions, `(B, N, 4)`: left, top, right, bottom, divided by width or height.
         region_mask: `(B, N)`, True for regions, False for padding.
@@ -251,6 +254,8 @@ class Batch:
 
     images: Tensor | None = None
     grid: Tensor | None = None
+    low: Tensor | None = None
+    high: Tensor | None = None
     regions: Tensor | None = None
     boxes: Tensor | None = None
     region_mask: Tensor | None = None

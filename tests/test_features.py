@@ -15,7 +15,7 @@ from PIL import Image
 
 from captionlab import features
 from captionlab.features import FeatureStore, differences, extract, extract_command, fill, find_images, recipe, write_whole
-from captionlab.vision import Backbone, Preprocess
+from captionlab.vision import Backbone, Preprocess, Pyramid
 
 SIZE, COUNT, CHUNK = 48, 60, 4
 TOY = {"backbone": {"name": "toy", "weights": None}, "grid": [1, 1]}
@@ -39,9 +39,20 @@ def net() -> Backbone:
 
 
 @pytest.fixture(scope="module")
+def pyramid() -> Pyramid:
+    return Pyramid("squeezenet1_1", None, size=SIZE)
+
+
+@pytest.fixture(scope="module")
 def whole(pictures, net, tmp_path_factory) -> FeatureStore:
     """The store of an uninterrupted run."""
     return extract(find_images(pictures), net, tmp_path_factory.mktemp("whole") / "store", grid=2, chunk=CHUNK, batch=3, workers=2)
+
+
+@pytest.fixture(scope="module")
+def both(pictures, pyramid, tmp_path_factory) -> FeatureStore:
+    """The same of a pyramid."""
+    return extract(find_images(pictures), pyramid, tmp_path_factory.mktemp("both") / "store", grid=(3, 2), chunk=CHUNK, batch=3, workers=2)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -107,6 +118,37 @@ class TestFeatures:
         assert not extract(images, net, out, grid=1).skipped
 
 
+class TestPyramid:
+    def test_equals_the_nets_own(self, both, pictures, pyramid):
+        assert both.shape == {"low": (9, 256), "high": (4, 512)} and set(both.skipped) == {"011b.jpg", "042b.png"}
+        for name in ("000.png", "031.jpg", "057.jpg"):
+            alone = pyramid(pyramid.preprocess([pictures / name]), (3, 2))
+            for level, cells in both[name].items():
+                torch.testing.assert_close(cells, alone[level].flatten(1, 2)[0], rtol=2e-3, atol=1e-4)
+
+    def test_access_by_name_in_any_order(self, both):
+        some = ["057.jpg", "000.png", "057.jpg"]
+        assert {level: tuple(x.shape) for level, x in both[some].items()} == {"low": (3, 9, 256), "high": (3, 4, 512)}
+        assert all(both[some][level][1].equal(both["000.png"][level]) for level in ("low", "high"))
+
+    def test_one_pass_gives_the_grid_too(self, both, whole):
+        assert both[["030.png"]]["high"].equal(whole[["030.png"]])
+
+    @pytest.mark.parametrize("wanted, says", [
+        (dict(grid=(2, 2)), r"grid low is \[3, 3\], not \[2, 2\]"), (dict(grid=(3, 1)), "grid high is"),
+        (dict(backbone=Pyramid("squeezenet1_1", None, SIZE, ("fire3", "fire9"))), "backbone levels is"),
+        (dict(backbone=Backbone("squeezenet1_1", None, SIZE), grid=2), "kind is pyramid, not None")])
+    def test_other_recipe_is_refused_with_the_command(self, both, pyramid, wanted, says):
+        with pytest.raises(ValueError, match=f"stale: .*{says}.*captionlab features extract") as fault:
+            FeatureStore.open(both.folder, expect=recipe(**dict(backbone=pyramid, grid=(3, 2), batch=3) | wanted))
+        one_line(fault)
+        FeatureStore.open(both.folder, expect=recipe(pyramid, grid=(3, 2), batch=3))
+
+    def test_command_can_be_run_again(self, both):
+        said = features.command(both.made_by, "out")
+        assert "--kind pyramid" in said and "--grid 3x3,2x2" in said and f"--size {SIZE}" in said
+
+
 class TestInterrupted:
     def test_any_failing_rename(self, whole, pictures, net, tmp_path, monkeypatch):
         """The disk fails at every fifth rename; each run goes further, the last gives the same bytes."""
@@ -130,10 +172,12 @@ class TestInterrupted:
         assert attempt > 1 and left == content(whole.folder)
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-    def test_kill_9_at_random_moments(self, whole, pictures, tmp_path):
+    @pytest.mark.parametrize("kind, grid", [("Backbone", "2"), ("Pyramid", "(3, 2)")])
+    def test_kill_9_at_random_moments(self, request, pictures, tmp_path, kind, grid):
         """A real SIGKILL, several times, until a run lives long enough to finish."""
+        whole = request.getfixturevalue("whole" if kind == "Backbone" else "both")
         program = tmp_path / "program.py"
-        program.write_text(PROGRAM)
+        program.write_text(PROGRAM.replace("KIND", kind).replace("CELLS", grid))
         ended = subprocess.run([sys.executable, program, pictures, tmp_path / "store"], capture_output=True, text=True,
                                env=os.environ | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}, timeout=120)
         assert ended.returncode == 0, ended.stderr
@@ -171,13 +215,13 @@ PROGRAM = f"""
 import os, random, signal, sys, time
 from pathlib import Path
 from captionlab.features import extract, find_images
-from captionlab.vision import Backbone
+from captionlab.vision import KIND
 pictures, out = sys.argv[1:]
-chance, done, net = random.Random(), 0, Backbone("squeezenet1_1", None, size={SIZE})
+chance, done, net = random.Random(), 0, KIND("squeezenet1_1", None, size={SIZE})
 for attempt in range(60):
     before, child = done, os.fork()
     if not child:
-        extract(find_images(pictures), net, out, grid=2, chunk={CHUNK}, batch=3, workers=2)
+        extract(find_images(pictures), net, out, grid=CELLS, chunk={CHUNK}, batch=3, workers=2)
         os._exit(0)
     while done == before and os.waitpid(child, os.WNOHANG) == (0, 0):       # until it has made something new
         time.sleep(0.001)
@@ -299,6 +343,15 @@ class TestCommand:
         assert store.made_by["preprocess"]["resize"] == "crop" and store.made_by["grid"] == [2, 1]
         with pytest.raises(ValueError, match=f"--backbone squeezenet1_1 --weights none --grid 2x1 --size {SIZE} --resize crop --out"):
             FeatureStore.open(tmp_path / "out", expect=store.made_by | {"batch": 99})
+
+    def test_makes_a_pyramid_and_tells(self, pictures, tmp_path, capsys):
+        store = extract_command([pictures], tmp_path / "out", weights="none", grid="3x2,1", size=SIZE, kind="pyramid")
+        assert "58 pictures, low 6 x 256 and high 1 x 512 each" in capsys.readouterr().out
+        assert store.made_by["grid"] == {"low": [3, 2], "high": [1, 1]}
+        for grid, says in (("7", "two, the fine one first"), ("7,x", "--grid is a number")):
+            with pytest.raises(ValueError, match=says) as fault:
+                extract_command([pictures], tmp_path / "other", weights="none", grid=grid, size=SIZE, kind="pyramid")
+            one_line(fault)
 
     @pytest.mark.parametrize("grid", ["0", "7x", "seven", "1x2x3", "-1"])
     def test_wrong_grid_is_one_line(self, pictures, tmp_path, grid):
