@@ -13,7 +13,7 @@ from captionlab.datasets import Batch
 from captionlab.models import cptr, vanilla
 from captionlab.training import Recipe
 
-MODELS = ("vanilla", "cptr")
+MODELS = ("vanilla", "cptr", "position_aware")
 V = 23
 
 
@@ -23,7 +23,9 @@ def small(name: str):
     preset = replace(module.PRESETS["tiny"], **sizes)
     torch.manual_seed(0)
     inputs = {"images": torch.randn(3, 3, preset.size, preset.size),
-              "grid": torch.randn(3, preset.cells**2, preset.channels) if name == "vanilla" else None}
+              "grid": torch.randn(3, preset.cells**2, preset.channels) if name == "vanilla" else None,
+              "high": torch.randn(3, preset.cells**2, preset.channels) if name == "position_aware" else None,
+              "low": torch.randn(3, preset.fine**2, preset.fine_channels) if name == "position_aware" else None}
     batch = Batch(**{field: inputs[field] for field in preset.reads}, captions=torch.randint(3, V, (3, 4, 7)))
     return module.Model(preset, V).eval(), batch
 

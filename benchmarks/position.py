@@ -1,0 +1,79 @@
+"""Position-aware attention in three forms: forward and backward, time and peak memory, same weights.
+
+Ours never builds E. The literal form adds it to keys and values of each picture; the einsum form
+builds it once for the whole batch, which is the best that we found among those that build it.
+"""
+import math
+import os
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks import medians, record
+from captionlab.attention import merge_heads, split_heads
+from captionlab.models.position_aware import PositionAwareAttention, RelativePositions
+
+B, D, H, SIDES = 8, 256, 4, (7, 10, 14, 18, 24)
+
+
+def literal(attention: PositionAwareAttention, x: Tensor) -> Tensor:
+    """Equations (4) and (5): keys and values plus E, `(B, N, N, D)` each."""
+    E = attention.positions.edges()
+    query = attention.query(x).unflatten(-1, (H, -1))
+    keys, values = ((part[:, None] + E).unflatten(-1, (H, -1)) for part in (attention.key(x), x))
+    scores = torch.einsum("bihk,bijhk->bhij", query, keys) / math.sqrt(D / H)
+    return torch.einsum("bhij,bijhk->bihk", scores.softmax(-1), values).flatten(-2)
+
+
+def einsum(attention: PositionAwareAttention, x: Tensor) -> Tensor:
+    """One E, `(N, N, D)`, for all pictures."""
+    E = attention.positions.edges().unflatten(-1, (H, -1))
+    query, key, value = (split_heads(part, H) for part in (attention.query(x), attention.key(x), x))
+    scores = (query @ key.mT + torch.einsum("bhik,ijhk->bhij", query, E)) / math.sqrt(D / H)
+    weights = scores.softmax(-1)
+    return merge_heads(weights @ value + torch.einsum("bhij,ijhk->bhik", weights, E))
+
+
+def peak(way: Callable) -> float:
+    """The most memory, in MB, that PyTorch held at once beyond what it held before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        way()
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = torch.tensor([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]).cumsum(0)
+    return held.max().item() / 1e6
+
+
+def fits(cells: int) -> bool:
+    """Whether the literal form has room: two sums, their gradients, and one to spare."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 5 * B * cells**2 * D * 4 < free
+
+
+def compare(side: int, rounds: int = 9) -> None:
+    """All rows of one size of map."""
+    torch.manual_seed(0)
+    attention, cells = PositionAwareAttention(D, H, RelativePositions(side, side, D)), side**2
+    x = torch.randn(B, cells, D, requires_grad=True)
+    learn = {way: lambda way=way: way(attention, x).sum().backward() for way in (literal, einsum)}
+    ours = lambda: attention(x).sum().backward()
+    for way, peer in learn.items():
+        if way is literal and not fits(cells):
+            print(f"the literal form has no room for {cells} cells here: left out", file=sys.stderr)
+            continue
+        torch.testing.assert_close(attention(x), way(attention, x), rtol=1e-4, atol=1e-5)
+        mine, theirs = medians(ours, peer, 3 if way is literal and side > 14 else rounds)
+        record(f"position-vs-{way.__name__}-time-{cells}", mine * 1e3, theirs * 1e3, theirs / mine, "ms, forward and backward")
+        mine, theirs = peak(ours), peak(peer)
+        record(f"position-vs-{way.__name__}-memory-{cells}", mine, theirs, theirs / mine, "MB, forward and backward")
+
+
+def main() -> None:
+    for side in SIDES:
+        compare(side)
+
+
+if __name__ == "__main__":
+    main()
