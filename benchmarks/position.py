@@ -29,12 +29,13 @@ def literal(attention: PositionAwareAttention, x: Tensor) -> Tensor:
 
 
 def einsum(attention: PositionAwareAttention, x: Tensor) -> Tensor:
-    """One E, `(N, N, D)`, for all pictures."""
-    E = attention.positions.edges().unflatten(-1, (H, -1))
+    """One E for all pictures, laid out head by head, `(H, N, N, K)`: the products read it in order."""
+    by_row, by_column = (table.unflatten(-1, (H, -1)).permute(2, 0, 1, 3) for table in attention.positions.pairs())
+    E = (by_row[:, :, None, :, None] + by_column[:, None, :, None, :]).flatten(3, 4).flatten(1, 2)
     query, key, value = (split_heads(part, H) for part in (attention.query(x), attention.key(x), x))
-    scores = (query @ key.mT + torch.einsum("bhik,ijhk->bhij", query, E)) / math.sqrt(D / H)
+    scores = (query @ key.mT + torch.einsum("bhik,hijk->bhij", query, E)) / math.sqrt(D / H)
     weights = scores.softmax(-1)
-    return merge_heads(weights @ value + torch.einsum("bhij,ijhk->bhik", weights, E))
+    return merge_heads(weights @ value + torch.einsum("bhij,hijk->bhik", weights, E))
 
 
 def peak(way: Callable) -> float:
@@ -65,9 +66,11 @@ def compare(side: int, rounds: int = 9) -> None:
             continue
         torch.testing.assert_close(attention(x), way(attention, x), rtol=1e-4, atol=1e-5)
         mine, theirs = medians(ours, peer, 3 if way is literal and side > 14 else rounds)
-        record(f"position-vs-{way.__name__}-time-{cells}", mine * 1e3, theirs * 1e3, theirs / mine, "ms, forward and backward")
+        record(f"position-vs-{way.__name__}-time-{cells}", mine * 1e3, theirs * 1e3, theirs / mine,
+               "ms, forward and backward")
         mine, theirs = peak(ours), peak(peer)
-        record(f"position-vs-{way.__name__}-memory-{cells}", mine, theirs, theirs / mine, "MB, forward and backward")
+        record(f"position-vs-{way.__name__}-memory-{cells}", mine, theirs, theirs / mine,
+               "MB, forward and backward")
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ V = 23
 
 
 def edges_one_by_one(positions: RelativePositions) -> Tensor:
-    """E, `(N, N, D)`, from Figure 6: a difference of rows and one of columns, i minus j."""
+    """E, `(N, N, D)`, from Figure 6 (eq-pat-edge): a difference of rows and one of columns, i minus j."""
     m, n = positions.rows, positions.columns
     cells = [(row, column) for row in range(m) for column in range(n)]
     return torch.stack([torch.stack([positions.row[r - a + m - 1] + positions.column[c - b + n - 1] for a, b in cells])
@@ -23,7 +23,7 @@ def edges_one_by_one(positions: RelativePositions) -> Tensor:
 
 
 def equation_5(attention: PositionAwareAttention, x: Tensor) -> Tensor:
-    """Equations (4) and (5) with keys and values plus E for each picture and head, without the residual."""
+    """Equations (4) and (5), eq-pat-4 and eq-pat-5, without the residual: keys and values plus E for each picture."""
     E, mixed = edges_one_by_one(attention.positions), []
     for q, k, v, e in zip(*(part.chunk(attention.heads, -1) for part in (attention.query(x), attention.key(x), x, E))):
         keys, values = k[:, None] + e, v[:, None] + e
@@ -90,7 +90,7 @@ def test_nothing_as_large_as_the_edges_is_made():
     largest = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: largest.append(t.numel()) or t, lambda t: t):
         attention(x).sum().backward()
-    assert max(largest) < 196 * 196, "not even the weights of one head"
+    assert max(largest) < len(x) * attention.heads * 196**2, "not even the weights"
 
 
 def test_a_block_adds_its_input_once():
@@ -101,7 +101,7 @@ def test_a_block_adds_its_input_once():
         attended = block.residuals[0].norm(equation_5(block.attention, expected) + expected)
         expected = block.residuals[1].norm(attended + block.feed_forward(attended))
     torch.testing.assert_close(encoder(x), expected, rtol=1e-5, atol=1e-5)
-    assert sum("row" in name for name, _ in encoder.named_parameters()) == 1, "one pair of tables for all layers"
+    assert sum(name.endswith("positions.row") for name, _ in encoder.named_parameters()) == 1, "one pair of tables for all layers"
 
 
 def test_fusion_is_torchs_attention_without_values():

@@ -54,8 +54,8 @@ class FeatureFusion(nn.Module):
         trace.append(weights)
         return taken + high
 
-# %% ../../nbs/33_position_aware.ipynb #74082d97
-#| implements: eq-pat-edge
+# %% ../../nbs/33_position_aware.ipynb #7a99dde0
+#| implements: eq-pat-edge eq-pat-scores eq-pat-values
 class RelativePositions(nn.Module):
     """Learned vectors for how two cells of a map lie to each other: one for each difference of
     rows, one for each difference of columns, added.
@@ -133,7 +133,7 @@ def _of_pairs(table: Tensor) -> Tensor:
     places = torch.arange((len(table) + 1) // 2, device=table.device)
     return table[places[:, None] - places + len(places) - 1]
 
-# %% ../../nbs/33_position_aware.ipynb #54d631b2
+# %% ../../nbs/33_position_aware.ipynb #c8207a8a
 #| implements: eq-pat-4 eq-pat-5
 class PositionAwareAttention(nn.Module):
     """Self-attention of a map whose keys and values know how cells lie to each other.
@@ -184,7 +184,7 @@ class PositionAwareAttention(nn.Module):
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
                trace: None) -> Tensor:
         positions, width, scale = self.positions, query.shape[-1], query.shape[-1]**-0.5
-        places = positions.places().expand(*key.shape[:2], -1, -1)
+        places = positions.places().to(key).expand(*key.shape[:2], -1, -1)
         asking = torch.cat([query, *positions.ask(query)], -1)
         dropout = self.dropout.p if self.training else 0.0
         mixed = F.scaled_dot_product_attention(
@@ -226,7 +226,7 @@ class PositionAwareEncoder(Encoder):
             block.attention = PositionAwareAttention(config.width, config.heads, self.positions,
                                                      config.dropout)
 
-# %% ../../nbs/33_position_aware.ipynb #f10a374e
+# %% ../../nbs/33_position_aware.ipynb #66c25738
 VARIANTS = ("vanilla", "fpn", "position_aware")
 
 
@@ -235,8 +235,8 @@ class Preset(BasePreset):
     """Sizes and recipe of the Position-Aware Transformer.
 
     Args:
-        variant: "position_aware"; "fpn" has learned places instead of relative positions; "vanilla"
-            has neither those nor the fine map.
+        variant: "position_aware"; "fpn" has a learned vector for each place instead of relative
+            positions; so has "vanilla", which reads no fine map either.
         backbone: what makes the maps: a name that `captionlab.vision.Pyramid` knows, or "pixels".
         cells: of the coarse map, each way, or its rows and columns.
         fine: of the fine map, likewise.
@@ -271,7 +271,7 @@ class Preset(BasePreset):
         """Rows and columns of the coarse map, (m, n)."""
         return (self.cells, self.cells) if isinstance(self.cells, int) else tuple(self.cells)
 
-# %% ../../nbs/33_position_aware.ipynb #39893a3b
+# %% ../../nbs/33_position_aware.ipynb #75efab24
 class Model(TransformerCaptioner):
     """The Position-Aware Transformer, and the two models that its paper compares it with.
 
@@ -287,8 +287,9 @@ class Model(TransformerCaptioner):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size)
         self.grid, layers, width = preset.grid, preset.encoder_layers, preset.width
         self.project = nn.Linear(preset.channels, width)
-        if preset.variant != "vanilla":
-            self.project_low, self.fusion = nn.Linear(preset.fine_channels, width), FeatureFusion(width)
+        reads_low = "low" in preset.reads
+        self.project_low = nn.Linear(preset.fine_channels, width) if reads_low else None
+        self.fusion = FeatureFusion(width) if reads_low else None
         if preset.variant == "position_aware":
             self.places, self.encoder = nn.Identity(), PositionAwareEncoder(layers, preset.config, *self.grid)
         else:
@@ -308,7 +309,7 @@ class Model(TransformerCaptioner):
         """
         high = self.project(batch.need("high"))
         _fits(high, self.grid)
-        if not hasattr(self, "fusion"):
+        if self.fusion is None:
             return high
         return self.fusion(high, self.project_low(batch.need("low")), trace)
 
