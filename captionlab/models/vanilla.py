@@ -37,7 +37,7 @@ class Preset(BasePreset):
     cells: int
     channels: int
 
-# %% ../../nbs/31_vanilla.ipynb #578d528a
+# %% ../../nbs/31_vanilla.ipynb #87862393
 class Model(TransformerCaptioner):
     """The vanilla Transformer captioner on a CNN's grid.
 
@@ -51,7 +51,8 @@ class Model(TransformerCaptioner):
 
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size)
-        self.project = nn.Linear(preset.channels, preset.width)
+        even = nn.Identity() if preset.backbone == "pixels" else nn.LayerNorm(preset.channels)
+        self.project = nn.Sequential(even, nn.Linear(preset.channels, preset.width))
         self.places = LearnedPositions(preset.cells**2, preset.width)
         self.encoder = Encoder(preset.encoder_layers, preset.config)
 
@@ -60,7 +61,7 @@ class Model(TransformerCaptioner):
         cells = self.places(self.project(batch.need("grid")))
         return self.encoder(self.dropout(cells)), None
 
-# %% ../../nbs/31_vanilla.ipynb #5c38ddbe
+# %% ../../nbs/31_vanilla.ipynb #2ba6c996
 PRESETS = {
     "paper": Preset(
         width=512, heads=8, hidden=2048, encoder_layers=6, decoder_layers=6, dropout=0.1,
@@ -68,9 +69,9 @@ PRESETS = {
         recipe=Recipe(epochs=15, pictures=15, rate=(512 * 20000) ** -0.5, warmup=20000,
                       schedule="noam")),
     "small": Preset(
-        width=256, heads=4, hidden=1024, encoder_layers=1, decoder_layers=2, dropout=0.3,
+        width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=3, dropout=0.2,
         backbone="squeezenet1_1", size=227, cells=7, channels=512, min_count=5, longest=18,
-        flips=True, recipe=Recipe(epochs=13, tokens=16 * 18, rate=8e-4, warmup=500, decay=0.01)),
+        flips=True, recipe=Recipe(epochs=14, tokens=16 * 18, rate=8e-4, warmup=500)),
     "tiny": Preset(
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0,
         backbone="pixels", size=64, cells=8, channels=12,
