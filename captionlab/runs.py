@@ -343,7 +343,22 @@ def _read(file: Path) -> dict:
                          "it is not a run, or one of another version")
     return said
 
-# %% ../nbs/24_runs.ipynb #65ab87b2
+# %% ../nbs/24_runs.ipynb #cf5b8d40
+def _opened(folder: Path, weights: str | None) -> tuple:
+    """What a `Run` is made of, from its folder."""
+    said = _read(folder / "run.json")
+    try:
+        preset = preset_from_dict(said["model"], said["preset"])
+        vocabulary = vocabulary_from_dict(said["vocabulary"])
+        eyes, file = open_eyes(preset, said["eyes"], weights), folder / Path(said["weights"]).name
+        model = model_module(said["model"]).Model(preset, len(vocabulary))
+    except (KeyError, TypeError, AttributeError) as fault:
+        raise ValueError(f"{folder / 'run.json'} is not complete or not a run's ({fault})") from None
+    _fill(model, file)
+    read = {"format", "captionlab", "weights", "eyes", "preset", "vocabulary"}
+    return model.eval(), vocabulary, eyes, {key: x for key, x in said.items() if key not in read}
+
+# %% ../nbs/24_runs.ipynb #6b811979
 @dataclass
 class Run:
     """A trained captioner, or translator, and everything needed to use it anywhere.
@@ -387,18 +402,7 @@ class Run:
             FileNotFoundError: there is no run, or half of one.
             ValueError: a file is broken or foreign; one line says which.
         """
-        folder = Path(folder)
-        said = _read(folder / "run.json")
-        try:
-            preset = preset_from_dict(said["model"], said["preset"])
-            vocabulary = vocabulary_from_dict(said["vocabulary"])
-            eyes, file = open_eyes(preset, said["eyes"], weights), folder / Path(said["weights"]).name
-            model = model_module(said["model"]).Model(preset, len(vocabulary))
-        except (KeyError, TypeError, AttributeError) as fault:
-            raise ValueError(f"{folder / 'run.json'} is not complete or not a run's ({fault})") from None
-        _fill(model, file)
-        read = {"format", "captionlab", "weights", "eyes", "preset", "vocabulary"}
-        return cls(model.eval(), vocabulary, eyes, {key: x for key, x in said.items() if key not in read})
+        return cls(*_opened(Path(folder), weights))
 
     @property
     def device(self) -> torch.device:
@@ -445,12 +449,7 @@ class Run:
             raise ValueError("this run captions pictures and translates nothing: use caption")
         if isinstance(sentences, str):
             return self.translate([sentences], beam, length_penalty)[0]
-        said = [""] * len(sentences)
-        rows = sorted((row for row, text in enumerate(sentences) if text.strip()), key=lambda row: len(sentences[row]))
-        for part in (rows[first:first + batch] for first in range(0, len(rows), batch)):
-            for row, text in zip(part, self.captions(self.eyes([sentences[row] for row in part]), beam, length_penalty)):
-                said[row] = text
-        return said
+        return _by_length(sentences, batch, lambda part: self.captions(self.eyes(part), beam, length_penalty))
 
     def captions(self, batch: Batch, beam: int = 3, length_penalty: float = 0.0) -> list[str]:
         """Captions of a `batch` of B pictures, by `beam_search` with `beam` and `length_penalty`."""
@@ -487,6 +486,16 @@ class Run:
             rows.append(trace["cross"][-1][0, :, 0].mean(0).cpu())
         words = [kept.decode([number]) for number in ids]
         return words, torch.stack(rows) if rows else torch.zeros(0, 0)
+
+# %% ../nbs/24_runs.ipynb #e9731cea
+def _by_length(sentences: Sequence[str], size: int, work: Callable[[list[str]], list[str]]) -> list[str]:
+    """What `work` makes of sentences, in their order; it gets those of about one length together, and no empty one."""
+    done = [""] * len(sentences)
+    rows = sorted((row for row, text in enumerate(sentences) if text.strip()), key=lambda row: len(sentences[row]))
+    for part in (rows[first:first + size] for first in range(0, len(rows), size)):
+        for row, text in zip(part, work([sentences[row] for row in part])):
+            done[row] = text
+    return done
 
 # %% ../nbs/24_runs.ipynb #f23fc498
 def _shelves() -> tuple[Path, Path]:

@@ -120,7 +120,8 @@ class TestConsistency:
         batch, model = some(), model_of(replace(SMALL, dropout=0.3, consistency=5.0), train=True)
         twice = batch.select(torch.arange(5).repeat(2))
         torch.manual_seed(5)
-        logits, words = model.predict(twice)
+        hidden, words = model.before_words(twice)
+        logits = model.output(hidden)
         first, second = (part.log_softmax(-1) for part in logits.chunk(2))
         divergence = sum(F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((first, second), (second, first))) / 2
         torch.manual_seed(5)

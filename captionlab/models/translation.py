@@ -3,7 +3,7 @@
 # %% auto #0
 __all__ = ['PRESETS', 'Preset', 'Model', 'disagreement']
 
-# %% ../../nbs/30_translation.ipynb #cdad48b1
+# %% ../../nbs/30_translation.ipynb #c5ac6d3a
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..blocks import BlockConfig, Encoder
-from ..captioner import TransformerCaptioner, caption_loss
+from ..captioner import TransformerCaptioner, projected_loss
 from ..datasets import Batch
 from ..masks import padding_mask
 from ..training import BasePreset, Recipe
@@ -48,8 +48,8 @@ class Preset(BasePreset):
         """What the blocks share."""
         return replace(super().config, inner_dropout=self.inner_dropout)
 
-# %% ../../nbs/30_translation.ipynb #e1dc13c6
-#| implements: eq-translation-5 eq-translation-6
+# %% ../../nbs/30_translation.ipynb #1b1b0ec9
+#| implements: eq-translation-5 eq-translation-6 eq-rdrop-loss
 class Model(TransformerCaptioner):
     """The Transformer: an encoder reads a sentence, a decoder writes its translation.
 
@@ -85,12 +85,12 @@ class Model(TransformerCaptioner):
         """
         if not (self.consistency and self.training):
             return super().loss(batch, smoothing)
-        logits, words = self.predict(batch.select(torch.arange(len(batch)).repeat(2)))
-        total, count = caption_loss(logits, words, smoothing)
-        return total + self.consistency * disagreement(*logits.chunk(2)), count
+        hidden, words = self.before_words(batch.select(torch.arange(len(batch)).repeat(2)))
+        total = projected_loss(hidden.unflatten(0, (2, -1)), self.output, words.chunk(2)[0], smoothing, self.consistency)
+        return total, hidden.new_tensor(len(words))
 
-# %% ../../nbs/30_translation.ipynb #32520f99
-#| implements: eq-rdrop-kl eq-rdrop-loss
+# %% ../../nbs/30_translation.ipynb #9320c7aa
+#| implements: eq-rdrop-kl
 def disagreement(first: Tensor, second: Tensor) -> Tensor:
     """How far two predictions of the same words are apart: the mean of both Kullback-Leibler divergences, summed.
 
