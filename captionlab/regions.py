@@ -5,9 +5,8 @@ __all__ = ['ROUNDING', 'DETECTORS', 'Boxes', 'clean_boxes', 'Regions', 'scene_re
            'open_boxes', 'pool_regions', 'region_fields', 'spatial_graph', 'to_rows', 'from_rows', 'region_recipe',
            'extract_regions', 'extract_command']
 
-# %% ../nbs/15_regions.ipynb #3ba6cd8a
+# %% ../nbs/15_regions.ipynb #81890feb
 import base64
-import hashlib
 import os
 import re
 import warnings
@@ -32,8 +31,8 @@ from .features import FeatureStore, fill, find_images, write_whole
 from .scenes import SHAPES, Scene
 from .vision import Backbone, Preprocess, _bytes, _fingerprint, _state, load_image
 
-# %% ../nbs/15_regions.ipynb #271eac3c
-ROUNDING = 0.01     # of the picture's side; what sticks out no further is rounding, and cut without a word
+# %% ../nbs/15_regions.ipynb #b68e43d1
+ROUNDING = 0.01     # of the picture's side; what sticks out no further is cut without a word
 
 
 def clean_boxes(boxes: Tensor, where: Callable[[int], str]) -> tuple[Tensor, str]:
@@ -61,21 +60,23 @@ def clean_boxes(boxes: Tensor, where: Callable[[int], str]) -> tuple[Tensor, str
     return boxes.clamp(0, 1), (f"{where(rows[0])} {_numbers(boxes[rows[0]])} sticks out of the "
                                f"picture{others}: cut at its edge") if rows else ""
 
-# %% ../nbs/15_regions.ipynb #8a9626a6
+# %% ../nbs/15_regions.ipynb #6692dff4
 def _faults(boxes: Tensor) -> Iterable[tuple[Tensor, str]]:
     """For each way to be wrong, which boxes (N,) are, and what to say of them."""
     left, top, right, bottom = boxes.unbind(-1)
-    return ((~boxes.isfinite().all(-1), "holds something that is not a number: detect it again, or leave it out"),
-            (((boxes < -1) | (boxes > 2)).any(-1), "is not in shares of the picture: divide left and "
-             "right by its width, top and bottom by its height"),
-            ((right < left) | (bottom < top), "is upside down: give left, top, right, bottom, and not "
-             "left, top, width, height"))
+    return (
+        (~boxes.isfinite().all(-1), "holds something that is not a number: detect it again, or leave "
+         "it out"),
+        (((boxes < -1) | (boxes > 2)).any(-1), "is not in shares of the picture: divide left and right "
+         "by its width, top and bottom by its height"),
+        ((right < left) | (bottom < top), "is upside down: give left, top, right, bottom, and not left, "
+         "top, width, height"))
 
 
 def _numbers(box: Tensor) -> str:
     return "(" + ", ".join(f"{value:.4g}" for value in box.tolist()) + ")"
 
-# %% ../nbs/15_regions.ipynb #a7e59918
+# %% ../nbs/15_regions.ipynb #9bdc86f5
 @dataclass(frozen=True, eq=False)
 class Regions:
     """What was found in one picture, the surest first.
@@ -88,7 +89,7 @@ class Regions:
         where: what messages call these regions.
 
     Raises:
-        ValueError: for boxes that cannot be right (see `clean_boxes`), or rows that do not match them.
+        ValueError: for boxes that cannot be right (see `clean_boxes`), or rows that do not match.
     """
 
     boxes: Tensor
@@ -102,18 +103,20 @@ class Regions:
         if note:
             warnings.warn(note, stacklevel=3)
         object.__setattr__(self, "boxes", boxes)
-        for name, kind in (("classes", torch.long), ("scores", torch.float), ("features", torch.float)):
+        kinds = {"classes": torch.long, "scores": torch.float, "features": torch.float}
+        for name, kind in kinds.items():
             if getattr(self, name) is not None:
                 rows = torch.as_tensor(getattr(self, name)).to(kind)
                 if len(rows) != len(boxes):
-                    raise ValueError(f"{where}: {len(boxes)} boxes, but {len(rows)} {name}: give one a box")
+                    raise ValueError(f"{where}: {len(boxes)} boxes, but {len(rows)} {name}: give "
+                                     "one a box")
                 object.__setattr__(self, name, rows)
 
     def __len__(self) -> int:
         return len(self.boxes)
 
     def best(self, most: int) -> Self:
-        """The `most` of them with the highest scores, in their order; the first ones without scores."""
+        """The `most` with the highest scores, in their order; the first ones without scores."""
         if len(self) <= most:
             return self
         scores = -torch.arange(len(self)) if self.scores is None else self.scores
@@ -134,12 +137,12 @@ def scene_regions(scene: Scene) -> Regions:
     classes = [SHAPES.index(thing.shape) for thing in scene.objects]
     return Regions(torch.from_numpy(scene.boxes), torch.tensor(classes), torch.ones(len(classes)))
 
-# %% ../nbs/15_regions.ipynb #00cad2d5
+# %% ../nbs/15_regions.ipynb #5f82c2e8
 DETECTORS = ("fasterrcnn_resnet50_fpn_v2", "fasterrcnn_mobilenet_v3_large_320_fpn")
 
 
 def _detecting(name: str, weights: str | None, most: int, seed: int) -> nn.Module:
-    """torchvision's detector with these weights, which keeps its `most` surest boxes, however unsure."""
+    """torchvision's detector, which keeps its `most` surest boxes, however unsure."""
     state = _state(name, weights) if weights else None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -149,17 +152,18 @@ def _detecting(name: str, weights: str | None, most: int, seed: int) -> nn.Modul
         net.load_state_dict(state or net.state_dict())
     except (RuntimeError, AttributeError, TypeError) as fault:
         reason = " ".join(str(fault).split())[:160]
-        raise ValueError(f"{weights} are not the weights of torchvision's {name}: {reason}") from None
+        raise ValueError(
+            f"{weights} are not the weights of torchvision's {name}: {reason}") from None
     return net.requires_grad_(False).eval()
 
-# %% ../nbs/15_regions.ipynb #76327b3f
+# %% ../nbs/15_regions.ipynb #f3aa56a6
 class Detector(nn.Module):
     """Finds regions in any picture, with a detector from torchvision.
 
     Args:
         name: one of `DETECTORS`.
-        weights: torchvision's name for them ("DEFAULT", "COCO_V1"), a state-dict file (here or in the
-            data folder), or None for random ones.
+        weights: torchvision's name for them ("DEFAULT", "COCO_V1"), a state-dict file (here or in
+            the data folder), or None for random ones.
         least: boxes to keep of a picture, however unsure, as far as there are any.
         most: boxes to keep at most.
         threshold: the score from which on more than `least` are kept, 0 to 1.
@@ -185,7 +189,7 @@ class Detector(nn.Module):
 
     @torch.no_grad()
     def forward(self, picture: str | os.PathLike | Image.Image) -> Regions:
-        """The regions of one `picture`, boxes `(N, 4)`, the surest first; a file or an open picture."""
+        """The regions of one `picture`, file or open; boxes `(N, 4)`, the surest first."""
         image = load_image(picture)
         pixels = pil_to_tensor(image).to(next(self.parameters()).device) / 255
         found = {name: x.cpu() for name, x in self.net([pixels])[0].items()}
@@ -199,8 +203,9 @@ class Detector(nn.Module):
         return {"source": self.name, "fingerprint": _fingerprint(*_bytes(self.net.state_dict())),
                 "least": self.least, "threshold": self.threshold}
 
-# %% ../nbs/15_regions.ipynb #7864378d
-def save_boxes(file: str | os.PathLike, found: Mapping[str, Regions], class_names: Sequence[str] = ()) -> None:
+# %% ../nbs/15_regions.ipynb #236b9092
+def save_boxes(file: str | os.PathLike, found: Mapping[str, Regions],
+               class_names: Sequence[str] = ()) -> None:
     """Keep the boxes of many pictures in one .npz, which `open_boxes` opens; in half precision.
 
     Args:
@@ -209,11 +214,13 @@ def save_boxes(file: str | os.PathLike, found: Mapping[str, Regions], class_name
         class_names: what each class is called.
     """
     rows = list(found.values())
-    parts = {"names": np.array(list(found), dtype=str), "counts": np.array([len(regions) for regions in rows], int),
-             "boxes": np.concatenate([np.zeros((0, 4)), *(regions.boxes for regions in rows)]).astype(np.float16)}
-    for name in ("classes", "scores"):
-        if all(getattr(regions, name) is not None for regions in rows):
-            parts[name] = np.concatenate([np.zeros(0, int), *(getattr(regions, name) for regions in rows)])
+    parts = {"names": np.array(list(found), dtype=str), "counts": np.array([*map(len, rows)], int)}
+    for name, none in (("boxes", np.zeros((0, 4))), ("classes", np.zeros(0, int)),
+                       ("scores", np.zeros(0))):
+        values = [getattr(regions, name) for regions in rows]
+        if all(value is not None for value in values):
+            parts[name] = np.concatenate([none, *values])
+    parts["boxes"] = parts["boxes"].astype(np.float16)
     if class_names:
         parts["class_names"] = np.array(class_names)
     write_whole(file, lambda out: np.savez_compressed(out, **parts))
@@ -225,9 +232,9 @@ def _short(name: str) -> str:
     number = re.fullmatch(r"(?:COCO_\w+_)?0*(\d+)", stem)
     return number[1] if number else stem
 
-# %% ../nbs/15_regions.ipynb #d302422e
+# %% ../nbs/15_regions.ipynb #371072e7
 class RegionFile:
-    """Regions of many pictures on disk, found by name and read when asked for; `open_boxes` opens one.
+    """Regions of many pictures on disk, found by name; `open_boxes` opens one.
 
     Args:
         file: the file, or the folder.
@@ -274,7 +281,7 @@ class RegionFile:
             warnings.warn(f"{note} (this is said once a file)", stacklevel=4)
         return boxes
 
-# %% ../nbs/15_regions.ipynb #e67f054e
+# %% ../nbs/15_regions.ipynb #248957bc
 def _arrays(file: Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
     """Those arrays of an .npz that are wanted and there; nothing in it is executed."""
     try:
@@ -283,17 +290,18 @@ def _arrays(file: Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {file}") from None
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError):
-        raise ValueError(f"{file} is broken or cut off, or not an .npz of numbers: get it again") from None
+        raise ValueError(
+            f"{file} is broken or cut off, or not an .npz of numbers: get it again") from None
 
-# %% ../nbs/15_regions.ipynb #d8f6d558
+# %% ../nbs/15_regions.ipynb #e762ed52
 class _OneForAll(RegionFile):
-    """One .npz for all pictures: `names`, `counts`, `boxes`, perhaps `classes`, `scores`, `class_names`."""
+    """One .npz for all pictures, as `save_boxes` writes it."""
 
     def __init__(self, file: Path):
         data = _arrays(file, ("names", "counts", "boxes", "classes", "scores", "class_names"))
         if missing := {"names", "counts", "boxes"} - data.keys():
-            raise ValueError(f"{file} has no {', '.join(sorted(missing))}: if it holds one picture, "
-                             "give the folder that it is in")
+            raise ValueError(f"{file} has no {', '.join(sorted(missing))}: if it holds one "
+                             "picture, give the folder that it is in")
         super().__init__(file, data["names"].tolist())
         self.ends = data["counts"].astype(int).cumsum()
         if len(self.ends) != len(self) or data["counts"].sum() != len(data["boxes"]):
@@ -302,7 +310,8 @@ class _OneForAll(RegionFile):
         self.most = int(data["counts"].max(initial=0))
         self.class_names = data.pop("class_names", np.array(())).tolist()
         self.parts = {"boxes": self._checked(data["boxes"], self._where)}
-        self.parts |= {name: torch.from_numpy(data[name]) for name in data.keys() & {"classes", "scores"}}
+        self.parts |= {name: torch.from_numpy(data[name])
+                       for name in data.keys() & {"classes", "scores"}}
 
     def _where(self, box: int) -> str:
         row = int(np.searchsorted(self.ends, box, side="right"))
@@ -312,18 +321,19 @@ class _OneForAll(RegionFile):
         return int(self.ends[row - 1]) if row else 0
 
     def _regions(self, row: int) -> Regions:
-        return Regions(**{name: x[self._start(row):self.ends[row]] for name, x in self.parts.items()})
+        rows = slice(self._start(row), self.ends[row])
+        return Regions(**{name: x[rows] for name, x in self.parts.items()})
 
     def _fingerprint(self) -> str:
         return _fingerprint(self.file.read_bytes())
 
-# %% ../nbs/15_regions.ipynb #c89189c9
-_CALLED = {"bbox": "bbox", "boxes": "bbox", "num_bbox": "count", "num_boxes": "count", "x": "features",
-           "features": "features", "image_w": "image_w", "image_h": "image_h"}
+# %% ../nbs/15_regions.ipynb #30c81dca
+_CALLED = {"bbox": "bbox", "boxes": "bbox", "num_bbox": "count", "num_boxes": "count",
+           "x": "features", "features": "features", "image_w": "image_w", "image_h": "image_h"}
 
 
 class _OneEach(RegionFile):
-    """A folder with one .npz a picture: `bbox`, `x` or `features`, `image_w`, `image_h`, perhaps `num_bbox`."""
+    """A folder with one .npz a picture, as bottom-up-attention programs write it."""
 
     def __init__(self, folder: Path):
         self.files = sorted(folder.glob("*.npz"))
@@ -332,12 +342,12 @@ class _OneEach(RegionFile):
             raise ValueError(f"{folder} holds no .npz: give the folder with one for each picture")
 
     def _read(self, row: int, but: str = "") -> dict[str, np.ndarray]:
-        """The arrays of one picture by the names of `_CALLED`, `but` for one, and the number of its boxes."""
+        """The arrays of one picture, `but` for one, and the number of its boxes."""
         data = _arrays(self.files[row], [name for name, called in _CALLED.items() if called != but])
         data = {_CALLED[name]: array for name, array in data.items()}
         if missing := {"bbox", "image_w", "image_h"} - data.keys():
-            raise ValueError(f"{self.files[row]} has no {', '.join(sorted(missing))}: it is not of the "
-                             "bottom-up-attention programs")
+            raise ValueError(f"{self.files[row]} has no {', '.join(sorted(missing))}: it is not "
+                             "of the bottom-up-attention programs")
         return {"count": len(data["bbox"])} | data
 
     def _regions(self, row: int) -> Regions:
@@ -347,8 +357,8 @@ class _OneEach(RegionFile):
         boxes = self._checked(shares, lambda box: f"{file}, box {box}")
         features = _upright(data)[:len(boxes)].reshape(len(boxes), -1 if len(boxes) else self.width)
         if features.shape[1] != self.width:
-            raise ValueError(f"{file}: its features have {features.shape[1]} numbers each, and those of "
-                             f"other pictures {self.width}: get it again")
+            raise ValueError(f"{file}: its features have {features.shape[1]} numbers each, and "
+                             f"those of other pictures {self.width}: get it again")
         return Regions(boxes, features=features if self.width else None, where=str(file))
 
     @cached_property
@@ -370,7 +380,8 @@ class _OneEach(RegionFile):
                 continue
 
     def _fingerprint(self) -> str:
-        return _fingerprint(*(f"{file.name} {file.stat().st_size}\n".encode() for file in self.files))
+        sizes = (f"{file.name} {file.stat().st_size}\n" for file in self.files)
+        return _fingerprint(*map(str.encode, sizes))
 
 # %% ../nbs/15_regions.ipynb #2d2e85d0
 def _upright(data: dict[str, np.ndarray]) -> Tensor:
@@ -384,7 +395,7 @@ def _decoded(text: bytes) -> int:
     """How many bytes this base64 stands for; -1 if it stops in the middle of four letters."""
     return -1 if len(text) % 4 else len(text) // 4 * 3 - text[-2:].count(b"=")
 
-# %% ../nbs/15_regions.ipynb #135acac9
+# %% ../nbs/15_regions.ipynb #2739c40a
 def _whole(line: bytes, width: int) -> tuple[str, int, int]:
     """Name, number of boxes and width D of the features of one line, or what is wrong with it."""
     parts = line.rstrip(b"\r\n").split(b"\t")
@@ -397,12 +408,13 @@ def _whole(line: bytes, width: int) -> tuple[str, int, int]:
         raise ValueError(f"its boxes are not {count} times 16 bytes")
     here = found // (4 * count) if count else width
     if found != 4 * count * here or width not in (0, here):
-        raise ValueError(f"its features are not {count} rows" + (f" of {width} numbers" if width else ""))
+        of_width = f" of {width} numbers" if width else ""
+        raise ValueError(f"its features are not {count} rows{of_width}")
     return parts[0].decode(), count, here
 
-# %% ../nbs/15_regions.ipynb #68aa6a89
+# %% ../nbs/15_regions.ipynb #4b6c1e5e
 class _Lines(RegionFile):
-    """A .tsv with one line a picture, as bottom-up-attention wrote it; lines that are not whole are left out."""
+    """A .tsv with one line a picture; lines that are not whole are left out."""
 
     def __init__(self, file: Path):
         self.places, broken = {}, {}
@@ -422,19 +434,22 @@ class _Lines(RegionFile):
 
     def _tell(self) -> None:
         if not self.places:
-            raise ValueError(f"{self.file} has no whole line: it is not a .tsv of bottom-up-attention")
+            raise ValueError(
+                f"{self.file} has no whole line: it is not a .tsv of bottom-up-attention")
         if self.broken:
             first, more = next(iter(self.broken.values())), len(self.broken) - 1
             others = f", and so are {more} more" if more else ""
-            warnings.warn(f"{self.file}, {first}{others}; the {len(self)} pictures of the other lines are "
-                          "used; get the file again for the rest", stacklevel=4)
+            warnings.warn(f"{self.file}, {first}{others}; the {len(self)} pictures of the other lines "
+                          "are used; get the file again for the rest", stacklevel=4)
 
     def _regions(self, row: int) -> Regions:
         place, length, number = self.places[self.names[row]]
         with open(self.file, "rb") as lines:
             lines.seek(place)
-            name, wide, high, count, boxes, features = lines.read(length).rstrip(b"\r\n").split(b"\t")[:6]
-        where, sides = f"{self.file}, line {number}, picture {name.decode()}", np.float32([wide, high] * 2)
+            columns = lines.read(length).rstrip(b"\r\n").split(b"\t")
+        name, wide, high, count, boxes, features = columns[:6]
+        where = f"{self.file}, line {number}, picture {name.decode()}"
+        sides = np.float32([wide, high] * 2)
         values = [np.frombuffer(base64.b64decode(text), np.float32).reshape(int(count), width)
                   for text, width in ((boxes, 4), (features, self.width))]
         boxes = self._checked(values[0] / sides, lambda box: f"{where}, box {box}")
@@ -443,7 +458,7 @@ class _Lines(RegionFile):
     def _fingerprint(self) -> str:
         return _fingerprint(*(f"{name} {place}\n".encode() for name, place in self.places.items()))
 
-# %% ../nbs/15_regions.ipynb #10fbf102
+# %% ../nbs/15_regions.ipynb #1982a399
 def open_boxes(source: str | os.PathLike, weights: str | None = "DEFAULT") -> RegionFile | Detector:
     """Where boxes come from, by what it is called.
 
@@ -463,8 +478,8 @@ def open_boxes(source: str | os.PathLike, weights: str | None = "DEFAULT") -> Re
         return Detector(str(source), weights)
     file = next((file for file in (Path(source), data_home() / source) if file.exists()), None)
     if file is None:
-        raise FileNotFoundError(f"no boxes {source}: neither a file or folder here or in {data_home()}, "
-                                f"nor a detector ({', '.join(DETECTORS)})")
+        raise FileNotFoundError(f"no boxes {source}: neither a file or folder here or in "
+                                f"{data_home()}, nor a detector ({', '.join(DETECTORS)})")
     if file.is_dir():
         return _OneEach(file)
     if ".tsv" in file.name:
@@ -501,7 +516,7 @@ def _padded(parts: Sequence[Tensor], rows: int) -> Tensor:
         place[:len(part)] = part
     return block
 
-# %% ../nbs/15_regions.ipynb #cc20a125
+# %% ../nbs/15_regions.ipynb #fc6e6802
 def region_fields(found: Sequence[Regions], cells: Tensor | None = None,
                   most: int | None = None) -> dict[str, Tensor]:
     """The fields of a `Batch` for models that read regions.
@@ -510,8 +525,8 @@ def region_fields(found: Sequence[Regions], cells: Tensor | None = None,
         found: the regions of B pictures.
         cells: maps `(B, h, w, D)` of the same pictures, to pool features from; None takes the
             features that the regions bring.
-        most: N, the rows of each picture; of one with more regions the surest are kept. None: as many
-            as the picture with the most has, at least 1.
+        most: N, the rows of each picture; of one with more regions the surest are kept. None: as
+            many as the picture with the most has, at least 1.
 
     Returns:
         `regions` `(B, N, D)`, `boxes` `(B, N, 4)` and `region_mask` `(B, N)`, True for real ones.
@@ -529,25 +544,27 @@ def region_fields(found: Sequence[Regions], cells: Tensor | None = None,
             else pool_regions(cells, boxes).float().cpu())
     return {"regions": rows.masked_fill(~mask[..., None], 0), "boxes": boxes, "region_mask": mask}
 
-# %% ../nbs/15_regions.ipynb #1ee771f0
+# %% ../nbs/15_regions.ipynb #5747b983
 def _common(low: Tensor, high: Tensor) -> Tensor:
     """What each two of N intervals share, (b, N, N); negative where there is a gap."""
-    return torch.minimum(high[..., None], high[:, None]).sub_(torch.maximum(low[..., None], low[:, None]))
+    end = torch.minimum(high[..., None], high[:, None])
+    return end.sub_(torch.maximum(low[..., None], low[:, None]))
 
-# %% ../nbs/15_regions.ipynb #25527827
+# %% ../nbs/15_regions.ipynb #f7d658f6
 def _relate(boxes: Tensor, threshold: float, graph: Tensor) -> None:
     """Fill `graph` (b, 3, N, N) for a few pictures' boxes (b, N, 4)."""
     left, top, right, bottom = boxes.unbind(-1)
     area = (right - left) * (bottom - top)
-    need = torch.where(area > 0, threshold * area, torch.inf)       # of a box without area nothing is enough
+    need = torch.where(area > 0, threshold * area, torch.inf)   # without area nothing is enough
     shared = _common(left, right).clamp_(min=0).mul_(_common(top, bottom))
     own, other, flags = area[..., None], area[:, None], torch.empty_like(shared)
-    for relation, smaller, larger, enough in ((0, own, other, need[..., None]), (2, other, own, need[:, None])):
-        inside = torch.lt(smaller, larger, out=torch.empty_like(shared))    # floats: quicker than booleans
+    for relation, smaller, larger, enough in ((0, own, other, need[..., None]),
+                                              (2, other, own, need[:, None])):
+        inside = torch.lt(smaller, larger, out=torch.empty_like(shared))    # floats are quicker
         graph[:, relation] = inside.mul_(torch.ge(shared, enough, out=flags))
-    torch.eq(graph[:, 0], graph[:, 2], out=graph[:, 1])             # never both, so equal means neither
+    torch.eq(graph[:, 0], graph[:, 2], out=graph[:, 1])     # never both, so equal means neither
 
-# %% ../nbs/15_regions.ipynb #43b86505
+# %% ../nbs/15_regions.ipynb #aad364dd
 #| implements: eq-it-5
 @torch.no_grad()
 def spatial_graph(boxes: Tensor, mask: Tensor | None = None, threshold: float = 0.9) -> Tensor:
@@ -559,8 +576,8 @@ def spatial_graph(boxes: Tensor, mask: Tensor | None = None, threshold: float = 
         threshold: the share of a region that must lie inside its parent.
 
     Returns:
-        Boolean `(B, 3, N, N)`: `[:, 0, l, m]` says that m is the parent of l, `[:, 2, l, m]` that m is
-        its child, `[:, 1, l, m]` that it is neither. Exactly one of them is True; none where l or m
+        Boolean `(B, 3, N, N)`: `[:, 0, l, m]` says that m is the parent of l, `[:, 2, l, m]` that m
+        is its child, `[:, 1, l, m]` that it is neither. Exactly one of them is True; none where l or m
         is padding.
 
     Source:
@@ -655,11 +672,11 @@ def _look(names: Sequence[str], images: Mapping, boxes: Boxes, preprocess: Prepr
             skipped[name] = str(fault)
     return seen
 
-# %% ../nbs/15_regions.ipynb #0b150c77
+# %% ../nbs/15_regions.ipynb #2ed97909
 def extract_regions(images: Mapping[str, str | os.PathLike | Image.Image], boxes: Boxes,
-                    out: str | os.PathLike, backbone: Backbone | None = None, most: int | None = None,
-                    preprocess: Preprocess | None = None, chunk: int = 128, batch: int = 8,
-                    workers: int | None = None) -> FeatureStore:
+                    out: str | os.PathLike, backbone: Backbone | None = None,
+                    most: int | None = None, preprocess: Preprocess | None = None, chunk: int = 128,
+                    batch: int = 8, workers: int | None = None) -> FeatureStore:
     """Region features of many pictures into a store; run it again to resume.
 
     Args:
@@ -688,7 +705,8 @@ def extract_regions(images: Mapping[str, str | os.PathLike | Image.Image], boxes
     most = most or _most(boxes)
     width = backbone.width if backbone else getattr(boxes, "width", 0)
     if not width:
-        raise ValueError("these boxes bring no features: name a --backbone whose map they are pooled from")
+        raise ValueError("these boxes bring no features: name a --backbone whose map they are "
+                         "pooled from")
 
     def compute(names: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
         rows, skipped = np.zeros((len(names), most, width + 5), np.float32), {}
@@ -697,7 +715,8 @@ def extract_regions(images: Mapping[str, str | os.PathLike | Image.Image], boxes
             if seen:
                 found, pixels = zip(*seen.values())
                 cells = _cells(backbone, preprocess, pixels) if backbone else None
-                rows[[first + place for place in seen]] = to_rows(region_fields(found, cells, most)).numpy()
+                fields = region_fields(found, cells, most)
+                rows[[first + place for place in seen]] = to_rows(fields).numpy()
         return rows, skipped
 
     made_by = region_recipe(boxes, most, backbone, preprocess, batch)
@@ -714,18 +733,19 @@ def _cells(backbone: Backbone, preprocess: Preprocess, pixels: Sequence[np.ndarr
     """B pictures' pixels to maps (B, h, w, D)."""
     return backbone(preprocess.normalise(np.stack(pixels)).to(next(backbone.parameters()).device))
 
-# %% ../nbs/15_regions.ipynb #8a40bca4
+# %% ../nbs/15_regions.ipynb #c1beb798
 def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
-                    backbone: str = "squeezenet1_1", weights: str = "DEFAULT", grid: str | None = None,
-                    size: int | None = None, resize: str = "stretch", device: str = "cpu",
-                    kind: str = "regions", boxes: str | os.PathLike | None = None, most: int | None = None,
+                    backbone: str = "squeezenet1_1", weights: str = "DEFAULT",
+                    grid: str | None = None, size: int | None = None, resize: str = "stretch",
+                    device: str = "cpu", kind: str = "regions",
+                    boxes: str | os.PathLike | None = None, most: int | None = None,
                     detector_weights: str = "DEFAULT") -> FeatureStore:
-    """What `captionlab features extract --kind regions` does: find pictures and boxes, extract, say what came of it.
+    """What `captionlab features extract --kind regions` does, from finding pictures to the report.
 
     Args:
         images: folders, pictures or lists; see `captionlab.features.find_images`.
         out: folder of the store.
-        backbone: name of the network whose map is pooled; "file" for the features that the boxes bring.
+        backbone: name of the network whose map is pooled; "file" for features that the boxes bring.
         weights: of the network; see `captionlab.vision.Backbone`. "none" for random ones.
         grid: None; regions have none.
         size: side of the pictures in pixels; the backbone's own by default.
@@ -742,8 +762,8 @@ def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
     if grid:
         raise ValueError(f"--grid is not for {kind}: they are pooled from the network's own map")
     if boxes is None:
-        raise ValueError(f"--kind {kind} needs --boxes: a .npz or .tsv with boxes, a folder of .npz, or a "
-                         f"detector ({', '.join(DETECTORS)})")
+        raise ValueError(f"--kind {kind} needs --boxes: a .npz or .tsv with boxes, a folder of .npz, "
+                         f"or a detector ({', '.join(DETECTORS)})")
     found, source = find_images(*images), open_boxes(boxes, _weights(detector_weights))
     net = None if backbone == "file" else Backbone(backbone, _weights(weights), size)
     for part in (source, net):
