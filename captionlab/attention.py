@@ -95,15 +95,21 @@ class KeyValue(NamedTuple):
         """The given rows, in that order; `rows` has shape `(R,)` and repeats are allowed."""
         return KeyValue(self.key[rows], self.value[rows])
 
-# %% ../nbs/01_attention.ipynb #97a7e925
+# %% ../nbs/01_attention.ipynb #a9918586
 class Dropout(nn.Dropout):
     """Sets numbers to 0 in training, scales the others so that the mean stays; quick on a CPU, too.
 
-    There the probability `p` is rounded to a multiple of 1/256. Maps `(..., D)` to `(..., D)`.
+    Maps `(..., D)` to `(..., D)`.
+
+    Args:
+        p: probability, from 0 to 1; on a CPU it is rounded to a multiple of 1/256.
 
     Source:
         Srivastava et al. 2014.
     """
+
+    def __init__(self, p: float):
+        super().__init__(p)
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop numbers of `x`, of any shape such as `(B, T, D)`; in evaluation mode nothing happens."""
