@@ -229,6 +229,7 @@ _MADE_BY = {
     "grid": "make them with: captionlab features extract",
     **dict.fromkeys(("low", "high"), "make them with: captionlab features extract --kind pyramid"),
     **dict.fromkeys(("regions", "boxes", "region_mask"), "make them with: captionlab features extract --kind regions"),
+    "attributes": "make them with: captionlab features extract --kind attributes",
     "source": "use data with sentences to translate, such as multi30k",
     "captions": "use items that have captions",
 }
@@ -248,6 +249,7 @@ class Batch:
         regions: features of regions, `(B, N, D)`; zeros for padding.
         boxes: of those regions, `(B, N, 4)`: left, top, right, bottom, divided by width or height.
         region_mask: `(B, N)`, True for regions, False for padding.
+        attributes: ids of the words found in each picture, `(B, A)`.
         source: ids of the sentences to translate, `(B, S)`.
         captions: ids of the captions, with bos and eos, `(B, C, T)`.
     """
@@ -259,6 +261,7 @@ class Batch:
     regions: Tensor | None = None
     boxes: Tensor | None = None
     region_mask: Tensor | None = None
+    attributes: Tensor | None = None
     source: Tensor | None = None
     captions: Tensor | None = None
 

@@ -15,6 +15,7 @@ PAPERS = {
     "pat": "Position-Aware Transformer",
     "eta": "Entangled Transformer (ETA)",
     "it": "Image Transformer",
+    "fang": "From Captions to Visual Concepts and Back (Fang et al. 2015)",
     "bleu": "BLEU (Papineni et al. 2002)",
     "rouge": "ROUGE-L (Lin 2004)",
     "meteor": "METEOR (Denkowski and Lavie 2014)",

@@ -1,0 +1,421 @@
+"""Attributes: the noisy-OR is the product it stands for, the detector finds what was planted, ids are what a captioner reads."""
+import json
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from captionlab import attributes, cli, datasets
+from captionlab.attention import MultiHeadAttention
+from captionlab.attributes import (POOLS, STOP_WORDS, AttributeDetector, average_precision, chances, detect,
+                                   detector_file, extract_attributes, extract_command, frequent_words, judge_detector, load_detector,
+                                   mentions, network, noisy_or, oracle, precision_recall, save_detector, to_ids, train_detector)
+from captionlab.datasets import Batch, CaptionData, Item
+from captionlab.features import FeatureStore
+from captionlab.masks import padding_mask
+from captionlab.results import load_result
+from captionlab.text import Vocabulary
+from captionlab.vision import Backbone
+
+logits = st.lists(st.floats(-60, 60), min_size=1, max_size=60)
+
+
+# ---- eq-fang-1: from cells to a picture
+
+@given(logits)
+def test_noisy_or_is_the_product_in_64_bits(values):
+    z = torch.tensor(values, dtype=torch.float64)
+    with np.errstate(all="ignore"):
+        odds = np.expm1(np.log1p(np.exp(np.array(values, dtype=np.longdouble))).sum())     # 1 + O = product of 1 + o
+    torch.testing.assert_close(noisy_or(z[:, None])[0], torch.tensor(float(np.log(odds)), dtype=torch.float64), rtol=1e-6, atol=2e-6)
+    torch.testing.assert_close(noisy_or(z.float()[:, None])[0].double(), noisy_or(z[:, None])[0], rtol=1e-5, atol=1e-4)
+
+
+@given(logits)
+def test_the_pull_at_a_cell_is_its_share(values):
+    z = torch.tensor(values, dtype=torch.float64)[:, None].requires_grad_()
+    noisy_or(z).sum().backward()
+    share = (F.logsigmoid(z) - F.logsigmoid(noisy_or(z))).exp()
+    torch.testing.assert_close(z.grad, share, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", POOLS)
+def test_extremes_stay_finite(name, dtype):
+    for low, high in ((-1e4, -1e4), (1e4, 1e4), (-1e4, 1e4), (-104, -103), (-16, -14), (0, 0)):
+        z = torch.tensor([[low], [high], [low]], dtype=dtype, requires_grad=True)
+        P = POOLS[name](z)
+        F.binary_cross_entropy_with_logits(P, torch.ones_like(P)).backward()
+        assert P.isfinite().all() and z.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_of_one_cell_a_pool_is_that_cell(name):
+    z = torch.linspace(-30, 30, 61)[None]
+    torch.testing.assert_close(POOLS[name](z), z[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_hopeless_cell_changes_a_noisy_or_by_nothing_and_order_does_not_matter():
+    z = torch.randn(9, 4)
+    torch.testing.assert_close(noisy_or(torch.cat([z, torch.full((40, 4), -1e4)])), noisy_or(z))
+    torch.testing.assert_close(noisy_or(z.flip(0)), noisy_or(z))
+
+
+def test_pools_against_probabilities():
+    z = torch.randn(3, 9, 4, dtype=torch.float64)
+    torch.testing.assert_close(POOLS["mean"](z).sigmoid(), z.sigmoid().mean(1))
+    torch.testing.assert_close(POOLS["max"](z).sigmoid(), z.sigmoid().amax(1))
+    torch.testing.assert_close(noisy_or(z).sigmoid(), 1 - (1 - z.sigmoid()).prod(1))
+
+
+# ---- words
+
+def test_words_are_counted_without_stop_words():
+    said = ["A dog, a dog and a ball.", "The BALL is on the grass", "Dogs run"]
+    assert frequent_words(said) == ["ball", "dog", "dogs", "grass", "run"]
+    assert frequent_words(said, 2) == ["ball", "dog"] and frequent_words(said, 2, stop=()) == ["a", "ball"]
+    assert not {word for word in STOP_WORDS if word != word.lower()} and "two" not in STOP_WORDS
+
+
+def test_mentions_count_captions_and_not_repetitions():
+    shares = mentions([["dog dog ball", "a dog", "snow", "Dog!"], ["fog"]], ["dog", "ball", "cat"])
+    torch.testing.assert_close(shares, torch.tensor([[0.75, 0.25, 0], [0, 0, 0]]))
+
+
+# ---- judging
+
+def test_the_example_of_scikit_learn():
+    """From the documentation of `sklearn.metrics.average_precision_score`: 0.83."""
+    found = average_precision(torch.tensor([[0.1], [0.4], [0.35], [0.8]]), torch.tensor([[0], [0], [1], [1]]))
+    assert round(found.item(), 2) == 0.83
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=40))
+def test_average_precision_is_its_definition_with_ties(rows):
+    scores, truth = (torch.tensor(column) for column in zip(*rows))
+    scores = scores / 5
+    expected = [truth[scores >= own].double().mean() for own in scores[truth]]
+    found = average_precision(scores[:, None], truth[:, None])[0]
+    if expected:
+        torch.testing.assert_close(found, torch.stack(expected).mean())
+        torch.testing.assert_close(average_precision(scores[:, None] ** 3, truth[:, None])[0], found)
+    else:
+        assert found.isnan()
+
+
+def test_best_worst_and_undecided():
+    truth = torch.tensor([1, 0, 1, 0, 0]).bool()[:, None].expand(5, 3)
+    scores = torch.stack([truth[:, 0] * 1.0, torch.zeros(5), truth[:, 0] * -1.0], 1)
+    best, undecided, worst = average_precision(scores, truth).tolist()
+    assert best == 1 and undecided == pytest.approx(0.4) and worst == pytest.approx(2 / 5)     # all of them are kept at once
+    precision, recall = precision_recall(torch.tensor([0.9, 0.5, 0.4]), torch.tensor([1, 0, 1]))
+    assert precision.tolist() == pytest.approx([1, 1 / 2, 2 / 3]) and recall.tolist() == [0.5, 0.5, 1]
+
+
+# ---- a world in which a pattern in one cell means a word
+
+WORDS = ["spark", "glow", "haze"]
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """Pictures of 9 cells with 4 numbers; "spark" and "glow" are one cell each, "haze" is said at random."""
+    draw = torch.Generator().manual_seed(0)
+    grids, splits, places = {}, {}, {}
+    for split, count in (("train", 300), ("val", 80), ("test", 80)):
+        splits[split] = []
+        for number in range(count):
+            grid, said = 0.3 * torch.randn(9, 4, generator=draw), ["a picture"]
+            for word, axis in (("spark", 0), ("glow", 1)):
+                if torch.rand(1, generator=draw) < 0.4:
+                    place = int(torch.randint(9, (1,), generator=draw))
+                    grid[place, axis] += 4
+                    said.append(f"there is a {word}")
+                    places[f"{split}{number}", word] = place
+            said += ["some haze"] * (torch.rand(1, generator=draw) < 0.3).item()
+            grids[f"{split}{number}"] = grid
+            splits[split].append(Item(f"{split}{number}", tuple(said)))
+    return CaptionData("planted", splits), lambda item: grids[item.name], places
+
+
+@pytest.fixture(scope="module")
+def trained(planted):
+    data, see, _ = planted
+    return train_detector(data, see, count=10, epochs=12, pictures=20, rate=0.02, seed=3)
+
+
+def test_what_was_planted_is_found(planted, trained):
+    data, see, _ = planted
+    found = judge_detector(trained, data["test"], see)
+    assert set(trained.words) == {"picture", *WORDS} and not trained.training
+    assert found["words"]["spark"]["AP"] > 95 and found["words"]["glow"]["AP"] > 95 and found["words"]["picture"]["AP"] == 100
+    assert abs(found["words"]["haze"]["AP"] - found["words"]["haze"]["prevalence"]) < 20
+    assert found["mAP"] == pytest.approx(np.mean([row["AP"] for row in found["words"].values()]), abs=0.1)
+    assert found["chance"] == pytest.approx(np.mean([row["prevalence"] for row in found["words"].values()]), abs=0.1)
+    assert list(found["words"]) == sorted(found["words"], key=lambda word: -found["words"][word]["AP"])
+
+
+def test_it_is_found_where_it_was_planted(planted, trained):
+    data, see, places = planted
+    hits = [trained.cells(see(item)[None])[0, :, trained.words.index(word)].argmax().item() == places[item.name, word]
+            for item in data["test"] for word in ("spark", "glow") if (item.name, word) in places]
+    assert len(hits) > 40 and np.mean(hits) > 0.95
+
+
+def test_a_seed_is_a_detector(planted, trained):
+    data, see, _ = planted
+    again, other = (train_detector(data, see, count=10, epochs=12, pictures=20, rate=0.02, seed=seed) for seed in (3, 4))
+    assert again.fingerprint == trained.fingerprint != other.fingerprint
+    assert [r["score"] for r in again.about["history"]] == [r["score"] for r in trained.about["history"]]
+
+
+def test_the_best_epoch_is_kept_and_patience_ends(planted):
+    data, see, _ = planted
+    net = train_detector(data, see, count=10, epochs=30, pictures=20, rate=0.5, patience=2)
+    scores = [record["score"] for record in net.about["history"]]
+    assert len(scores) < 30 and len(scores) == scores.index(max(scores)) + 3
+    assert judge_detector(net, data["val"], see)["mAP"] == pytest.approx(max(scores))
+
+
+def test_training_begins_at_what_one_would_say_blindly():
+    prevalence = torch.tensor([0.04, 0.3, 0.9])
+    for pool in POOLS:
+        net = AttributeDetector(4, WORDS, pool=pool)
+        net.begin_at(prevalence, 49)
+        assert (net(torch.randn(2, 49, 4)).sigmoid() - prevalence).abs().max() < 0.05
+
+
+def test_nothing_to_learn_from(planted):
+    data, see, _ = planted
+    for missing in ("train", "val"):
+        with pytest.raises(ValueError, match="planted needs pictures in train and val"):
+            train_detector(replace(data, splits={**data.splits, missing: []}), see)
+    with pytest.raises(ValueError, match="no pool 'sum': choose from noisy-or, max, mean"):
+        AttributeDetector(4, WORDS, pool="sum")
+
+
+def test_shapes():
+    net, grid = AttributeDetector(6, WORDS, hidden=5), torch.randn(2, 9, 6)
+    assert net.cells(grid).shape == (2, 9, 3) and net(grid).shape == (2, 3)
+    torch.testing.assert_close(net(grid), noisy_or(net.cells(grid)))
+    torch.testing.assert_close(net(grid[1:]), net(grid)[1:])
+    assert net(torch.zeros(1, 9, 6)).isfinite().all() and net(torch.full((1, 9, 6), 1e4)).isfinite().all()
+
+
+# ---- ids
+
+WORDBOOK = Vocabulary(["dog", "snow", "ball", "runs"])
+
+
+def test_ids_are_sorted_known_and_padded():
+    sure = torch.tensor([[0.2, 0.9, 0.95, 0.5], [0.1, 0.1, 0.1, 0.1]])
+    ids = to_ids(sure, ["dog", "snow", "yeti", "ball"], WORDBOOK, count=6, threshold=0.15)
+    assert ids.dtype == torch.long and ids.tolist() == [[5, 6, 4, 0, 0, 0], [0] * 6]
+    assert to_ids(sure, ["dog", "snow", "yeti", "ball"], WORDBOOK, count=1, threshold=0.15).tolist() == [[5], [0]]
+    assert WORDBOOK.decode(ids[0]) == "snow ball dog"
+    assert to_ids(sure[:, :1], ["yeti"], WORDBOOK, threshold=0).eq(0).all()        # the unknown word is never told
+
+
+def test_an_empty_row_attends_to_nothing_and_gives_zeros():
+    ids = to_ids(torch.zeros(2, 2), ["dog", "snow"], WORDBOOK, count=3)
+    ids[0, 0] = 4
+    attend, table = MultiHeadAttention(8, 2, bias=False), torch.nn.Embedding(len(WORDBOOK), 8)
+    seen = attend(torch.randn(2, 5, 8), table(ids), mask=padding_mask(ids))
+    assert seen.isfinite().all() and seen[0].abs().sum() > 0 and seen[1].abs().sum() == 0
+
+
+def test_oracle_says_what_most_captions_say():
+    said = [["a dog in snow", "the dog runs", "dog and ball"], ["fog"]]
+    assert oracle(said, ["ball", "dog", "runs", "fog"], WORDBOOK, count=3).tolist() == [[4, 6, 7], [0, 0, 0]]
+
+
+def test_detect_is_the_chances_as_ids(planted, trained):
+    data, see, _ = planted
+    book = Vocabulary(["glow", "spark"])
+    grid = torch.stack([see(item) for item in data["test"]])
+    ids = detect(trained, grid, book, count=3, threshold=0.5)
+    assert ids.shape == (80, 3) and torch.equal(ids, to_ids(chances(trained, data["test"], see), trained.words, book, 3, 0.5))
+    assert (ids == 0).all(1).any() and {4, 5, 0} == set(ids.unique().tolist())
+    assert torch.equal(detect(trained, grid[:7], book, 3, 0.5), ids[:7])
+
+
+def test_a_batch_carries_them():
+    batch = Batch(attributes=torch.tensor([[4, 0], [5, 6]]))
+    assert batch.select(torch.tensor([1])).attributes.tolist() == [[5, 6]] and len(batch) == 2
+    with pytest.raises(ValueError, match="reads attributes, and the batch has none: .*--kind attributes"):
+        Batch(grid=torch.zeros(1, 1, 1)).need("attributes")
+
+
+# ---- files
+
+def test_a_detector_comes_back(planted, trained, tmp_path):
+    data, see, _ = planted
+    save_detector(trained, tmp_path / "new" / "a.safetensors")
+    again = load_detector(tmp_path / "new" / "a.safetensors")
+    assert again.words == trained.words and again.fingerprint == trained.fingerprint
+    assert again.about == json.loads(json.dumps(trained.about))
+    assert torch.equal(chances(again, data["test"], see), chances(trained, data["test"], see))
+
+
+def test_a_detector_is_found_by_its_name(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(attributes, "cache_home", lambda: tmp_path)
+    save_detector(trained, detector_file("mine"))
+    assert (tmp_path / "attributes" / "mine.safetensors").exists() and load_detector("mine").words == trained.words
+    with pytest.raises(FileNotFoundError, match="there is no detector yours: captionlab attributes train makes one"):
+        load_detector("yours")
+
+
+class Bomb:
+    def __reduce__(self):
+        return (pytest.fail, ("code of the file was executed",))
+
+
+def test_what_is_no_detector_is_refused_in_one_line(trained, tmp_path):
+    save_detector(trained, good := tmp_path / "good")
+    (tmp_path / "pickle").write_bytes(pickle.dumps(Bomb()))
+    (tmp_path / "half").write_bytes(good.read_bytes()[:-40])
+    (tmp_path / "text").write_text("I am a text")
+    save_file({"weight": torch.zeros(2)}, tmp_path / "other")
+    save_file({"weight": torch.zeros(2)}, tmp_path / "short", {attributes._MARK: json.dumps({"sizes": trained.sizes, "about": {}})})
+    for name in ("pickle", "half", "text", "other", "short"):
+        with pytest.raises(ValueError, match=f"{name} holds no attribute detector, or a broken one") as fault:
+            load_detector(tmp_path / name)
+        assert "\n" not in str(fault.value)
+
+
+def test_a_failed_write_leaves_the_old_one(trained, tmp_path, monkeypatch):
+    save_detector(trained, file := tmp_path / "a")
+    before = file.read_bytes()
+
+    def breaks(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("captionlab.features.os.fsync", breaks)
+    with pytest.raises(OSError):
+        save_detector(AttributeDetector(2, ["x"]), file)
+    assert file.read_bytes() == before
+
+
+# ---- into a store
+
+@pytest.fixture(scope="module")
+def on_a_net(tmp_path_factory):
+    """A detector on a small random network, its file, and a folder of pictures, one of which is none."""
+    folder, net = tmp_path_factory.mktemp("net"), Backbone("squeezenet1_1", None, size=48)
+    torch.manual_seed(0)
+    detector = AttributeDetector(512, WORDS)
+    detector.about = {"made_by": {"backbone": net.describe(), "preprocess": net.preprocess.to_dict(), "grid": [2, 2]}}
+    save_detector(detector, folder / "d.safetensors")
+    (folder / "pictures").mkdir()
+    draw = np.random.default_rng(0)
+    for number in range(5):
+        Image.fromarray(draw.integers(0, 256, (40, 60, 3), dtype=np.uint8)).save(folder / "pictures" / f"{number}.png")
+    (folder / "pictures" / "odd.png").write_text("I am a text")
+    return folder, net, detector
+
+
+def test_the_store_holds_what_the_detector_says(on_a_net, tmp_path, capsys):
+    folder, net, detector = on_a_net
+    store = extract_command([folder / "pictures"], tmp_path / "s", weights=str(folder / "d.safetensors"))
+    assert store.shape == (1, 3) and set(store.skipped) == {"odd.png"} and "chances of 3 words" in capsys.readouterr().out
+    with torch.no_grad():
+        for name in ("0.png", "4.png"):
+            grid = net(net.preprocess([folder / "pictures" / name]), 2).flatten(1, 2)
+            torch.testing.assert_close(store[name], detector(grid).sigmoid(), rtol=2e-3, atol=1e-4)
+    (tmp_path / "s" / "manifest.json").write_text((tmp_path / "s" / "manifest.json").read_text().replace('"complete":true', '"complete":false'))
+    with pytest.raises(ValueError, match=r"not complete .*: run captionlab features extract IMAGES --kind attributes --weights \S+/d.safetensors --out"):
+        FeatureStore.open(tmp_path / "s")
+    again = extract_command([folder / "pictures"], tmp_path / "s", weights=str(folder / "d.safetensors"))
+    assert again["0.png"].equal(store["0.png"])
+
+
+def test_interrupted_it_ends_with_the_same_bytes(on_a_net, tmp_path):
+    folder, _, detector = on_a_net
+    images = {f"{k}": folder / "pictures" / f"{k % 5}.png" for k in range(12)}
+    whole = extract_attributes(images, detector, tmp_path / "whole", chunk=2, workers=2)
+    images["7"] = None
+    with pytest.raises(Exception):
+        extract_attributes(images, detector, tmp_path / "again", chunk=2, workers=1)
+    made = sorted(file.name for file in (tmp_path / "again").glob("chunk-*"))
+    images["7"] = folder / "pictures" / "2.png"
+    extract_attributes(images, detector, tmp_path / "again", chunk=2, workers=1)
+    assert 0 < len(made) < 6
+    assert all((tmp_path / "again" / file.name).read_bytes() == file.read_bytes() for file in whole.folder.iterdir())
+
+
+def test_another_detector_is_another_store(on_a_net, tmp_path):
+    folder, _, detector = on_a_net
+    extract_command([folder / "pictures"], tmp_path / "s", weights=str(folder / "d.safetensors"))
+    other = load_detector(folder / "d.safetensors")
+    other.output.bias.data += 1
+    save_detector(other, tmp_path / "other")
+    with pytest.raises(ValueError, match="holds other features .*fingerprint"):
+        extract_command([folder / "pictures"], tmp_path / "s", weights=str(tmp_path / "other"))
+    assert FeatureStore.open(tmp_path / "s").made_by["backbone"]["fingerprint"] == detector.fingerprint
+
+
+def test_what_cannot_be_extracted(on_a_net, trained, tmp_path):
+    folder, _, detector = on_a_net
+    with pytest.raises(ValueError, match="looks at pixels"):
+        network(trained)
+    changed = load_detector(folder / "d.safetensors")
+    changed.about["made_by"]["backbone"]["fingerprint"] = "000000000000"
+    with pytest.raises(ValueError, match="weights None of squeezenet1_1 are others"):
+        network(changed)
+    with pytest.raises(ValueError, match="leave --grid and --size out"):
+        extract_command([folder / "pictures"], tmp_path / "s", grid="7")
+
+
+# ---- the command
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """Empty folders, and a small data set of scenes with picture files."""
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("CAPTIONLAB_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(datasets, "cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr(attributes, "cache_home", lambda: tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "README.md").touch()
+    rows = ["image,caption,split"]
+    world = datasets.scenes(train=40, val=10, test=10, novel=0)
+    for split in ("train", "val", "test"):
+        for item in world[split]:
+            item.picture(32).save(tmp_path / f"{item.name}.png")
+            rows += [f'{item.name}.png,"{caption}",{split}' for caption in item.captions]
+    (tmp_path / "few.csv").write_text("\n".join(rows))
+    return tmp_path
+
+
+def test_train_by_command(alone):
+    call = lambda *words: CliRunner().invoke(cli.app, ["attributes", "train", "--data", "few.csv", *words])
+    first = call("--count", "20", "--json")
+    assert first.exit_code == 0 and "20 words" in first.output and "mean average precision" in first.output, first.output
+    detector = load_detector("few")
+    assert detector.about["data"] == "few" and detector.about["made_by"]["backbone"] is None and len(detector.words) == 20
+    result = load_result("few/attributes")
+    run = result["runs"][0]
+    assert result["model"] == "attributes" and result["words"] == 20 and result["split"] == "test" and run["seed"] == 0
+    assert 0 < run["metrics"]["mAP"] <= 100 and 0 < run["blind"]["mAP"] < 100 and len(run["best"]) == len(run["worst"]) == 10
+    assert (alone / "results" / "few" / "attributes.seed0.history.json").exists()
+    second = call("--count", "20")
+    assert second.exit_code == 1 and "is there already: choose another file with --out" in second.output
+    third = call("--count", "20", "--pool", "max", "--seed", "1", "--out", "max.safetensors", "--json")
+    assert third.exit_code == 0 and load_result("few/attributes-max")["variant"] == "max", third.output
+    wrong = call("--pool", "sum", "--out", "x")
+    assert wrong.exit_code == 1 and "no pool 'sum'" in wrong.output and not (alone / "x").exists()
+
+
+def test_the_result_on_photos_beats_chance():
+    run = load_result("flickr8k/attributes")["runs"][0]
+    assert run["metrics"]["mAP"] > 4 * run["blind"]["mAP"] and run["train_seconds"] < 600
+    assert all(row["AP"] > row["prevalence"] for row in run["best"].values())
