@@ -279,7 +279,7 @@ class TestPyramid:
     def detector(self) -> torch.nn.Module:
         """torchvision's Mask R-CNN; its batch norms have seen something."""
         torch.manual_seed(3)
-        net = models.detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None)
+        net = models.detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None).requires_grad_(False)
         for part in net.modules():
             if isinstance(part, torch.nn.BatchNorm2d):
                 part.running_mean.normal_(0, 0.1), part.running_var.uniform_(0.5, 2), part.weight.uniform_(0.5, 1)
