@@ -151,7 +151,7 @@ class TestRefused:
 class TestNeverHalf:
     def test_dying_between_the_files_keeps_the_old_run(self, tmp_path, monkeypatch):
         old, new = fresh("vanilla"), fresh("vanilla", Vocabulary(["x", "y", "z"]))
-        torch.nn.init.ones_(new.model.project.weight)
+        torch.nn.init.ones_(new.model.project[1].weight)
         old.save(tmp_path)
         for step in ("write_whole", "write_json"):
             with monkeypatch.context() as patch:
@@ -160,9 +160,9 @@ class TestNeverHalf:
                     new.save(tmp_path)
             again = Run.load(tmp_path)
             assert again.vocabulary.to_dict() == old.vocabulary.to_dict()
-            assert torch.equal(again.model.project.weight, old.model.project.weight)
+            assert torch.equal(again.model.project[1].weight, old.model.project[1].weight)
         new.save(tmp_path)
-        assert torch.equal(Run.load(tmp_path).model.project.weight, new.model.project.weight)
+        assert torch.equal(Run.load(tmp_path).model.project[1].weight, new.model.project[1].weight)
         assert sorted(file.suffix for file in tmp_path.iterdir()) == [".json", ".safetensors"]
 
     def test_dying_before_there_was_one_leaves_none(self, tmp_path, monkeypatch):
