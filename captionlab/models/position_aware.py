@@ -271,7 +271,7 @@ class Preset(BasePreset):
         """Rows and columns of the coarse map, (m, n)."""
         return (self.cells, self.cells) if isinstance(self.cells, int) else tuple(self.cells)
 
-# %% ../../nbs/33_position_aware.ipynb #75efab24
+# %% ../../nbs/33_position_aware.ipynb #25087f82
 class Model(TransformerCaptioner):
     """The Position-Aware Transformer, and the two models that its paper compares it with.
 
@@ -286,9 +286,9 @@ class Model(TransformerCaptioner):
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size)
         self.grid, layers, width = preset.grid, preset.encoder_layers, preset.width
-        self.project = nn.Linear(preset.channels, width)
+        self.project = _projection(preset, preset.channels)
         reads_low = "low" in preset.reads
-        self.project_low = nn.Linear(preset.fine_channels, width) if reads_low else None
+        self.project_low = _projection(preset, preset.fine_channels) if reads_low else None
         self.fusion = FeatureFusion(width) if reads_low else None
         if preset.variant == "position_aware":
             self.places, self.encoder = nn.Identity(), PositionAwareEncoder(layers, preset.config, *self.grid)
@@ -324,13 +324,19 @@ class Model(TransformerCaptioner):
         fused = self.fuse(batch, None if trace is None else trace["fusion"])
         return self.encoder(self.dropout(self.places(fused)), trace=trace), None
 
-# %% ../../nbs/33_position_aware.ipynb #118df648
+# %% ../../nbs/33_position_aware.ipynb #79acc3c0
+def _projection(preset: Preset, channels: int) -> nn.Module:
+    """From a map's channels to width D; cells of a network are first made equally loud."""
+    even = nn.Identity() if preset.backbone == "pixels" else nn.LayerNorm(channels)
+    return nn.Sequential(even, nn.Linear(channels, preset.width))
+
+
 def _fits(high: Tensor, grid: tuple[int, int]) -> None:
     if high.shape[1] != math.prod(grid):
         raise ValueError(f"a coarse map of {high.shape[1]} cells, and this model was made for "
                          f"{grid[0]} x {grid[1]} = {math.prod(grid)}: extract features with that grid")
 
-# %% ../../nbs/33_position_aware.ipynb #2290d7ff
+# %% ../../nbs/33_position_aware.ipynb #ad8f11f8
 PRESETS = {
     "paper": Preset(
         width=256, heads=4, hidden=1024, encoder_layers=6, decoder_layers=6, dropout=0.1,
@@ -339,10 +345,10 @@ PRESETS = {
         recipe=Recipe(epochs=15, pictures=10, rate=5e-4, warmup=20000, schedule="noam",
                       average=0.0)),
     "small": Preset(
-        width=256, heads=4, hidden=1024, encoder_layers=1, decoder_layers=2, dropout=0.3,
+        width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=3, dropout=0.2,
         backbone="squeezenet1_1", size=227, cells=7, fine=14, channels=512, fine_channels=256,
         min_count=5, longest=18, flips=True,
-        recipe=Recipe(epochs=13, tokens=16 * 18, rate=8e-4, warmup=500, decay=0.01)),
+        recipe=Recipe(epochs=14, tokens=16 * 18, rate=8e-4, warmup=500)),
     "tiny": Preset(
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0,
         backbone="pixels", size=64, cells=8, fine=16, channels=12, fine_channels=12,
