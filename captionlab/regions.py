@@ -2,10 +2,10 @@
 
 # %% auto #0
 __all__ = ['ROUNDING', 'DETECTORS', 'Boxes', 'clean_boxes', 'Regions', 'scene_regions', 'Detector', 'save_boxes', 'RegionFile',
-           'open_boxes', 'pool_regions', 'region_fields', 'spatial_graph', 'to_rows', 'from_rows', 'region_recipe',
+           'open_boxes', 'pool_regions', 'region_fields', 'spatial_graph', 'from_store', 'region_recipe',
            'extract_regions', 'extract_command']
 
-# %% ../nbs/15_regions.ipynb #81890feb
+# %% ../nbs/15_regions.ipynb #15fcdd5d
 import base64
 import os
 import re
@@ -27,7 +27,7 @@ from torchvision.ops import roi_align
 from torchvision.transforms.functional import pil_to_tensor
 
 from .datasets import data_home
-from .features import FeatureStore, fill, find_images, write_whole
+from .features import FeatureStore, fill, find_images, in_batches, write_whole
 from .scenes import SHAPES, Scene
 from .vision import Backbone, Preprocess, _bytes, _fingerprint, _state, load_image
 
@@ -76,7 +76,7 @@ def _faults(boxes: Tensor) -> Iterable[tuple[Tensor, str]]:
 def _numbers(box: Tensor) -> str:
     return "(" + ", ".join(f"{value:.4g}" for value in box.tolist()) + ")"
 
-# %% ../nbs/15_regions.ipynb #9bdc86f5
+# %% ../nbs/15_regions.ipynb #3fbb9dc6
 @dataclass(frozen=True, eq=False)
 class Regions:
     """What was found in one picture, the surest first.
@@ -114,6 +114,11 @@ class Regions:
 
     def __len__(self) -> int:
         return len(self.boxes)
+
+    def mirrored(self) -> Self:
+        """The same in the picture's mirror image; features are left out, since they are of this one."""
+        left, top, right, bottom = self.boxes.unbind(-1)
+        return Regions(torch.stack([1 - right, top, 1 - left, bottom], -1), self.classes, self.scores)
 
     def best(self, most: int) -> Self:
         """The `most` with the highest scores, in their order; the first ones without scores."""
@@ -594,29 +599,17 @@ def spatial_graph(boxes: Tensor, mask: Tensor | None = None, threshold: float = 
             graph[part] &= (mask[part, :, None] & mask[part, None])[:, None]
     return graph
 
-# %% ../nbs/15_regions.ipynb #387c65c5
-def to_rows(fields: Mapping[str, Tensor]) -> Tensor:
-    """The fields of `region_fields` side by side, for a store.
+# %% ../nbs/15_regions.ipynb #7513ba4f
+def from_store(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a store of regions gives as the fields of a `Batch`: the mask becomes boolean again.
 
     Args:
-        fields: `regions` (B, N, D), `boxes` (B, N, 4) and `region_mask` (B, N).
+        rows: `regions` `(..., N, D)`, `boxes` `(..., N, 4)`, `region_mask` `(..., N)`, all floats.
 
     Returns:
-        `(B, N, D + 5)`.
+        The same; the mask is True for real regions.
     """
-    return torch.cat([fields["regions"], fields["boxes"], fields["region_mask"][..., None]], -1)
-
-# %% ../nbs/15_regions.ipynb #910e8296
-def from_rows(rows: Tensor) -> dict[str, Tensor]:
-    """The reverse of `to_rows`.
-
-    Args:
-        rows: `(..., N, D + 5)`, as a store of regions gives them.
-
-    Returns:
-        `regions` `(..., N, D)`, `boxes` `(..., N, 4)` and `region_mask` `(..., N)`.
-    """
-    return {"regions": rows[..., :-5], "boxes": rows[..., -5:-1], "region_mask": rows[..., -1] > 0}
+    return {**rows, "region_mask": rows["region_mask"] > 0}
 
 # %% ../nbs/15_regions.ipynb #7a6042f5
 Boxes = RegionFile | Detector | Mapping[str, Regions]
@@ -659,20 +652,7 @@ def _find(boxes: Boxes, name: str, picture: object) -> Regions:
         raise ValueError(f"no regions of {name} were given")
     return boxes[name]
 
-# %% ../nbs/15_regions.ipynb #676d4477
-def _look(names: Sequence[str], images: Mapping, boxes: Boxes, preprocess: Preprocess | None,
-          skipped: dict[str, str]) -> dict[int, tuple[Regions, np.ndarray | None]]:
-    """Place in the batch to regions and pixels; what cannot be had goes into `skipped`."""
-    seen = {}
-    for place, name in enumerate(names):
-        try:
-            seen[place] = (_find(boxes, name, images[name]),
-                           preprocess.pixels(images[name]) if preprocess else None)
-        except (ValueError, FileNotFoundError) as fault:
-            skipped[name] = str(fault)
-    return seen
-
-# %% ../nbs/15_regions.ipynb #2ed97909
+# %% ../nbs/15_regions.ipynb #8388c2f7
 def extract_regions(images: Mapping[str, str | os.PathLike | Image.Image], boxes: Boxes,
                     out: str | os.PathLike, backbone: Backbone | None = None,
                     most: int | None = None, preprocess: Preprocess | None = None, chunk: int = 128,
@@ -685,14 +665,14 @@ def extract_regions(images: Mapping[str, str | os.PathLike | Image.Image], boxes
         out: folder of the store.
         backbone: the network whose map is pooled; None keeps the features that the boxes bring.
         most: N, rows a picture; as many as any picture has by default.
-        preprocess: the backbone's own by default; it must not crop.
+        preprocess: the backbone's own by default; it must not crop. If it mirrors, so are the boxes.
         chunk: pictures a file, a scalar.
         batch: pictures that go through the net together, a scalar.
         workers: threads; as many as there are cores by default.
 
     Returns:
-        The complete store, rows of shape (N, D + 5) for `from_rows`. Its `skipped` says which
-        pictures have none, and why.
+        The complete store, of each picture `regions` (N, D), `boxes` (N, 4) and `region_mask` (N,);
+        see `from_store`. Its `skipped` says which pictures have none, and why.
 
     Raises:
         ValueError: if `out` holds other features, if pictures are to be cropped, or if there are
@@ -708,19 +688,20 @@ def extract_regions(images: Mapping[str, str | os.PathLike | Image.Image], boxes
         raise ValueError("these boxes bring no features: name a --backbone whose map they are "
                          "pooled from")
 
-    def compute(names: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
-        rows, skipped = np.zeros((len(names), most, width + 5), np.float32), {}
-        for first in range(0, len(names), batch):
-            seen = _look(names[first:first + batch], images, boxes, preprocess, skipped)
-            if seen:
-                found, pixels = zip(*seen.values())
-                cells = _cells(backbone, preprocess, pixels) if backbone else None
-                fields = region_fields(found, cells, most)
-                rows[[first + place for place in seen]] = to_rows(fields).numpy()
-        return rows, skipped
+    def read(name: str) -> tuple[Regions, np.ndarray | None]:
+        found = _find(boxes, name, images[name])
+        if preprocess is None:
+            return found, None
+        return found.mirrored() if preprocess.mirror else found, preprocess.pixels(images[name])
 
+    def see(seen: list[tuple[Regions, np.ndarray | None]]) -> dict[str, np.ndarray]:
+        found, pixels = zip(*seen)
+        cells = _cells(backbone, preprocess, pixels) if backbone else None
+        return {name: x.numpy() for name, x in region_fields(found, cells, most).items()}
+
+    shape = {"regions": (most, width), "boxes": (most, 4), "region_mask": (most,)}
     made_by = region_recipe(boxes, most, backbone, preprocess, batch)
-    return fill(out, list(images), (most, width + 5), made_by, compute, chunk, workers)
+    return fill(out, list(images), shape, made_by, in_batches(read, see, shape, batch), chunk, workers)
 
 # %% ../nbs/15_regions.ipynb #7bf3df85
 def _most(boxes: Boxes) -> int:
@@ -733,7 +714,7 @@ def _cells(backbone: Backbone, preprocess: Preprocess, pixels: Sequence[np.ndarr
     """B pictures' pixels to maps (B, h, w, D)."""
     return backbone(preprocess.normalise(np.stack(pixels)).to(next(backbone.parameters()).device))
 
-# %% ../nbs/15_regions.ipynb #c1beb798
+# %% ../nbs/15_regions.ipynb #3db5f6f1
 def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
                     backbone: str = "squeezenet1_1", weights: str = "DEFAULT",
                     grid: str | None = None, size: int | None = None, resize: str = "stretch",
@@ -773,8 +754,8 @@ def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
     store = extract_regions(found, source, out, net, most, preprocess)
     for reason in store.skipped.values():
         print(f"skipped: {reason}")
-    rows, width = store.shape
-    print(f"{len(store)} pictures, up to {rows} regions x {width - 5} each, in {out}")
+    rows, width = store.shape["regions"]
+    print(f"{len(store)} pictures, up to {rows} regions x {width} each, in {out}")
     return store
 
 # %% ../nbs/15_regions.ipynb #c1e09619
