@@ -322,7 +322,7 @@ def features_extract(
         raise ValueError(f"--{next(iter(own)).replace('_', '-')} is for --kind regions: leave it out, or say that kind")
     maker.extract_command(images, out, backbone, weights, grid, size, resize, device, kind=kind, **own)
 
-# %% ../nbs/91_cli.ipynb #31e96e88
+# %% ../nbs/91_cli.ipynb #9c76321c
 @app.command()
 def train(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="vanilla, cptr, translation, ...")],
@@ -332,18 +332,20 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/DATA-MODEL-PRESET-SEED by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; what there is by default.")] = None,
-    features: Annotated[Path | None, typer.Option(help="A folder that features extract made.")] = None,
+    features: Annotated[list[Path] | None, typer.Option(help="A folder that features extract made; may be given several times.")] = None,
+    boxes: Annotated[str | None, typer.Option(help="For models that read regions: a file, or a detector of torchvision's.")] = None,
+    detector: Annotated[str | None, typer.Option(help="For models that read attributes: name or file of a detector.")] = None,
 ) -> None:
     """Train a model on a data set, into a folder."""
     from captionlab.runs import train_run
 
     out = out or Path("runs") / f"{Path(data).stem}-{model}-{preset}-{seed}"
-    made = train_run(model, data, preset, seed, out, resume, device, features)
+    made = train_run(model, data, preset, seed, out, resume, device, features, boxes=boxes, detector=detector)
     last = made.about["history"][-1]
     typer.echo(f"{len(made.about['history'])} epochs in {made.about['train_seconds']:.0f} s, loss {last['loss']:.2f}; "
                f"the run is {out}.  Next: captionlab evaluate {out}")
 
-# %% ../nbs/91_cli.ipynb #8a7efe66
+# %% ../nbs/91_cli.ipynb #70f5b7f5
 @attributes.command("train")
 def attributes_train(
     data: Annotated[str, typer.Option(help="Name, folder or file of the data set.")] = "scenes",
@@ -359,15 +361,15 @@ def attributes_train(
     """Learn to detect the frequent words of a data set's captions."""
     from captionlab.attributes import detector_file, judge_detector, merge_detector, save_detector, train_detector
     from captionlab.datasets import load
-    from captionlab.runs import Eyes, _command, find_preset, look_at, open_store
+    from captionlab.runs import Eyes, _command, find_preset, look_at, open_stores
 
     out = out or detector_file(Path(data).stem)
     if out.exists():
         raise ValueError(f"{out} is there already: choose another file with --out, or delete it")
     world, eyes = load(data), Eyes(find_preset("vanilla", preset))
-    store = open_store(eyes, world, features)
-    see, cells = look_at(eyes, store)["grid"], eyes.preset.cells
-    made_by = store.made_by if store else {"backbone": None, "preprocess": eyes.preprocess.to_dict(), "grid": [cells, cells]}
+    stores = open_stores(eyes, world, features)
+    see, cells = look_at(eyes, stores)["grid"], eyes.preset.cells
+    made_by = stores[0].made_by if stores else {"backbone": None, "preprocess": eyes.preprocess.to_dict(), "grid": [cells, cells]}
     detector = train_detector(world, see, made_by, count, hidden, pool, seed=seed)
     save_detector(detector, out)
     typer.echo(f"{len(detector.words)} words in {detector.about['train_seconds']:.0f} s; the detector is {out}")
@@ -380,7 +382,7 @@ def attributes_train(
             typer.echo(f"written to {merge_detector(detector, found, preset, _command())}")
     typer.echo(f"Next: captionlab features extract IMAGES --out FOLDER --kind attributes --weights {out}")
 
-# %% ../nbs/91_cli.ipynb #543459bc
+# %% ../nbs/91_cli.ipynb #d3bbb7d1
 @app.command()
 def evaluate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="folder or name of a run")],
@@ -389,12 +391,13 @@ def evaluate(
     beam: Annotated[int, typer.Option(min=1, help="Unfinished captions side by side.")] = 3,
     length_penalty: Annotated[float, typer.Option(help="0 compares sums of log-probabilities, 1 means.")] = 0.0,
     json: Annotated[bool, typer.Option("--json", help="Write the result file under results/.")] = False,
-    features: Annotated[Path | None, typer.Option(help="A folder that features extract made.")] = None,
+    features: Annotated[list[Path] | None, typer.Option(help="A folder that features extract made; may be given several times.")] = None,
+    boxes: Annotated[str | None, typer.Option(help="For models that read regions: a file, or a detector; as in training by default.")] = None,
 ) -> None:
     """Caption a split and judge the captions, with the blind control."""
     from captionlab.runs import evaluate_run, load, merge_result
 
-    judged = load(run)
+    judged = load(run, boxes=boxes)
     found = evaluate_run(judged, data, split, beam, length_penalty, features=features)
     kind = "sentences" if "TER" in found["run"]["metrics"] else "pictures"
     typer.echo(f"{len(found['captions'])} {kind} of {found['about']['data']} {split}; in percent\n{'':9} {'':6}   blind")
@@ -403,13 +406,14 @@ def evaluate(
     if json:
         typer.echo(f"written to {merge_result(judged, found)}")
 
-# %% ../nbs/91_cli.ipynb #4d5a5144
+# %% ../nbs/91_cli.ipynb #f6aad568
 @app.command()
 def caption(
     run: Annotated[str, typer.Argument(metavar="RUN", help="folder or name of a run")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="picture files")],
     beam: Annotated[int, typer.Option(min=1, help="Unfinished captions side by side.")] = 3,
     length_penalty: Annotated[float, typer.Option(help="0 compares sums of log-probabilities, 1 means.")] = 0.0,
+    boxes: Annotated[str | None, typer.Option(help="For models that read regions: a file, or a detector; as in training by default.")] = None,
     attention: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw where each word of one picture's caption looked.")] = None,
 ) -> None:
     """Caption pictures; draw where the words looked."""
@@ -419,7 +423,7 @@ def caption(
         raise FileNotFoundError(f"there is no folder {attention.absolute().parent}: create it, or name another file")
     from captionlab.runs import load
 
-    writer = load(run)
+    writer = load(run, boxes=boxes)
     for image, text in zip(images, writer.caption(images, beam, length_penalty)):
         typer.echo(f"{image}: {text}")
     if attention:

@@ -17,7 +17,7 @@ from captionlab import runs
 from captionlab.datasets import CaptionData, Item, scenes
 from captionlab.features import FeatureStore
 from captionlab.models import cptr, vanilla
-from captionlab.runs import Eyes, Run, derangement, evaluate_run, look_at, merge_result, open_store, train_run
+from captionlab.runs import Eyes, Run, derangement, evaluate_run, look_at, merge_result, open_stores, train_run
 from captionlab.scenes import render
 from captionlab.text import SubwordVocabulary, Vocabulary
 
@@ -151,7 +151,7 @@ class TestRefused:
 class TestNeverHalf:
     def test_dying_between_the_files_keeps_the_old_run(self, tmp_path, monkeypatch):
         old, new = fresh("vanilla"), fresh("vanilla", Vocabulary(["x", "y", "z"]))
-        torch.nn.init.ones_(new.model.project[1].weight)
+        torch.nn.init.ones_(new.model.words.weight)
         old.save(tmp_path)
         for step in ("write_whole", "write_json"):
             with monkeypatch.context() as patch:
@@ -160,9 +160,9 @@ class TestNeverHalf:
                     new.save(tmp_path)
             again = Run.load(tmp_path)
             assert again.vocabulary.to_dict() == old.vocabulary.to_dict()
-            assert torch.equal(again.model.project[1].weight, old.model.project[1].weight)
+            assert torch.equal(again.model.words.weight, old.model.words.weight)
         new.save(tmp_path)
-        assert torch.equal(Run.load(tmp_path).model.project[1].weight, new.model.project[1].weight)
+        assert torch.equal(Run.load(tmp_path).model.words.weight, new.model.words.weight)
         assert sorted(file.suffix for file in tmp_path.iterdir()) == [".json", ".safetensors"]
 
     def test_dying_before_there_was_one_leaves_none(self, tmp_path, monkeypatch):
@@ -260,10 +260,10 @@ class TestEyes:
 
     def test_a_photo_looks_as_in_the_store(self, photos, net):
         eyes = Eyes(self.NET, weights="0")
-        store = open_store(eyes, photos)
+        stores = open_stores(eyes, photos)
         item = photos["test"][0]
-        assert isinstance(store, FeatureStore) and len(store) == 8
-        torch.testing.assert_close(look_at(eyes, store)["grid"](item), eyes([item.image]).grid[0], rtol=2e-3, atol=2e-3)
+        assert [type(store) for store in stores] == [FeatureStore] and len(stores[0]) == 8
+        torch.testing.assert_close(look_at(eyes, stores)["grid"](item), eyes([item.image]).grid[0], rtol=2e-3, atol=2e-3)
 
     def test_other_weights_are_noticed(self, photos, net):
         made = Eyes(self.NET, weights="0").describe()
@@ -271,11 +271,11 @@ class TestEyes:
             Eyes(self.NET, made, weights="1")([photos["test"][0].image])
 
     def test_another_store_is_noticed(self, photos, net):
-        store = open_store(Eyes(self.NET, weights="0"), photos)
-        open_store(Eyes(self.NET, weights="0"), photos, store.folder)
+        store, = open_stores(Eyes(self.NET, weights="0"), photos)
+        open_stores(Eyes(self.NET, weights="0"), photos, store.folder)
         for other in (Eyes(self.NET, weights="1"), Eyes(replace(self.NET, cells=3), weights="0")):
             with pytest.raises(ValueError, match="another way"):
-                open_store(other, photos, store.folder)
+                open_stores(other, photos, store.folder)
 
     def test_trains_and_captions_with_a_backbone(self, photos, tmp_path, net, monkeypatch):
         monkeypatch.setattr(runs, "find_weights", lambda _: "0")
@@ -294,7 +294,7 @@ class TestEyes:
         eyes, item = Eyes(BRIEF), photos["test"][0]
         frugal, free = look_at(eyes, keep=0)["grid"], look_at(eyes)["grid"]
         first = free(item)
-        frugal(item)
+        frugal(item), frugal(photos["test"][1])      # the picture before is still at hand
         item.image.unlink()
         assert torch.equal(free(item), first)
         with pytest.raises(FileNotFoundError):

@@ -1,0 +1,413 @@
+"""One path from a photo to any field: from a store or on the spot, with one look of the network, the same captions."""
+import os
+from collections import Counter
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import nn
+from torchvision.ops import roi_align
+
+import captionlab
+from captionlab import runs
+from captionlab.attributes import AttributeDetector, extract_attributes
+from captionlab.captioner import TransformerCaptioner
+from captionlab.datasets import Batch, CaptionData, Item, scenes
+from captionlab.features import extract, extract_command
+from captionlab.regions import Detector, Regions, extract_regions, open_boxes, save_boxes, scene_regions
+from captionlab.runs import Eyes, caption_items, evaluate_run, look_at, open_stores, pixel_regions, train_run
+from captionlab.scenes import generate, render
+from captionlab.text import Vocabulary
+from captionlab.training import BasePreset, Recipe
+from captionlab.vision import Backbone, Pyramid
+
+os.environ["TQDM_DISABLE"] = "1"
+PYRAMID, REGIONS = ("low", "high"), ("regions", "boxes", "region_mask")
+READS = {"pyramid": PYRAMID, "regions": REGIONS, "attributes": ("attributes",), "all": ("grid", *PYRAMID, *REGIONS, "attributes")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset(BasePreset):
+    """Of a model that reads whatever it is told to."""
+
+    reads: tuple[str, ...]
+    backbone: str = "pixels"
+    cells: int = 2
+    fine: int = 4
+    boxes: str = "scene"
+    most: int = 5
+    words: int = 4
+    sure: float = 0.2
+
+
+class Model(TransformerCaptioner):
+    """All that it reads as one row of cells."""
+
+    def __init__(self, preset, size):
+        super().__init__(preset.config, preset.decoder_layers, size, tied=False)
+        self.reads, self.project, self.known = preset.reads, nn.Linear(512, preset.width), nn.Embedding(size, preset.width)
+        for part in (self.project, self.output):    # what it says hangs on what it sees, after however little training
+            nn.init.normal_(part.weight)
+        nn.init.normal_(self.known.weight, std=3)
+
+    def look(self, batch: Batch):
+        seen = {name: batch.need(name) for name in self.reads if name not in ("attributes", "region_mask")}
+        rows = [self.project(F.pad(x, (0, 512 - x.shape[-1]))) for x in seen.values()]
+        masks = [batch.region_mask if name in REGIONS else torch.ones(x.shape[:2]).bool() for name, x in seen.items()]
+        if "attributes" in self.reads:
+            rows, masks = [*rows, self.known(batch.need("attributes"))], [*masks, batch.attributes != 0]
+        return torch.cat(rows, 1), torch.cat(masks, 1)[:, None, None]
+
+
+def preset(kind, backbone="pixels", **more) -> Preset:
+    return Preset(reads=READS[kind], backbone=backbone, width=16, heads=2, hidden=32, encoder_layers=1, decoder_layers=1,
+                  dropout=0.0, size=64, recipe=Recipe(epochs=1, pictures=4, rate=1e-3, warmup=1), **more)
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path, monkeypatch):
+    """An own cache, our model among the others, random weights (of a seed) in place of a download."""
+    monkeypatch.setattr(runs, "cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr(runs, "model_module", lambda name: SimpleNamespace(Model=Model, Preset=Preset))
+    monkeypatch.setattr(runs, "find_weights", lambda _: "0")
+    for make in (Backbone, Pyramid):
+        monkeypatch.setattr(runs, make.__name__, lambda name, weights, size, make=make: make(name, None, size, seed=int(weights)))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Scenes as picture files, their boxes in a file."""
+    folder = tmp_path_factory.mktemp("photos")
+    world = scenes(train=12, val=2, test=6, novel=0)
+    splits, boxes = {}, {}
+    for split in ("train", "val", "test"):
+        splits[split] = []
+        for item in world[split]:
+            name = f"{item.name}.png"
+            Image.fromarray(render(item.image, 80)).save(folder / name)
+            splits[split].append(Item(name, item.captions, folder / name))
+            boxes[name] = scene_regions(item.image)
+    save_boxes(folder / "boxes.npz", boxes)
+    return CaptionData("photos", splits), str(folder / "boxes.npz")
+
+
+def detector(photos, size=64, backbone="pixels") -> AttributeDetector:
+    """One that has learnt nothing, but has its opinions."""
+    torch.manual_seed(2 if backbone == "pixels" else 1)      # no two words so alike that rounding swaps them
+    words = Vocabulary.build(photos[0].captions("train")).tokens[4:20]
+    made = AttributeDetector(12 if backbone == "pixels" else 512, words)
+    nn.init.normal_(made.output.weight, std=1 if backbone == "pixels" else 512**-0.5)
+    eyes = Eyes(preset("pyramid", backbone, fine=2))
+    eyes.kinds = ["grid"]
+    made.about = {"made_by": {"backbone": eyes.backbone.describe() if eyes.needs_network else None,
+                              "preprocess": eyes.preprocess.to_dict() | {"size": size}, "grid": [2, 2]}}
+    return made.eval()
+
+
+def trained(kind, backbone, photos, out):
+    data, boxes = photos
+    return train_run("any", data, preset(kind, backbone, boxes=boxes), out=out, detector=detector(photos, backbone=backbone))
+
+
+def one_line(fault) -> str:
+    assert "\n" not in str(fault.value)
+    return str(fault.value)
+
+
+@pytest.mark.parametrize("backbone", ["pixels", "squeezenet1_1"])
+@pytest.mark.parametrize("kind", READS)
+class TestAPhoto:
+    def test_is_captioned_as_in_the_data_set(self, photos, kind, backbone, tmp_path):
+        data, _ = photos
+        run = trained(kind, backbone, photos, tmp_path / "run")
+        again = captionlab.load(tmp_path / "run")
+        stores = open_stores(run.eyes, data)
+        assert [store.folder.parent for store in stores] == [tmp_path / "cache" / "features"] * (backbone != "pixels")
+        stored = caption_items(run, data["test"], look_at(run.eyes, stores))
+        alone = [again.caption(item.image) for item in data["test"]]
+        opened = again.caption([Image.open(item.image) for item in data["test"]]) if kind in ("pyramid", "attributes") else alone
+        assert stored == alone == opened and len({*alone}) > 1
+
+    def test_looks_as_in_the_store(self, photos, kind, backbone):
+        data, boxes = photos
+        eyes = Eyes(preset(kind, backbone, boxes=boxes), detector=detector(photos, backbone=backbone),
+                    vocabulary=Vocabulary.build(data.captions("train")))
+        inputs = look_at(eyes, open_stores(eyes, data))
+        assert list(inputs) == list(READS[kind])
+        for item in data["test"]:
+            alone = eyes([item.image])
+            for name, see in inputs.items():
+                seen, want = see(item), alone.need(name)[0]
+                assert seen.dtype == want.dtype
+                torch.testing.assert_close(seen.float(), want.float(), rtol=2e-3, atol=2e-3)
+
+
+class TestOneLook:
+    def test_the_network_looks_once_for_all_fields(self, photos, monkeypatch):
+        data, boxes = photos
+        eyes = Eyes(preset("all", "squeezenet1_1", boxes=boxes), detector=detector(photos, backbone="squeezenet1_1"),
+                    vocabulary=Vocabulary(["a"]))
+        looks, stages = Counter(), Backbone.stages
+        monkeypatch.setattr(Backbone, "stages", lambda net, images, only=None: looks.update(all=len(images)) or stages(net, images, only))
+        eyes([item.image for item in data["test"]])
+        assert looks["all"] == 6
+        look = look_at(eyes)
+        for see in look.values():
+            see(data["test"][0])
+        assert looks["all"] == 7
+
+    def test_fields_are_what_the_parts_make(self, photos):
+        """Each field by the functions of its own lesson."""
+        data, boxes = photos
+        found, words = open_boxes(boxes), detector(photos, backbone="squeezenet1_1")
+        eyes = Eyes(preset("all", "squeezenet1_1", boxes=boxes), detector=words, vocabulary=Vocabulary(words.words))
+        net, paths = Pyramid("squeezenet1_1", None, 64), [item.image for item in data["test"]]
+        batch, images = eyes(paths), net.preprocess(paths)
+        maps = net(images, (4, 2))
+        for name, want in (("low", maps["low"]), ("high", maps["high"]), ("grid", maps["high"])):
+            torch.testing.assert_close(batch.need(name), want.flatten(1, 2), rtol=1e-4, atol=1e-5)
+        chances = words(maps["high"].flatten(1, 2)).sigmoid()
+        surest = torch.where(chances > 0.2, chances, 0).topk(4).indices
+        assert batch.attributes[0, 0] == eyes.vocabulary.encode(words.words[surest[0, 0]])[1]
+        for row, item in enumerate(data["test"]):
+            count = min(5, len(found[item.name]))
+            assert batch.region_mask[row].sum() == count
+            torch.testing.assert_close(batch.boxes[row, :count], found[item.name].boxes[:count].half().float())
+
+
+class TestStoresOfTheCommand:
+    @pytest.fixture
+    def folder(self, photos):
+        return photos[0]["test"][0].image.parent
+
+    def eyes(self, kind, photos, **more):
+        return Eyes(preset(kind, "squeezenet1_1", boxes=photos[1], **more), detector=detector(photos, backbone="squeezenet1_1"),
+                    vocabulary=Vocabulary.build(photos[0].captions("train")))
+
+    def test_pyramid(self, photos, folder, tmp_path):
+        extract_command([folder], tmp_path / "p", weights="none", grid="4,2", size=64, kind="pyramid")
+        eyes = self.eyes("pyramid", photos)
+        stores = open_stores(eyes, photos[0], tmp_path / "p")
+        own = open_stores(eyes, photos[0])
+        assert [store.folder for store in stores] == [tmp_path / "p"] and own[0].folder != stores[0].folder
+        for item in photos[0]["test"]:
+            for one, other in zip(look_at(eyes, stores).values(), look_at(eyes, own).values()):
+                torch.testing.assert_close(one(item), other(item), rtol=2e-3, atol=2e-3)
+        with pytest.raises(ValueError, match="grid low is .*run captionlab features extract .*--kind pyramid .*--grid 3x3,2x2") as fault:
+            open_stores(self.eyes("pyramid", photos, fine=3), photos[0], tmp_path / "p")
+        one_line(fault)
+        with pytest.raises(ValueError, match="holds features of kind pyramid, and this model reads regions") as fault:
+            open_stores(self.eyes("regions", photos), photos[0], tmp_path / "p")
+        one_line(fault)
+
+    def test_regions_and_what_is_missing(self, photos, tmp_path):
+        data, boxes = photos
+        images = {item.name: item.image for items in data.splits.values() for item in items}
+        made = extract_regions(images, open_boxes(boxes), tmp_path / "r", Backbone("squeezenet1_1", None, 64), most=5)
+        eyes = self.eyes("all", photos)
+        stores = open_stores(eyes, data, [tmp_path / "r"])
+        assert [store.made_by["kind"] for store in stores] == ["regions", "grid+pyramid+attributes"]
+        inputs, own = look_at(eyes, stores), look_at(eyes, open_stores(eyes, data))
+        for item in data["test"]:
+            for name in READS["all"]:
+                torch.testing.assert_close(inputs[name](item), own[name](item), rtol=2e-3, atol=2e-3)
+        with pytest.raises(ValueError, match="most is 5, not 4.*--most 4") as fault:
+            open_stores(self.eyes("regions", photos, most=4), data, made.folder)
+        one_line(fault)
+
+    def test_attributes(self, photos, tmp_path):
+        data = photos[0]
+        images = {item.name: item.image for items in data.splits.values() for item in items}
+        eyes = self.eyes("attributes", photos)
+        extract_attributes(images, eyes.detector, tmp_path / "a")
+        stores = open_stores(eyes, data, [tmp_path / "a"])
+        assert [store.folder for store in stores] == [tmp_path / "a"]
+        one, other = (look_at(eyes, some)["attributes"] for some in (stores, open_stores(eyes, data)))
+        assert all(one(item).equal(other(item)) for item in data["test"])
+        nn.init.zeros_(eyes.detector.output.bias)
+        with pytest.raises(ValueError, match="made another way .by another detector.: run captionlab features extract --kind attributes") as fault:
+            open_stores(eyes, data, tmp_path / "a")
+        one_line(fault)
+
+    def test_grid_from_either_side(self, photos, tmp_path):
+        """What `extract` makes and what the eyes make can go on where the other stopped."""
+        data = photos[0]
+        eyes = self.eyes("pyramid", photos)
+        images = {item.name: item.image for items in data.splits.values() for item in items}
+        made = extract(images, Pyramid("squeezenet1_1", None, 64), tmp_path / "p", (4, 2))
+        theirs = {file.name: file.read_bytes() for file in made.folder.iterdir()}
+        ours = {file.name: file.read_bytes() for file in open_stores(eyes, data)[0].folder.iterdir()}
+        assert ours == theirs
+
+
+class TestBoxes:
+    def run(self, photos, tmp_path, backbone="pixels"):
+        return trained("regions", backbone, photos, tmp_path / "run")
+
+    def test_of_a_photo_without_any(self, photos, tmp_path, monkeypatch):
+        self.run(photos, tmp_path)
+        me = tmp_path / "me.png"
+        Image.fromarray(render(generate(7), 90)).save(me)
+        for picture in (me, Image.open(me), np.asarray(Image.open(me))):
+            with pytest.raises(ValueError, match="no boxes of .*has none; name a detector or a file as boxes, such as --boxes fasterrcnn") as fault:
+                captionlab.load(tmp_path / "run").caption(picture)
+            one_line(fault)
+        save_boxes(tmp_path / "mine.npz", {"me.png": scene_regions(generate(7))})
+        with_file = captionlab.load(tmp_path / "run", boxes=tmp_path / "mine.npz")
+        assert with_file.caption(me) and with_file.eyes([me]).region_mask.sum() == min(5, len(generate(7).objects))
+        found = Detector("fasterrcnn_mobilenet_v3_large_320_fpn", None, least=3)
+        monkeypatch.setattr(runs, "open_boxes", lambda source: found)
+        with_detector = captionlab.load(tmp_path / "run", boxes=found.name)
+        assert with_detector.caption(me) == with_detector.caption(Image.open(me))
+        assert with_detector.eyes([me]).region_mask.sum() == min(5, len(found(me)))
+
+    def test_of_the_training_are_found_again(self, photos, tmp_path):
+        self.run(photos, tmp_path)
+        assert captionlab.load(tmp_path / "run").eyes.source == photos[1]
+        os.rename(photos[1], photos[1] + ".away")
+        try:
+            with pytest.raises(FileNotFoundError, match="no boxes .*boxes.npz") as fault:
+                captionlab.load(tmp_path / "run").caption(photos[0]["test"][0].image)
+            one_line(fault)
+        finally:
+            os.rename(photos[1] + ".away", photos[1])
+
+    def test_of_scenes_are_their_own(self, tmp_path):
+        world = scenes(train=8, val=0, test=2, novel=0)
+        run = train_run("any", world, preset("regions"), out=tmp_path / "run")
+        assert run.caption([item.image for item in world["test"]])
+        with pytest.raises(ValueError, match="trained on scenes, which bring their own") as fault:
+            run.caption(world["test"][0].picture(64))
+        one_line(fault)
+
+    def test_a_photo_without_boxes_among_others_is_named(self, photos, tmp_path):
+        data, _ = photos
+        save_boxes(tmp_path / "some.npz", {item.name: scene_regions(generate(1)) for item in data["train"]})
+        eyes = Eyes(preset("regions", "squeezenet1_1", boxes=str(tmp_path / "some.npz")))
+        see = look_at(eyes, open_stores(eyes, data))["regions"]
+        assert see(data["train"][0]).shape == (5, 512)
+        with pytest.raises(ValueError, match=f"no features of {data['test'][0].name} .*no boxes of") as fault:
+            see(data["test"][0])
+        one_line(fault)
+
+    @pytest.mark.parametrize("count", [0, 1, 100])
+    def test_any_number(self, photos, tmp_path, count):
+        corners = torch.rand(count, 2, 2).sort(1).values.flatten(1)
+        save_boxes(tmp_path / "n.npz", {photos[0]["test"][0].name: Regions(corners)})
+        for backbone in ("pixels", "squeezenet1_1"):
+            seen = Eyes(preset("regions", backbone, boxes=str(tmp_path / "n.npz"), most=100))([photos[0]["test"][0].image])
+            assert seen.region_mask.sum() == count and seen.regions.isfinite().all() and seen.regions.shape[1] == 100
+
+    def test_without_pixels_and_network_when_the_file_has_features(self, photos, tmp_path):
+        folder = tmp_path / "npz"
+        folder.mkdir()
+        for item in photos[0]["test"]:
+            x = np.random.default_rng(0).random((3, 6)).astype(np.float32)
+            np.savez(folder / item.name.replace("png", "npz"), bbox=[[0, 0, 10, 20], [5, 5, 30, 40], [1, 1, 2, 2]], image_w=64, image_h=64,
+                     num_bbox=3, x=x)
+        eyes = Eyes(preset("regions", "file", boxes=str(folder), most=3))
+        seen = eyes([photos[0]["test"][0].image])
+        torch.testing.assert_close(seen.regions[0], torch.from_numpy(x))
+        data = CaptionData("some", {"test": photos[0]["test"]})
+        stored = look_at(eyes, open_stores(eyes, data))["regions"](photos[0]["test"][0])
+        torch.testing.assert_close(stored, torch.from_numpy(x), rtol=1e-3, atol=1e-3)
+
+
+class TestMirrored:
+    @pytest.mark.parametrize("backbone", ["pixels", "squeezenet1_1"])
+    def test_regions_are_those_of_the_mirrored_picture(self, backbone):
+        scene = generate(3)
+        eyes = Eyes(preset("regions", backbone))
+        seen = eyes.mirrored()([scene])
+        left, top, right, bottom = torch.from_numpy(scene.boxes).unbind(-1)
+        flipped = Regions(torch.stack([1 - right, top, 1 - left, bottom], -1))
+        with_boxes = Eyes(preset("regions", backbone))
+        want = with_boxes.fields(with_boxes.look([(np.ascontiguousarray(render(scene, 64)[:, ::-1]), flipped)]))
+        for name in REGIONS:
+            torch.testing.assert_close(seen.need(name).float(), want[name].float())
+        assert not seen.boxes.allclose(eyes([scene]).boxes, atol=0.01)
+
+    def test_stores_are_apart(self, photos):
+        eyes = Eyes(preset("regions", "squeezenet1_1", boxes=photos[1]))
+        plain, mirrored = (open_stores(one, photos[0])[0] for one in (eyes, eyes.mirrored()))
+        name = photos[0]["test"][0].name
+        assert plain.folder != mirrored.folder
+        assert not plain[name]["boxes"].equal(mirrored[name]["boxes"])
+
+
+class TestPixelRegions:
+    def test_as_roi_align_with_bins(self):
+        pixels, corners = torch.randn(2, 20, 30, 3), torch.rand(2, 7, 2, 2).sort(2).values.flatten(2)
+        ours = pixel_regions(pixels, corners, parts=4)
+        in_pixels = list(corners * torch.tensor([30.0, 20, 30, 20]))
+        theirs = roi_align(pixels.permute(0, 3, 1, 2), in_pixels, 4, 1.0, 3, aligned=True)       # (14, 3, 4, 4)
+        torch.testing.assert_close(ours.flatten(0, 1), theirs.permute(0, 2, 3, 1).flatten(1), rtol=1e-4, atol=1e-5)
+
+    def test_a_red_box_is_red(self):
+        picture = torch.zeros(1, 40, 40, 3)
+        picture[:, 10:20, 20:40, 0] = 1
+        red, black = pixel_regions(picture, torch.tensor([[[0.55, 0.3, 0.95, 0.45], [0, 0, 0.4, 0.4]]]))[0].unflatten(-1, (16, 3))
+        assert red[:, 0].eq(1).all() and red[:, 1:].eq(0).all() and black.eq(0).all()
+
+
+class TestAttributes:
+    def test_the_detector_travels_with_the_run(self, photos, tmp_path):
+        run = trained("attributes", "pixels", photos, tmp_path / "run")
+        again = captionlab.load(tmp_path / "run")
+        assert again.eyes.detector.fingerprint == run.eyes.detector.fingerprint
+        file = next((tmp_path / "run").glob("attributes-*.safetensors"))
+        run.save(tmp_path / "run")
+        assert sorted(path.name.split("-")[0] for path in (tmp_path / "run").glob("*.safetensors")) == ["attributes", "weights"]
+        content = file.read_bytes()
+        file.write_bytes(content[:-1])
+        with pytest.raises(ValueError, match="no attribute detector, or a broken one") as fault:
+            captionlab.load(tmp_path / "run")
+        one_line(fault)
+        file.unlink()
+        with pytest.raises(FileNotFoundError, match="is missing: copy the whole folder") as fault:
+            captionlab.load(tmp_path / "run")
+        one_line(fault)
+
+    def test_another_detector_in_its_place(self, photos, tmp_path):
+        for seed, name in enumerate("ab"):
+            made = detector(photos)
+            nn.init.constant_(made.output.bias, seed)
+            train_run("any", photos[0], preset("attributes"), out=tmp_path / name, detector=made)
+        files = [next((tmp_path / name).glob("attributes-*.safetensors")) for name in "ab"]
+        files[0].write_bytes(files[1].read_bytes())
+        with pytest.raises(ValueError, match="another detector than its name says") as fault:
+            captionlab.load(tmp_path / "a")
+        one_line(fault)
+
+    def test_none_or_one_that_looks_another_way(self, photos, tmp_path):
+        data = photos[0]
+        with pytest.raises(FileNotFoundError, match="no detector photos: captionlab attributes train") as fault:
+            train_run("any", data, preset("attributes"), out=tmp_path / "x")
+        one_line(fault)
+        with pytest.raises(ValueError, match="captionlab attributes train makes a detector") as fault:
+            Eyes(preset("attributes"))([data["test"][0].image])
+        one_line(fault)
+        for other in (detector(photos, size=65), detector(photos, backbone="squeezenet1_1")):
+            with pytest.raises(ValueError, match="made another way than this model looks") as fault:
+                Eyes(preset("attributes"), detector=other, vocabulary=Vocabulary(["a"]))([data["test"][0].image])
+            one_line(fault)
+        assert not (tmp_path / "x").exists()
+
+
+def test_unknown_fields(photos):
+    with pytest.raises(ValueError, match="no eyes for smell: choose from images, grid, low") as fault:
+        Eyes(replace(preset("pyramid"), reads=("smell", "grid")))
+    one_line(fault)
+
+
+def test_evaluated_with_and_without_stores(photos, tmp_path):
+    data, boxes = photos
+    run = trained("regions", "squeezenet1_1", photos, tmp_path / "run")
+    images = {item.name: item.image for items in data.splits.values() for item in items}
+    extract_regions(images, open_boxes(boxes), tmp_path / "r", Backbone("squeezenet1_1", None, 64), most=5)
+    one, other = (evaluate_run(run, data, features=folders, meteor=False)["captions"] for folders in ((), [tmp_path / "r"]))
+    assert one == other
