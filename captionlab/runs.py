@@ -42,7 +42,7 @@ from .decoding import BOS, beam_search
 from .features import FeatureStore, command, differences, fill, in_batches, write_whole
 from .metrics import SCORER, TRANSLATION_SCORER, score_runs, score_translations, write_json
 from .models.vanilla import pixel_grid
-from .regions import DETECTORS, Detector, RegionFile, Regions, from_rows, open_boxes
+from .regions import DETECTORS, Detector, RegionFile, Regions, open_boxes
 from .regions import pool_regions, region_fields, scene_regions
 from .results import merge_run, provenance
 from .scenes import Scene, coverage, truth
@@ -476,7 +476,7 @@ def _stored(stores: Sequence[FeatureStore], name: str) -> dict[str, Tensor]:
     seen = {}
     for store in stores:
         row = store[[name]]
-        alone = {"grid": lambda: {"grid": row}, "regions": lambda: from_rows(row), "attributes": lambda: {"chances": row[:, 0]}}
+        alone = {"grid": lambda: {"grid": row}, "attributes": lambda: {"chances": row[:, 0]}}
         seen |= row if isinstance(row, dict) else alone[_kinds(store)[0]]()
     return seen if "region_mask" not in seen else seen | {"region_mask": seen["region_mask"] > 0}
 
