@@ -34,14 +34,14 @@ $(VENV)/.bench: $(VENV)/.dev
 	@$(PIP) --editable '.[dev,docs,bench]'
 	@touch $@
 
-demo: $(VENV)/.core  ## a picture of attention on a scene, with no data and no training
+demo: $(VENV)/.core  ## train a small captioner on generated scenes, judge it, draw what it says (minutes, no data)
 	@$(BIN)/captionlab demo
 
 test: $(VENV)/.dev  ## everything CI checks: notebooks, pytest, the site; prints its time budget
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/check.py
 
 lab: $(VENV)/.lab  ## open the course in JupyterLab
-	@$(BIN)/jupyter lab nbs/01_attention.ipynb
+	@$(BIN)/jupyter lab nbs/00_start_here.ipynb
 
 docs: $(VENV)/.dev  ## build the site into docs/_build/html
 	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html

@@ -68,14 +68,22 @@ class State:
         captions = torch.arange(self.captions, device=rows.device)
         return self._rows((rows[:, None] * self.captions + captions).flatten(), self.memory.select(rows))
 
-# %% ../nbs/20_captioner.ipynb #50c3ad63
+# %% ../nbs/20_captioner.ipynb #163c56b7
 class Captioner(nn.Module):
     """What training, decoding and evaluation ask of a model.
 
-    A model overrides `encode`, `decode`, `start` and `step`; one that trains in its own way overrides `loss`.
+    A model overrides `encode`, `decode`, `start` and `step`; one that trains in its own way overrides `loss`, and one
+    whose weights start from what pictures look like overrides `begin`.
     The state that `start` and `step` hand out must have `select(rows)` and `reorder(parents)`, its memory `select(rows)`.
     Shapes: B pictures, C captions of each, T words, V words in the vocabulary; tokens `(B, C, T)`.
     """
+
+    def begin(self, batch: Batch) -> None:
+        """See some training pictures before training begins; by default nothing comes of it.
+
+        Args:
+            batch: some hundreds of pictures, with the fields that the model reads, such as images `(B, 3, h, w)`.
+        """
 
     def encode(self, batch: Batch) -> Memory:
         """Look at B pictures, once.

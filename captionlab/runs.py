@@ -36,7 +36,7 @@ import captionlab
 from . import models
 from .attributes import AttributeDetector, load_detector, save_detector, to_ids
 from .captioner import Captioner
-from .datasets import Batch, CaptionData, Encoded, Item, cache_home, data_home, order, scenes
+from .datasets import Batch, CaptionData, Encoded, Item, cache_home, collate, data_home, order, scenes
 from .datasets import load as load_data
 from .decoding import BOS, beam_search
 from .features import FeatureStore, command, differences, fill, in_batches, write_whole
@@ -722,13 +722,15 @@ class Run:
         return beam_search(self.model, memory, beam, length_penalty, longest, forbid=[self.vocabulary.unk])
 
     @torch.no_grad()
-    def trace(self, picture: Picture, beam: int = 3, length_penalty: float = 0.0) -> tuple[list[str], Tensor]:
-        """The caption's T words and where each looked: weights `(T, N)`, the mean of the last layer's heads.
+    def trace(self, picture: Picture, beam: int = 3, length_penalty: float = 0.0,
+              layer: int = -1) -> tuple[list[str], Tensor]:
+        """The caption's T words and where each looked: weights `(T, N)`, the mean of a layer's heads.
 
         Args:
             picture: as for `caption`.
             beam: likewise.
             length_penalty: likewise.
+            layer: of the decoder, from 0; the last by default.
         """
         seen, kept = self.eyes([picture]), self.vocabulary
         ids = [number for number in self.search(seen, beam, length_penalty)[0].ids if number != kept.eos]
@@ -736,7 +738,7 @@ class Run:
         for number in [BOS, *ids][:len(ids)]:
             trace = defaultdict(list)
             _, state = self.model.step(state, torch.tensor([[number]], device=self.device), trace)
-            rows.append(trace["cross"][-1][0, :, 0].mean(0).cpu())
+            rows.append(trace["cross"][layer][0, :, 0].mean(0).cpu())
         words = [kept.decode([number]) for number in ids]
         return words, torch.stack(rows) if rows else torch.zeros(0, 0)
 
@@ -820,7 +822,8 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
               out: str | os.PathLike = "run", resume: bool = False, device: str | None = None,
               features: str | os.PathLike | Sequence[str | os.PathLike] = (), judged: int = 500,
               boxes: str | os.PathLike | None = None,
-              detector: AttributeDetector | str | os.PathLike | None = None) -> Run:
+              detector: AttributeDetector | str | os.PathLike | None = None,
+              watch: Callable[[list[dict]], None] | None = None) -> Run:
     """Train a model on a data set and save the run; a killed one goes on where it was.
 
     Args:
@@ -836,6 +839,7 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
         boxes: for models that read regions, a file or the name of a detector; as the preset says if None.
         detector: for models that read attributes, one of `captionlab attributes train`; None takes the one
             that the preset names, or else the one of the data set's name.
+        watch: is told the history after each epoch.
 
     Returns:
         The run as saved.
@@ -857,8 +861,9 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     about = {"model": model, "preset_name": name, "data": data.name, "source": source, "variant": None,
              "stage": "xe", "seed": seed, "parameters": sum(x.numel() for x in net.parameters()), "command": _command()}
     examples = _examples(data, vocabulary, eyes, inputs)
+    net.begin(collate([examples[row] for row in range(min(len(examples), 500))]))
     judge = _judge(vocabulary, eyes, data.splits.get("val", [])[:judged], inputs)
-    trainer = Trainer(net, examples, preset.recipe, out, judge)
+    trainer = Trainer(net, examples, preset.recipe, out, judge, watch)
     run = Run(trainer.fit(), vocabulary, eyes, about | {"history": trainer.history})
     run.about["train_seconds"] = round(sum(record["seconds"] for record in trainer.history), 1)
     if trainer.stepper.is_main:
@@ -866,10 +871,11 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     return run
 
 # %% ../nbs/24_runs.ipynb #2db6598e
-def _data(data: CaptionData | str, preset: BasePreset) -> CaptionData:
-    """The data set; of the scenes for a translator the English sentences and their German ones."""
-    if "source" in preset.reads and data == "scenes":
-        return scenes(language="de", source="en")
+def _data(data: CaptionData | str, preset: BasePreset, train: bool = True) -> CaptionData:
+    """The data set; of the scenes as many as the preset learns from, and for a translator pairs of sentences."""
+    if data == "scenes":
+        languages = {"language": "de", "source": "en"} if "source" in preset.reads else {}
+        return scenes(train=preset.scenes * train, **languages)
     return load_data(data) if isinstance(data, str) else data
 
 
@@ -991,7 +997,7 @@ def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "
         `about`, what all seeds of a result share; `run`, the figures in percent; `captions` in COCO's result format.
         `merge_result` writes it.
     """
-    data = _data(run.about["source"] if data is None else data, run.eyes.preset)
+    data = _data(run.about["source"] if data is None else data, run.eyes.preset, split == "train")
     items = data[split]
     inputs = look_at(run.eyes, open_stores(run.eyes, data, features), keep=0)
     said = {"own": caption_items(run, items, inputs, beam, length_penalty)}

@@ -126,7 +126,7 @@ class Recipe:
             raise ValueError(f"no schedule {self.schedule!r}: choose from {', '.join(known)}")
         return known[self.schedule]
 
-# %% ../nbs/21_training.ipynb #a82b8388
+# %% ../nbs/21_training.ipynb #fb309458
 @dataclass(frozen=True, kw_only=True)
 class BasePreset:
     """What the preset of every Transformer captioner says: numbers, words, and a `recipe`.
@@ -146,6 +146,7 @@ class BasePreset:
         min_count: how often a word must occur in the training captions to get into the vocabulary.
         longest: captions are cut after so many tokens; None leaves them whole.
         flips: whether training shows pictures mirrored half of the time.
+        scenes: how many scenes it learns from where the data are the scenes.
         recipe: how it is trained.
     """
 
@@ -161,6 +162,7 @@ class BasePreset:
     min_count: int = 1
     longest: int | None = None
     flips: bool = False
+    scenes: int = 1000
     recipe: Recipe
 
     @property

@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -61,20 +61,53 @@ def test_version_and_usage():
     assert call().exit_code in (0, 2) and "Usage" in call().output
 
 
-def test_demo_writes_its_picture_in_time(tmp_path):
-    start = time.perf_counter()
-    ran = program("demo", "--out", "d.png")
-    assert ran.returncode == 0 and time.perf_counter() - start < 60, ran.stderr
-    assert Image.open("d.png").size[0] == 1280 and "blue square" in ran.stdout and "make lab" in ran.stdout
-    assert os.listdir(tmp_path) and not list(tmp_path.glob(".*.png"))
+@pytest.fixture
+def brief(monkeypatch):
+    """A demonstration of seconds: 40 scenes to learn from, twice, and 6 to be judged on."""
+    from captionlab.models import cptr
+
+    tiny, all_scenes = cptr.PRESETS["tiny"], datasets.scenes
+    monkeypatch.setitem(cptr.PRESETS, "tiny", replace(tiny, scenes=40, recipe=replace(tiny.recipe, epochs=2)))
+    monkeypatch.setattr(datasets, "scenes", lambda **sizes: all_scenes(**sizes | {"test": 6}))
 
 
-def test_demo_looks_where_it_says():
-    from captionlab.scenes import render
+def test_demo_trains_once_judges_and_draws(brief, tmp_path):
+    first, again = call("demo", "--out", "d.png"), call("demo", "--out", "e.png")
+    assert first.exit_code == 0 and "epoch 2 of 2" in first.stdout and "make lab" in first.stdout, first.output
+    assert Image.open("d.png").size[0] == 1280 and not list(tmp_path.glob(".*.png"))
+    figures = [line.split() for line in first.stdout.splitlines() if re.match("CIDEr|BLEU-4|truth|coverage", line)]
+    assert len(figures) == 4 and all(len(row) == 3 for row in figures), "each with its blind control"
+    assert again.exit_code == 0 and "trained before" in again.stdout and "epoch" not in again.stdout
+    assert [line.split() for line in again.stdout.splitlines() if line[:5] in ("CIDEr", "BLEU-", "truth", "cover")][-4:][1:] == figures[1:]
 
-    weights = cli.demo_weights(render(cli.demo_scene(), 96))
-    around = {row * 6 + column for row in (1, 2, 3) for column in (1, 2, 3)} - {14}
-    assert weights.shape == (2, 5, 36) and weights[0, 2].argmax() == 14 and weights[1, 4].argmax().item() in around
+
+def test_demo_interrupted_goes_on_where_it_was(brief, monkeypatch):
+    from captionlab.training import Stepper
+
+    whole, steps = Stepper.step, []
+
+    def step(self, batch):
+        if len(steps) == 7:
+            steps.append("interrupted")
+            raise KeyboardInterrupt
+        steps.append("done")
+        return whole(self, batch)
+
+    monkeypatch.setattr(Stepper, "step", step)
+    broken = call("demo", "--run", "mine")
+    assert broken.exit_code == 130 and "epoch 1 of 2" in broken.stdout and "epoch 2" not in broken.stdout, broken.output
+    mended = call("demo", "--run", "mine")
+    assert mended.exit_code == 0 and "epoch 1 of 2" not in mended.stdout and "epoch 2 of 2" in mended.stdout, mended.output
+
+
+def test_demo_says_what_is_wrong_with_a_caption():
+    from captionlab.scenes import Object, Scene
+
+    scene = Scene([Object("circle", "red", x=50), Object("star", "black", x=140)])
+    assert cli._verdict("a red circle and a black star", scene) == "true"
+    assert cli._verdict("there are three shapes", scene) == "not true: count"
+    assert cli._verdict("a red star to the right of a black star", scene).startswith("not true: ")
+    assert cli._verdict("circle a red", scene) == "not a sentence"
 
 
 def test_demo_mistakes(tmp_path):

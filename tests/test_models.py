@@ -134,16 +134,45 @@ class TestCPTR:
 
     def test_a_models_own_eyes_fit_those_of_torchvision(self):
         vit = VisionTransformer(image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=32)
-        preset = replace(cptr.PRESETS["tiny"], width=16, heads=2, hidden=32, size=32, vit=True)
+        preset = replace(cptr.PRESETS["tiny"], width=16, heads=2, hidden=32, size=32, patch=8, encoder_layers=2, eyes_hidden=32, vit=True)
         model = cptr.Model(preset, V)
         model.eyes.load_state_dict(cptr.copy_vit(vit).state_dict())
         assert model.eyes.encoder.norm.eps == 1e-6
         assert model.look(Batch(images=torch.randn(2, 3, 32, 32)))[0].shape == (2, 16, 16), "the class token is left out"
 
+    def test_whitened_patches_vary_alike_and_independently(self):
+        torch.manual_seed(0)
+        patches = torch.randn(5000, 12) @ torch.randn(12, 12) + 3
+        for width, kept in ((5, 5), (12, 12), (30, 12)):
+            weight, bias = cptr.whitening(patches, width, eps=0.0)
+            white = patches @ weight.T + bias
+            assert weight.shape == (kept, 12)
+            torch.testing.assert_close(torch.cov(white.T), torch.eye(kept), rtol=0, atol=1e-3)
+            torch.testing.assert_close(white.mean(0), torch.zeros(kept), rtol=0, atol=1e-3)
+
+    def test_the_directions_kept_are_those_of_the_svd(self):
+        patches = torch.randn(200, 9) @ torch.randn(9, 9)
+        weight, _ = cptr.whitening(patches, 4, eps=0.0)
+        expected = torch.linalg.svd(patches - patches.mean(0), full_matrices=False).Vh[:4]
+        alike = torch.nn.functional.cosine_similarity(weight, expected).abs()
+        torch.testing.assert_close(alike, torch.ones(4), rtol=0, atol=1e-3)
+
+    @pytest.mark.parametrize("whiten", [True, False])
+    def test_begins_whitened_if_the_preset_says_so(self, whiten):
+        preset = replace(cptr.PRESETS["tiny"], width=16, heads=2, eyes_hidden=32, whiten=whiten)
+        torch.manual_seed(0)
+        model, images = cptr.Model(preset, V), torch.rand(60, 3, preset.size, preset.size) * torch.tensor([4.0, 1.0, 0.2])[:, None, None]
+        before = model.eyes.patches.projection.weight.clone()
+        model.begin(Batch(images=images))
+        spread = torch.cov(model.eyes.patches(images).flatten(0, 1).T)
+        assert torch.equal(before, model.eyes.patches.projection.weight) != whiten
+        assert torch.allclose(spread, torch.eye(16), atol=0.05) == whiten
+        assert model.eyes.patches.projection.weight.requires_grad, "it is only a start"
+
     def test_a_picture_of_another_size_is_refused(self):
         model, _ = small("cptr")
         with pytest.raises(ValueError, match="places"):
-            model.encode(Batch(images=torch.randn(1, 3, 128, 128)))
+            model.encode(Batch(images=torch.randn(1, 3, 96, 96)))
 
 
 class TestVanilla:

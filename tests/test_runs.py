@@ -5,7 +5,9 @@ import pickle
 import shutil
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from captionlab.datasets import CaptionData, Item, scenes
 from captionlab.features import FeatureStore
 from captionlab.models import cptr, vanilla
 from captionlab.runs import Eyes, Run, derangement, evaluate_run, look_at, merge_result, open_stores, train_run
-from captionlab.scenes import render
+from captionlab.scenes import render, truth
 from captionlab.text import SubwordVocabulary, Vocabulary
 
 os.environ["TQDM_DISABLE"] = "1"
@@ -299,3 +301,41 @@ class TestEyes:
         assert torch.equal(free(item), first)
         with pytest.raises(FileNotFoundError):
             frugal(item)
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """The run that comes with the package."""
+    return captionlab.load("scenes")
+
+
+class TestShipped:
+    def test_is_small_and_has_a_card(self, shipped):
+        folder = captionlab.runs._shelves()[0] / "scenes"
+        assert sum(file.stat().st_size for file in folder.iterdir()) < 2e6
+        card = (folder / "README.md").read_text()
+        assert all(word in card for word in ("Data", "Command", "seed", "Licence", "blind")) and shipped.about["command"] in card
+
+    def test_sees(self, shipped):
+        items = scenes(train=0, val=0, test=60, novel=0)["test"]
+        said, shown = [[text] for text in shipped.caption([item.image for item in items])], [item.image for item in items]
+        sight, blind = (truth(said, worlds)["all"] for worlds in (shown, shown[1:] + shown[:1]))
+        assert sight > 0.35 and sight > 2 * blind
+
+    def test_is_in_the_wheel_and_works_from_there(self, tmp_path):
+        """The wheel is unpacked into a folder of its own, and a fresh process that knows only that folder captions a scene."""
+        root = Path(__file__).resolve().parent.parent
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(root / name, tmp_path)
+        shutil.copytree(root / "captionlab", tmp_path / "captionlab", ignore=shutil.ignore_patterns("__pycache__"))
+        build = "from setuptools.build_meta import build_wheel; print(build_wheel('.'))"
+        made = subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, text=True)
+        assert made.returncode == 0, made.stderr
+        with zipfile.ZipFile(tmp_path / made.stdout.split()[-1]) as wheel:
+            wheel.extractall(tmp_path / "there")
+        code = ("import captionlab; from captionlab.scenes import generate; print(captionlab.__file__); "
+                "print(captionlab.load('scenes').caption(generate(7)))")
+        said = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "there", capture_output=True, text=True,
+                              env=os.environ | {"PYTHONPATH": str(tmp_path / "there")})
+        where, text = said.stdout.strip().splitlines()
+        assert str(tmp_path / "there") in where and len(text.split()) > 3, said.stderr

@@ -244,7 +244,7 @@ class Preset(BasePreset):
         fine_channels: numbers in a cell of the fine map.
 
     The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, activation, norm,
-    size, min_count, longest, flips, recipe) are those of `BasePreset`.
+    size, min_count, longest, flips, scenes, recipe) are those of `BasePreset`.
 
     Raises:
         ValueError: for another variant.
