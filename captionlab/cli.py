@@ -373,7 +373,8 @@ def train(
     data: Annotated[str, typer.Option(help="Name, folder or file of the data set.")] = "scenes",
     preset: Annotated[str, typer.Option(help="tiny, small, strong or paper, as the model has them")] = "tiny",
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order and dropout.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/DATA-MODEL-PRESET-SEED by default.")] = None,
+    variant: Annotated[str | None, typer.Option(help="Of the model, such as fpn of position_aware; the paper's full one by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/DATA-MODEL[-VARIANT]-PRESET-SEED by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; what there is by default.")] = None,
     features: Annotated[list[Path] | None, typer.Option(help="A folder that features extract made; may be given several times.")] = None,
@@ -383,8 +384,8 @@ def train(
     """Train a model on a data set, into a folder."""
     from captionlab.runs import train_run
 
-    out = out or Path("runs") / f"{Path(data).stem}-{model}-{preset}-{seed}"
-    made = train_run(model, data, preset, seed, out, resume, device, features, boxes=boxes, detector=detector)
+    out = out or Path("runs") / "-".join(filter(None, [Path(data).stem, model, variant, preset, str(seed)]))
+    made = train_run(model, data, preset, seed, out, resume, device, features, boxes=boxes, detector=detector, variant=variant)
     last = made.about["history"][-1]
     typer.echo(f"{len(made.about['history'])} epochs in {made.about['train_seconds']:.0f} s, loss {last['loss']:.2f}; "
                f"the run is {out}.  Next: captionlab evaluate {out}")

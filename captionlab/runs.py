@@ -503,20 +503,26 @@ def model_module(name: str) -> ModuleType:
     return importlib.import_module(f"captionlab.models.{name}")
 
 # %% ../nbs/24_runs.ipynb #8b7078fd
-def find_preset(model: str, name: str) -> BasePreset:
+def find_preset(model: str, name: str, variant: str | None = None) -> BasePreset:
     """A model's preset by its name.
 
     Args:
         model: one of `model_names()`.
         name: such as "tiny".
+        variant: of the model, one of its `VARIANTS`; None for the preset's own.
 
     Raises:
-        ValueError: there is no such model or preset.
+        ValueError: there is no such model, preset or variant.
     """
-    presets = model_module(model).PRESETS
-    if name not in presets:
-        raise ValueError(f"{model} has no preset {name!r}: choose from {', '.join(presets)}")
-    return presets[name]
+    module = model_module(model)
+    if name not in module.PRESETS:
+        raise ValueError(f"{model} has no preset {name!r}: choose from {', '.join(module.PRESETS)}")
+    if variant is None:
+        return module.PRESETS[name]
+    if variant not in (known := getattr(module, "VARIANTS", ())):
+        raise ValueError(f"{model} has no variant {variant!r}: "
+                         + (f"choose from {', '.join(known)}" if known else "leave --variant out"))
+    return replace(module.PRESETS[name], variant=variant)
 
 
 def _tuples(values: dict) -> dict:
@@ -823,7 +829,7 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
               features: str | os.PathLike | Sequence[str | os.PathLike] = (), judged: int = 500,
               boxes: str | os.PathLike | None = None,
               detector: AttributeDetector | str | os.PathLike | None = None,
-              watch: Callable[[list[dict]], None] | None = None) -> Run:
+              watch: Callable[[list[dict]], None] | None = None, variant: str | None = None) -> Run:
     """Train a model on a data set and save the run; a killed one goes on where it was.
 
     Args:
@@ -840,6 +846,7 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
         detector: for models that read attributes, one of `captionlab attributes train`; None takes the one
             that the preset names, or else the one of the data set's name.
         watch: is told the history after each epoch.
+        variant: of the model, for presets given by name; None for the preset's own.
 
     Returns:
         The run as saved.
@@ -851,14 +858,14 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     _may_write(out, resume)
     _choose(device)
     source = data if isinstance(data, str) else data.name
-    preset = find_preset(model, preset) if isinstance(preset, str) else preset
+    preset = find_preset(model, preset, variant) if isinstance(preset, str) else preset
     preset = replace(preset, recipe=replace(preset.recipe, seed=seed))
     data = _data(data, preset)
     vocabulary, eyes = _vocabulary(data, preset, boxes, detector)
     inputs = look_at(eyes, open_stores(eyes, data, features))
     torch.manual_seed(seed)
     net = model_module(model).Model(preset, len(vocabulary))
-    about = {"model": model, "preset_name": name, "data": data.name, "source": source, "variant": None,
+    about = {"model": model, "preset_name": name, "data": data.name, "source": source, "variant": _variant(model, name, preset),
              "stage": "xe", "seed": seed, "parameters": sum(x.numel() for x in net.parameters()), "command": _command()}
     examples = _examples(data, vocabulary, eyes, inputs)
     net.begin(collate([examples[row] for row in range(min(len(examples), 500))]))
@@ -871,6 +878,12 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     return run
 
 # %% ../nbs/24_runs.ipynb #2db6598e
+def _variant(model: str, name: str, preset: BasePreset) -> str | None:
+    """The preset's variant, unless it is the one that the preset's name stands for."""
+    own, variant = model_module(model).PRESETS.get(name), getattr(preset, "variant", None)
+    return None if variant == getattr(own, "variant", None) else variant
+
+
 def _data(data: CaptionData | str, preset: BasePreset, train: bool = True) -> CaptionData:
     """The data set; of the scenes as many as the preset learns from, and for a translator pairs of sentences."""
     if data == "scenes":

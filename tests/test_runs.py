@@ -19,7 +19,7 @@ from captionlab import runs
 from captionlab.datasets import CaptionData, Item, scenes
 from captionlab.features import FeatureStore
 from captionlab.models import cptr, vanilla
-from captionlab.runs import Eyes, Run, derangement, evaluate_run, look_at, merge_result, open_stores, train_run
+from captionlab.runs import Eyes, Run, derangement, evaluate_run, find_preset, look_at, merge_result, open_stores, train_run
 from captionlab.scenes import render, truth
 from captionlab.text import SubwordVocabulary, Vocabulary
 
@@ -197,6 +197,19 @@ class TestTraining:
             with pytest.raises(ValueError, match=line):
                 train_run(model, world, preset, out=tmp_path / "x")
         assert not (tmp_path / "x").exists()
+
+    @pytest.mark.parametrize("model, line", [("vanilla", "has no variant 'fpn': leave --variant out"),
+                                             ("position_aware", "has no variant 'spn': choose from vanilla, fpn")])
+    def test_unknown_variants(self, world, tmp_path, model, line):
+        with pytest.raises(ValueError, match=line):
+            train_run(model, world, "tiny", out=tmp_path / "x", variant="fpn" if model == "vanilla" else "spn")
+        assert not (tmp_path / "x").exists()
+
+    def test_a_variant_is_named_unless_it_is_the_presets_own(self):
+        fpn, full = (find_preset("position_aware", "tiny", variant) for variant in ("fpn", None))
+        assert fpn == replace(full, variant="fpn") and full.variant == "position_aware"
+        assert runs._variant("position_aware", "tiny", fpn) == "fpn"
+        assert runs._variant("position_aware", "tiny", full) is None is runs._variant("vanilla", "tiny", find_preset("vanilla", "tiny"))
 
 
 class TestEvaluation:
