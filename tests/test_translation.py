@@ -129,6 +129,14 @@ class TestConsistency:
         torch.testing.assert_close(found, F.cross_entropy(logits, words, reduction="sum") + 5 * divergence)
         assert divergence > 0.1
 
+    def test_it_begins_after_so_many_pairs(self):
+        """One pass until then; the count is part of a checkpoint, and judging does not count."""
+        batch, late = some(), model_of(replace(SMALL, consistency=5.0, begins=2 * len(some())), train=True)
+        words = [late.loss(batch)[1].item() for _ in range(3)]
+        assert words == [words[0], words[0], 2 * words[0]]
+        late.eval().loss(batch)
+        assert late.state_dict()["shown"] == 3 * len(batch)
+
     def test_disagreement_is_never_negative(self):
         x, y = torch.randn(2, 50, 9) * 20
         assert disagreement(x, y) > 0 and disagreement(x, x) == 0

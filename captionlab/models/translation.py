@@ -27,6 +27,7 @@ class Preset(BasePreset):
         shared: whether both languages have one vocabulary and one embedding.
         inner_dropout: of attention weights and inside the feed-forward layers; None for `dropout` there, too.
         consistency: α of R-Drop, 0 or more; 0 trains with one pass.
+        begins: R-Drop begins after so many pairs of sentences, a whole number; until then one pass will do.
         piece_dropout: of BPE-dropout, the chance from 0 to 1 that a merge is passed over in training.
         size: of pictures; there are none.
 
@@ -41,6 +42,7 @@ class Preset(BasePreset):
     shared: bool = True
     inner_dropout: float | None = None
     consistency: float = 0.0
+    begins: int = 0
     piece_dropout: float = 0.0
 
     @property
@@ -65,7 +67,8 @@ class Model(TransformerCaptioner):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size)
         self.source_words = self.words if preset.shared else self._embedding(preset.subwords, preset.width)
         self.encoder = Encoder(preset.encoder_layers, preset.config)
-        self.consistency = preset.consistency
+        self.consistency, self.begins = preset.consistency, preset.begins
+        self.register_buffer("shown", torch.zeros((), dtype=torch.long))
 
     def look(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The encoded pieces of the `batch`'s sources, `(B, S, D)`, and which are not padding, `(B, 1, 1, S)`."""
@@ -83,7 +86,8 @@ class Model(TransformerCaptioner):
         Source:
             Liang et al. 2021, section 2.1.
         """
-        if not (self.consistency and self.training):
+        self.shown += len(batch) * self.training
+        if not (self.consistency and self.training and self.shown > self.begins):
             return super().loss(batch, smoothing)
         hidden, words = self.before_words(batch.select(torch.arange(len(batch)).repeat(2)))
         total = projected_loss(hidden.unflatten(0, (2, -1)), self.output, words.chunk(2)[0], smoothing, self.consistency)
@@ -114,8 +118,8 @@ PRESETS = {
         recipe=Recipe(epochs=28, pictures=64, rate=(128 * 4000) ** -0.5, warmup=4000, schedule="noam",
                       smoothing=0.0, clip=1e9, betas=(0.9, 0.98), average=0.0)),
     "strong": Preset(
-        width=128, heads=4, hidden=256, encoder_layers=4, decoder_layers=4, dropout=0.3, subwords=4000, consistency=2.0,
-        recipe=Recipe(epochs=26, tokens=2048, rate=2e-3, warmup=1000, betas=(0.9, 0.98), average=0.999, precision="auto")),
+        width=128, heads=4, hidden=256, encoder_layers=4, decoder_layers=4, dropout=0.3, subwords=4000, consistency=3.0, begins=30 * 29_000,
+        recipe=Recipe(epochs=44, tokens=4096, rate=2.5e-3, warmup=500, average=0.998, precision="auto")),
     "tiny": Preset(
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=1, dropout=0.0, subwords=400,
         recipe=Recipe(epochs=4, tokens=1500, rate=3e-3, warmup=100, smoothing=0.0, average=0.98)),
