@@ -17,7 +17,7 @@ from .datasets import Batch
 from .masks import causal_mask
 from .positions import SinusoidalPositions
 
-# %% ../nbs/20_captioner.ipynb #573e69da
+# %% ../nbs/20_captioner.ipynb #92c94e06
 @dataclass(frozen=True)
 class Memory:
     """What a batch of pictures becomes, ready to be asked by any number of captions.
@@ -38,7 +38,13 @@ class Memory:
         mask = None if self.mask is None else self.mask[rows]
         return Memory([layer.select(rows) for layer in self.layers], mask)
 
-# %% ../nbs/20_captioner.ipynb #89224346
+    def hide(self, places: Tensor) -> "Memory":
+        """The memory without one position of each picture, shape `(B,)`: nobody may attend to it any more."""
+        seen = torch.ones(len(self), self.layers[0].key.shape[-2], dtype=torch.bool, device=places.device)
+        seen = seen.scatter(1, places[:, None], False)[:, None, None]
+        return replace(self, mask=seen if self.mask is None else self.mask & seen)
+
+# %% ../nbs/20_captioner.ipynb #f1b42253
 @dataclass(frozen=True)
 class State:
     """Where C captions of each picture have got to.
@@ -68,13 +74,17 @@ class State:
         captions = torch.arange(self.captions, device=rows.device)
         return self._rows((rows[:, None] * self.captions + captions).flatten(), self.memory.select(rows))
 
-# %% ../nbs/20_captioner.ipynb #163c56b7
+    def hide(self, places: Tensor) -> "State":
+        """The state, from now on without one position of each picture, shape `(B,)`."""
+        return replace(self, memory=self.memory.hide(places))
+
+# %% ../nbs/20_captioner.ipynb #c84d4492
 class Captioner(nn.Module):
     """What training, decoding and evaluation ask of a model.
 
     A model overrides `encode`, `decode`, `start` and `step`; one that trains in its own way overrides `loss`, and one
     whose weights start from what pictures look like overrides `begin`.
-    The state that `start` and `step` hand out must have `select(rows)` and `reorder(parents)`, its memory `select(rows)`.
+    The state that `start` and `step` hand out must have `select(rows)`, `reorder(parents)` and `hide(places)`, its memory `select(rows)`.
     Shapes: B pictures, C captions of each, T words, V words in the vocabulary; tokens `(B, C, T)`.
     """
 

@@ -2,8 +2,8 @@
 
 # %% auto #0
 __all__ = ['app', 'data', 'features', 'attributes', 'OK', 'ABSENT', 'BROKEN', 'main', 'demo_folder', 'demo', 'doctor',
-           'data_list', 'data_get', 'data_use', 'features_extract', 'train', 'attributes_train', 'evaluate', 'caption',
-           'translate', 'score']
+           'data_list', 'data_get', 'data_use', 'features_extract', 'train', 'attributes_train', 'evaluate', 'explain',
+           'caption', 'translate', 'score']
 
 # %% ../nbs/91_cli.ipynb #fc17dc82
 import os
@@ -447,6 +447,28 @@ def evaluate(
     _say_figures(found)
     if json:
         typer.echo(f"written to {merge_result(judged, found)}")
+
+# %% ../nbs/91_cli.ipynb #ed60da86
+@app.command()
+def explain(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="folder or name of a run")],
+    data: Annotated[str | None, typer.Option(help="Name, folder or file; what it was trained on by default.")] = None,
+    split: Annotated[str, typer.Option(help="train, val, test, ...")] = "test",
+    beam: Annotated[int, typer.Option(min=1, help="Unfinished captions side by side.")] = 3,
+    json: Annotated[bool, typer.Option("--json", help="Write the figures to a file under results/.")] = False,
+    features: Annotated[list[Path] | None, typer.Option(help="A folder that features extract made; may be given several times.")] = None,
+    boxes: Annotated[str | None, typer.Option(help="For models that read regions: a file, or a detector; as in training by default.")] = None,
+) -> None:
+    """Hide what each word attends to most: how far does its probability fall?"""
+    from captionlab.runs import explain_run, load, write_explained
+
+    found = explain_run(load(run, boxes=boxes), data, split, beam, features=features)
+    typer.echo(f"{found['words']} words, {found['probability']:.1f} % likely on average. That falls by")
+    typer.echo(f"{found['own']:6.2f}  without the place that a word attends to most")
+    typer.echo(f"{found['control']:6.2f}  without another place")
+    typer.echo(f"{found['further']:.0f} % of the words lose more without the former.")
+    if json:
+        typer.echo(f"written to {write_explained(found)}")
 
 # %% ../nbs/91_cli.ipynb #f6aad568
 @app.command()

@@ -3,9 +3,10 @@
 # %% auto #0
 __all__ = ['Picture', 'FORMAT', 'find_weights', 'Glance', 'pixel_regions', 'Eyes', 'Reader', 'open_eyes', 'open_stores',
            'look_at', 'model_names', 'model_module', 'find_preset', 'preset_from_dict', 'Run', 'load', 'quick_cider',
-           'caption_items', 'train_run', 'quick_bleu', 'derangement', 'evaluate_run', 'merge_result']
+           'caption_items', 'train_run', 'quick_bleu', 'derangement', 'evaluate_run', 'merge_result', 'Explained',
+           'explain', 'explain_run', 'write_explained']
 
-# %% ../nbs/24_runs.ipynb #b7a00f8f
+# %% ../nbs/24_runs.ipynb #360c94e0
 import hashlib
 import importlib
 import json
@@ -14,14 +15,14 @@ import pkgutil
 import shlex
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -31,20 +32,20 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor
 
-# %% ../nbs/24_runs.ipynb #301aef55
+# %% ../nbs/24_runs.ipynb #896ac6a6
 import captionlab
 from . import models
 from .attributes import AttributeDetector, load_detector, save_detector, to_ids
-from .captioner import Captioner
+from .captioner import Captioner, Memory
 from .datasets import Batch, CaptionData, Encoded, Item, cache_home, collate, data_home, order, scenes
 from .datasets import load as load_data
-from .decoding import BOS, beam_search
+from .decoding import BOS, EOS, PAD, beam_search
 from .features import FeatureStore, command, differences, fill, in_batches, write_whole
 from .metrics import SCORER, TRANSLATION_SCORER, score_runs, score_translations, write_json
 from .models.vanilla import pixel_grid
 from .regions import DETECTORS, Detector, RegionFile, Regions, open_boxes
 from .regions import pool_regions, region_fields, scene_regions
-from .results import merge_run, provenance
+from .results import merge_run, provenance, results_home
 from .scenes import Scene, coverage, truth
 from .text import SubwordVocabulary, Vocabulary, normalise, pad_ids, vocabulary_from_dict
 from .training import BasePreset, Recipe, Trainer
@@ -801,7 +802,7 @@ def quick_cider(run: Run, items: Sequence[Item], inputs: dict) -> float:
     references = {item.name: [" ".join(normalise(text)) for text in item.captions] for item in items}
     return 100 * float(Cider().compute_score(references, candidates)[0])
 
-# %% ../nbs/24_runs.ipynb #467b4456
+# %% ../nbs/24_runs.ipynb #31e65283
 def caption_items(run: Run, items: Sequence[Item], inputs: dict, beam: int = 3,
                   length_penalty: float = 0.0, batch: int = 32) -> list[str]:
     """Captions of a data set's items, in their order.
@@ -818,10 +819,15 @@ def caption_items(run: Run, items: Sequence[Item], inputs: dict, beam: int = 3,
         return run.translate([item.source for item in items], beam, length_penalty, batch)
     texts = []
     for first in range(0, len(items), batch):
-        part = items[first:first + batch]
-        fields = {name: torch.stack([see(item) for item in part]) for name, see in inputs.items()}
-        texts += run.captions(Batch(**fields), beam, length_penalty)
+        texts += run.captions(_seen(run, items[first:first + batch], inputs), beam, length_penalty)
     return texts
+
+
+def _seen(run: Run, items: Sequence[Item], inputs: dict) -> Batch:
+    """Items as the run's model takes them."""
+    if isinstance(run.eyes, Reader):
+        return run.eyes([item.source for item in items])
+    return Batch(**{name: torch.stack([see(item) for item in items]) for name, see in inputs.items()})
 
 # %% ../nbs/24_runs.ipynb #f8f636e0
 def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "tiny", seed: int = 0,
@@ -1056,7 +1062,7 @@ def _about(run: Run, data: str, split: str, beam: int, length_penalty: float, me
             "scorer": {metric: (SCORER | TRANSLATION_SCORER).get(metric, "captionlab.scenes, exact") for metric in metrics},
             "parameters": run.about["parameters"]}
 
-# %% ../nbs/24_runs.ipynb #138cd068
+# %% ../nbs/24_runs.ipynb #45339a00
 def merge_result(run: Run, found: dict, name: str | os.PathLike | None = None) -> Path:
     """Write an evaluation into its result file, with the captions and the training curve beside it.
 
@@ -1069,6 +1075,125 @@ def merge_result(run: Run, found: dict, name: str | os.PathLike | None = None) -
         Where the file is.
     """
     about = found["about"]
+    return merge_run(name or _result_name(about), about, found["run"], found["captions"], run.about["history"])
+
+
+def _result_name(about: dict) -> str:
+    """Where a result about this belongs, under `results/`."""
     parts = [about[key] for key in ("model", "variant", "preset", "stage") if key in about]
-    name = name or f"{about['data']}/{'-'.join(parts)}"
-    return merge_run(name, about, found["run"], found["captions"], run.about["history"])
+    return f"{about['data']}/{'-'.join(parts)}"
+
+# %% ../nbs/24_runs.ipynb #5a5df5a1
+class Explained(NamedTuple):
+    """What the words of captions lose without a position of their picture; all `(B, T)`.
+
+    Attributes:
+        ids: of the words, padded with 0.
+        places: the position that each word attends to most, the mean of the heads.
+        whole: the probability of each word, from 0 to 1, with everything to be seen.
+        without: the same with its `places` hidden.
+        control: the same with another position hidden, drawn by chance.
+    """
+
+    ids: Tensor
+    places: Tensor
+    whole: Tensor
+    without: Tensor
+    control: Tensor
+
+    def words(self) -> Tensor:
+        """Where there is a word, not eos or padding: boolean `(B, T)`."""
+        return (self.ids != EOS) & (self.ids != PAD)
+
+# %% ../nbs/24_runs.ipynb #37874cfc
+@torch.no_grad()
+def explain(model: Captioner, memory: Memory, ids: Tensor, layer: int = -1, seed: int = 0) -> Explained:
+    """Hide what each word attends to most, and another position: how far does the word's probability fall?
+
+    Args:
+        model: any captioner that traces its attention, in evaluation mode.
+        memory: of B pictures, with two positions or more.
+        ids: their captions `(B, T)`, without bos, padded with 0 after eos, as `greedy` gives them.
+        layer: of the decoder, from 0, whose attention is asked; the last by default.
+        seed: of the other positions.
+
+    Raises:
+        ValueError: the memory has a single position.
+    """
+    state, chance, steps = model.start(memory), torch.Generator().manual_seed(seed), []
+    before = torch.cat([torch.full_like(ids[:, :1], BOS), ids[:, :-1]], 1)
+    for read, said in zip(before.T[..., None], ids.T[..., None]):
+        trace = defaultdict(list)
+        logits, after = model.step(state, read, trace)
+        looked = trace["cross"][layer][:, :, 0].mean(1)
+        places = looked.argmax(-1), _another(looked, chance)
+        hidden = [model.step(state.hide(place), read)[0] for place in places]
+        odds = [x[:, 0].softmax(-1).gather(-1, said)[:, 0] for x in (logits, *hidden)]
+        steps.append((places[0], *odds))
+        state = after
+    return Explained(ids, *(torch.stack(column, -1) for column in zip(*steps)))
+
+# %% ../nbs/24_runs.ipynb #3815957a
+def _another(looked: Tensor, chance: torch.Generator) -> Tensor:
+    """A position `(B,)` that may be seen and is not the one with the largest weight of `(B, N)`."""
+    open_ = (looked > 0).scatter(1, looked.argmax(-1, keepdim=True), False)
+    if not open_.any(-1).all():
+        raise ValueError("a memory of one position: without it there is nothing left to see")
+    return torch.multinomial(open_.float().cpu(), 1, generator=chance)[:, 0].to(looked.device)
+
+# %% ../nbs/24_runs.ipynb #ce1e60c2
+@torch.no_grad()
+def explain_run(run: Run, data: CaptionData | str | None = None, split: str = "test", beam: int = 3,
+                length_penalty: float = 0.0, features: str | os.PathLike | Sequence[str | os.PathLike] = (),
+                batch: int = 32) -> dict:
+    """`explain` all words of the captions that a run writes about a split.
+
+    Args:
+        run: what to ask.
+        data: as for `evaluate_run`.
+        split: of the data set.
+        beam: as for `Run.caption`.
+        length_penalty: likewise.
+        features: as for `train_run`.
+        batch: pictures that go through the model together.
+
+    Raises:
+        ValueError: there is not one word to explain.
+
+    Returns:
+        What it is about; `words`, how many; `probability`, their mean in percent, and `own` and `control`, by how
+        much it falls without the position attended to most and without another; `further`, the share of words in
+        percent that lose more without the former; `by_word`, for the 40 words said most, times, own and control.
+    """
+    data = _data(run.about["source"] if data is None else data, run.eyes.preset, split == "train")
+    items, rows = data[split], []
+    inputs = look_at(run.eyes, open_stores(run.eyes, data, features), keep=0)
+    for first in range(0, len(items), batch):
+        seen = _seen(run, items[first:first + batch], inputs).to(run.device)
+        ids = pad_ids([found.ids for found in run.search(seen, beam, length_penalty)]).to(run.device)
+        found = explain(run.model, run.model.encode(seen), ids, seed=first)
+        words = found.words()
+        rows += zip(*(x[words].tolist() for x in (ids, found.whole, found.without, found.control)))
+    about = _about(run, data.name, split, beam, length_penalty, {})
+    return {key: about[key] for key in about if key != "scorer"} | {"seed": run.about["seed"]} | _falls(run, rows) | provenance()
+
+# %% ../nbs/24_runs.ipynb #d6d265b3
+def _falls(run: Run, rows: Sequence[tuple[int, float, float, float]]) -> dict:
+    """The figures of rows of an id and three probabilities, together and by word."""
+    if not rows:
+        raise ValueError("its captions have no words to explain: train it for longer")
+    ids, odds = [row[0] for row in rows], 100 * np.array([row[1:] for row in rows])
+    falls = odds[:, :1] - odds[:, 1:]
+    mean = lambda kept: dict(zip(("own", "control"), falls[kept].mean(0).round(2).tolist()))
+    by_word = {run.vocabulary.decode([number]): {"times": times} | mean(np.equal(ids, number))
+               for number, times in Counter(ids).most_common(40)}
+    return {"words": len(ids), "probability": round(odds[:, 0].mean().item(), 2), **mean(slice(None)),
+            "further": round(100 * (falls[:, 0] > falls[:, 1]).mean().item(), 1), "by_word": by_word}
+
+# %% ../nbs/24_runs.ipynb #a81a5cf6
+def write_explained(found: dict) -> Path:
+    """Write what `explain_run` found beside the run's result, under `results/`; returns where."""
+    path = results_home() / f"{_result_name(found)}.seed{found['seed']}.explain.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, found)
+    return path

@@ -166,3 +166,15 @@ def test_a_missing_field_is_named():
 def test_the_interface_itself_does_nothing(call):
     with pytest.raises(NotImplementedError):
         call(Captioner())
+
+
+def test_a_hidden_position_is_as_good_as_padding():
+    """What it holds changes nothing any more, and what was padding stays so."""
+    model, grid, tokens = world(0, 3, 2, 4, 5)
+    places, rows = torch.tensor([0, 4, 2]), torch.arange(3)
+    without, expected = model.encode(Batch(grid=grid)).hide(places), grid.clone()
+    expected[rows, places] = 0.0
+    assert_close(model.decode(without, tokens), model.decode(model.encode(Batch(grid=expected)), tokens))
+    state = model.step(model.start(model.encode(Batch(grid=grid)), 2), tokens[..., 0])[1]
+    later, before = model.step(state.hide(places), tokens[..., 1])[0], model.step(state, tokens[..., 1])[0]
+    assert not torch.allclose(later, before) and state.memory.mask.sum() > state.hide(places).memory.mask.sum()

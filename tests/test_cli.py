@@ -265,6 +265,9 @@ def test_train_evaluate_caption(few, tmp_path):
     judged = call("evaluate", "mine", "--beam", 2, "--json")
     assert judged.exit_code == 0 and "METEOR" in judged.stdout, judged.output
     assert (tmp_path / "results" / "few" / "vanilla-tiny-xe.json").exists()
+    found = call("explain", "mine", "--json")
+    assert found.exit_code == 0 and "without another place" in found.stdout, found.output
+    assert (tmp_path / "results" / "few" / "vanilla-tiny-xe.seed0.explain.json").exists()
     said = call("caption", "mine", *few)
     assert [line.split(":")[0] for line in said.stdout.splitlines()] == few, said.output
     drawn = call("caption", "mine", few[0], "--attention", "where.png")
@@ -277,6 +280,7 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "no preset" in mistake("train", "vanilla", "--data", "few.csv", "--preset", "huge")
     assert "no data set" in mistake("train", "vanilla", "--data", "imagenet")
     assert "no run 'absent'" in mistake("evaluate", "absent") and "no run 'absent'" in mistake("caption", "absent", few[0])
+    assert "no run 'absent'" in mistake("explain", "absent")
     assert "holds no run" in mistake("caption", tmp_path, few[0])
     assert "one picture" in mistake("caption", "mine", *few, "--attention", "where.png")
     assert "no folder" in mistake("caption", "mine", few[0], "--attention", "no/where.png")

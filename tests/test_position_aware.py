@@ -85,6 +85,21 @@ def test_dropout_drops_edges_with_their_weights():
     assert (attention.eval()(x) - out).abs().max() > 0.1
 
 
+@pytest.mark.parametrize("way", ["fused", "traced", "masked", "dropping"])
+def test_half_precision_of_training_changes_little(way):
+    attention, x = attention_of(5, 4, torch.float32, dropout=0.25 if way == "dropping" else 0.0)
+    mask = torch.rand(2, 1, 20, 20) < 0.6 if way == "masked" else None
+    found = []
+    for enabled in (False, True):
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            out = attention(x, mask, trace=[] if way == "traced" else None)
+        found.append((out.float(), *torch.autograd.grad(out.float().tanh().sum(), (x, *attention.parameters()))))
+    for whole, half in zip(*found):
+        assert half.dtype == torch.float32 and (whole - half).norm() < 0.03 * whole.norm()
+        assert not torch.equal(whole, half), "autocast was not on"
+
+
 def test_nothing_as_large_as_the_edges_is_made():
     attention, x = attention_of(14, 14, torch.float32)
     largest = []

@@ -16,11 +16,14 @@ from PIL import Image
 
 import captionlab
 from captionlab import runs
+from captionlab.attention import KeyValue
+from captionlab.captioner import Captioner, Memory, State
 from captionlab.datasets import CaptionData, Item, scenes
 from captionlab.features import FeatureStore
 from captionlab.models import cptr, vanilla
-from captionlab.runs import Eyes, Run, derangement, evaluate_run, find_preset, look_at, merge_result, open_stores, train_run
-from captionlab.scenes import render, truth
+from captionlab.runs import Eyes, Run, derangement, evaluate_run, explain, explain_run, find_preset, look_at, merge_result, open_stores
+from captionlab.runs import train_run, write_explained
+from captionlab.scenes import generate, render, truth
 from captionlab.text import SubwordVocabulary, Vocabulary
 
 os.environ["TQDM_DISABLE"] = "1"
@@ -253,6 +256,74 @@ class TestEvaluation:
         words, weights = run.trace(world["test"][0].image)
         assert " ".join(words) == run.caption(world["test"][0].image) and weights.shape == (len(words), 64)
         torch.testing.assert_close(weights.sum(1), torch.ones(len(words)))
+
+
+class TestExplain:
+    @pytest.mark.parametrize("name", ["vanilla", "cptr"])
+    def test_each_word_alone_loses_sight(self, name, world):
+        """Against all words at once, where a mask for each query hides one cell from the last word alone."""
+        run, T, N = fresh(name), 4, 64
+        memory = run.model.encode(run.eyes([item.image for item in world["test"]]))
+        ids = torch.randint(4, 7, (len(memory), T))
+        found, rows = explain(run.model, memory, ids, seed=1), torch.arange(len(memory))
+        before = torch.cat([torch.ones(len(ids), 1, dtype=torch.long), ids], 1)
+        for t in range(T):
+            last = run.model.decode(memory, before[:, None, :t + 1])[:, 0, -1].softmax(-1)[rows, ids[:, t]]
+            torch.testing.assert_close(found.whole[:, t], last)
+            mask = torch.ones(len(memory), 1, t + 1, N, dtype=torch.bool)
+            mask[rows, 0, -1, found.places[:, t]] = False
+            last = run.model.decode(replace(memory, mask=mask), before[:, None, :t + 1])[:, 0, -1].softmax(-1)[rows, ids[:, t]]
+            torch.testing.assert_close(found.without[:, t], last)
+        assert not torch.equal(found.without, found.control)
+
+    def test_hides_what_was_attended_to(self, trained, world):
+        run, item = trained[0], world["test"][0]
+        words, weights = run.trace(item.image, beam=1)
+        seen = run.eyes([item.image])
+        found = explain(run.model, run.model.encode(seen), torch.tensor([run.search(seen, 1)[0].ids]))
+        assert found.places[found.words()].tolist() == weights.argmax(1).tolist() and found.words().sum() == len(words)
+
+    def test_a_model_that_reads_one_cell(self):
+        """Its t-th word is told by cell t alone: without it the word is as likely as any, without another as before."""
+        class Points(Captioner):
+            def start(self, memory, captions=1):
+                return State(memory, [], captions)
+
+            def step(self, state, tokens, trace=None):
+                weights = torch.full((3, 1, 1, 5), 0.1)
+                weights[..., state.position] = 0.6
+                if trace is not None:
+                    trace["cross"].append(weights)
+                seen = torch.ones(3, 5) if state.memory.mask is None else state.memory.mask[:, 0, 0].float()
+                logits = torch.zeros(3, 1, 9)
+                logits[:, 0, 4] = 10 * seen[:, state.position]
+                return logits, replace(state, position=state.position + 1)
+
+        memory = Memory([KeyValue(torch.zeros(3, 1, 5, 1), torch.zeros(3, 1, 5, 1))])
+        found = explain(Points(), memory, torch.tensor([[4, 4, 2], [4, 2, 0], [4, 4, 4]]))
+        assert found.places.tolist() == [[0, 1, 2]] * 3
+        words = found.words()
+        assert words.tolist() == [[True, True, False], [True, False, False], [True, True, True]]
+        assert (found.whole[words] > 0.99).all() and torch.equal(found.control[words], found.whole[words])
+        torch.testing.assert_close(found.without[words], torch.full((6,), 1 / 9))
+
+    def test_a_single_position_cannot_be_explained(self):
+        run = fresh("vanilla")
+        memory = Memory([KeyValue(*(x[:, :, :1] for x in layer)) for layer in run.model.encode(run.eyes([generate(0)])).layers])
+        with pytest.raises(ValueError, match="memory of one position"):
+            explain(run.model, memory, torch.tensor([[4]]))
+
+    def test_over_a_split_and_as_a_file(self, trained, world, tmp_path, monkeypatch):
+        monkeypatch.setattr(runs, "results_home", lambda: tmp_path)
+        run = trained[0]
+        found = explain_run(run, world, batch=3)
+        said = run.caption([item.image for item in world["test"]])
+        assert found["words"] == sum(len(text.split()) for text in said)
+        assert sum(word["times"] for word in found["by_word"].values()) == found["words"]
+        total = sum(word["times"] * word["own"] for word in found["by_word"].values()) / found["words"]
+        assert abs(total - found["own"]) < 0.02
+        file = write_explained(found)
+        assert file == tmp_path / "scenes" / "vanilla-own-xe.seed3.explain.json" and json.loads(file.read_text()) == found
 
 
 class TestEyes:

@@ -133,7 +133,7 @@ def _of_pairs(table: Tensor) -> Tensor:
     places = torch.arange((len(table) + 1) // 2, device=table.device)
     return table[places[:, None] - places + len(places) - 1]
 
-# %% ../../nbs/33_position_aware.ipynb #c8207a8a
+# %% ../../nbs/33_position_aware.ipynb #ed61b627
 #| implements: eq-pat-4 eq-pat-5
 class PositionAwareAttention(nn.Module):
     """Self-attention of a map whose keys and values know how cells lie to each other.
@@ -176,34 +176,31 @@ class PositionAwareAttention(nn.Module):
             ValueError: if the positions were made for a map of another size.
         """
         self.positions.fit(x)
-        heads = (split_heads(part, self.heads) for part in (self.query(x), self.key(x), x))
+        parts = (split_heads(part, self.heads) for part in (self.query(x), self.key(x), x))
         dropping = self.training and self.dropout.p and x.device.type == "cpu"
         mix = self._fused if trace is None and not dropping else self._traced
-        return merge_heads(mix(*heads, mask, trace))
+        mixed = mix(*self._longer(*parts), mask, trace)
+        ends = self.positions.rows, self.positions.columns
+        taken, on_rows, on_columns = mixed.split([x.shape[-1] // self.heads, *ends], -1)
+        return merge_heads(taken + self.positions.answer(on_rows, on_columns))
+
+    def _longer(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        places = self.positions.places().to(key).expand(*key.shape[:2], -1, -1)
+        asking = torch.cat([query, *self.positions.ask(query)], -1) * query.shape[-1]**-0.5
+        return asking, torch.cat([key, places], -1), torch.cat([value, places], -1)
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
                trace: None) -> Tensor:
-        positions, width, scale = self.positions, query.shape[-1], query.shape[-1]**-0.5
-        places = positions.places().to(key).expand(*key.shape[:2], -1, -1)
-        asking = torch.cat([query, *positions.ask(query)], -1)
         dropout = self.dropout.p if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(
-            asking, torch.cat([key, places], -1), torch.cat([value, places], -1), mask,
-            dropout, scale=scale)
-        taken, on_rows, on_columns = mixed.split([width, positions.rows, positions.columns], -1)
-        return taken + positions.answer(on_rows, on_columns)
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=1.0)
 
     def _traced(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
                 trace: list[Tensor] | None) -> Tensor:
-        to_rows, to_columns = self.positions.ask(query)
-        by_place = (to_rows[..., None] + to_columns[..., None, :]).flatten(-2)
-        scores = (query @ key.mT + by_place) / math.sqrt(query.shape[-1])
+        scores = query @ key.mT
         weights = torch.softmax(scores, -1) if mask is None else masked_softmax(scores, mask)
         if trace is not None:
             trace.append(weights)
-        dropped = self.dropout(weights)
-        grid = dropped.unflatten(-1, (self.positions.rows, self.positions.columns))
-        return dropped @ value + self.positions.answer(grid.sum(-1), grid.sum(-2))
+        return self.dropout(weights) @ value
 
 # %% ../../nbs/33_position_aware.ipynb #462603f3
 class PositionAwareEncoder(Encoder):
