@@ -244,7 +244,7 @@ def _copy_stack(source, ours, copy_layer):
     ours.norm = nn.Identity() if source.norm is None else deepcopy(source.norm)
     return ours.train(source.training)
 
-# %% ../nbs/05_blocks.ipynb #cf6b5f62
+# %% ../nbs/05_blocks.ipynb #4ca9233c
 class DecoderBlock(nn.Module):
     """Self-attention over the words so far, attention to the memory, a feed-forward layer; each in its residual.
 
@@ -259,6 +259,15 @@ class DecoderBlock(nn.Module):
         super().__init__()
         self.self_attention, self.cross_attention = config.attention(), config.attention()
         self.feed_forward, self.residuals = config.feed_forward(), config.residuals(3)
+
+    def project(self, memory: Tensor) -> KeyValue:
+        """This block's keys and values of a memory `(B, N, D)`: `(B, H, N, K)` each."""
+        return self.cross_attention.project(memory)
+
+    def look_across(self, x: Tensor, memory: KeyValue, mask: Tensor | None = None, trace: Trace | None = None) -> Tensor:
+        """The sub-layer that asks the `memory`, in its residual: `(B, C, T, D)` to the same; arguments as for `forward`."""
+        kept = _kept(trace, "cross")
+        return self.residuals[1](x, lambda x: self.cross_attention(x, memory, mask, kept))
 
     def forward(self, x: Tensor, memory: KeyValue, past: KeyValue | None = None, target_mask: Tensor | None = None,
                 memory_mask: Tensor | None = None, trace: Trace | None = None) -> tuple[Tensor, KeyValue]:
@@ -275,31 +284,32 @@ class DecoderBlock(nn.Module):
         Returns:
             The new words in the shape of `x`, and keys and values of all words, `(B·C, H, T' + T, K)` each.
         """
-        look_back, look_across, think = self.residuals
+        look_back, _, think = self.residuals
         inner = look_back.before(x)
         words = self.self_attention.project(inner)
         words = words if past is None else past.append(words)
         x = look_back.after(x, self.self_attention(inner, words, target_mask, _kept(trace, "self")))
-        x = look_across(x, lambda x: self.cross_attention(x, memory, memory_mask, _kept(trace, "cross")))
+        x = self.look_across(x, memory, memory_mask, trace)
         return think(x, self.feed_forward), words
 
-# %% ../nbs/05_blocks.ipynb #ec4f2989
+# %% ../nbs/05_blocks.ipynb #b96603e7
 class Decoder(nn.Module):
     """A stack of decoder blocks (Vaswani et al. 2017, §3.1); pre-norm ones are followed by a last norm.
 
     Args:
         layers: L, how many blocks.
         config: what they share.
+        block: makes one of them from the config, a `DecoderBlock` or something that asks its memory in another way.
     """
 
-    def __init__(self, layers: int, config: BlockConfig):
+    def __init__(self, layers: int, config: BlockConfig, block: Callable[[BlockConfig], DecoderBlock] = DecoderBlock):
         super().__init__()
-        self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(layers))
+        self.blocks = nn.ModuleList(block(config) for _ in range(layers))
         self.norm = config.final_norm()
 
     def project(self, memory: Tensor) -> list[KeyValue]:
         """Every block's keys and values of a memory `(B, N, D)`: L pairs of `(B, H, N, K)`. Once a picture is enough."""
-        return [block.cross_attention.project(memory) for block in self.blocks]
+        return [block.project(memory) for block in self.blocks]
 
     def forward(self, x: Tensor, memory: list[KeyValue], target_mask: Tensor | None = None,
                 memory_mask: Tensor | None = None, trace: Trace | None = None) -> Tensor:

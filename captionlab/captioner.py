@@ -3,8 +3,9 @@
 # %% auto #0
 __all__ = ['Memory', 'State', 'Captioner', 'caption_loss', 'projected_loss', 'TransformerCaptioner']
 
-# %% ../nbs/20_captioner.ipynb #cba15931
+# %% ../nbs/20_captioner.ipynb #49b49360
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention import Dropout, KeyValue
-from .blocks import BlockConfig, Decoder
+from .blocks import BlockConfig, Decoder, DecoderBlock
 from .datasets import Batch
 from .masks import causal_mask
 from .positions import SinusoidalPositions
@@ -245,7 +246,7 @@ def projected_loss(hidden: Tensor, output: nn.Linear, words: Tensor, smoothing: 
         return _with_gradient(output(hidden), words, smoothing, consistency)[0]
     return _Projected.apply(hidden, output.weight, output.bias, words, smoothing, consistency)
 
-# %% ../nbs/20_captioner.ipynb #6eede822
+# %% ../nbs/20_captioner.ipynb #db2217bd
 class TransformerCaptioner(Captioner):
     """A captioner whose words are written by a Transformer decoder; a model adds how it looks at a picture.
 
@@ -256,13 +257,15 @@ class TransformerCaptioner(Captioner):
         layers: how many decoder blocks.
         vocabulary: V, how many words there are.
         tied: whether the output projection shares the weights of the embedding.
+        block: makes a decoder block, as for `Decoder`.
     """
 
-    def __init__(self, config: BlockConfig, layers: int, vocabulary: int, tied: bool = True):
+    def __init__(self, config: BlockConfig, layers: int, vocabulary: int, tied: bool = True,
+                 block: Callable[[BlockConfig], DecoderBlock] = DecoderBlock):
         super().__init__()
         self.words = self._embedding(vocabulary, config.width)
         self.positions, self.dropout = SinusoidalPositions(config.width), Dropout(config.dropout)
-        self.decoder, self.output = Decoder(layers, config), nn.Linear(config.width, vocabulary)
+        self.decoder, self.output = Decoder(layers, config, block), nn.Linear(config.width, vocabulary)
         if tied:
             self.output.weight = self.words.weight
 

@@ -427,7 +427,7 @@ def attributes_train(
             typer.echo(f"written to {merge_detector(detector, found, preset, _command())}")
     typer.echo(f"Next: captionlab features extract IMAGES --out FOLDER --kind attributes --weights {out}")
 
-# %% ../nbs/91_cli.ipynb #d3bbb7d1
+# %% ../nbs/91_cli.ipynb #33f2ce51
 @app.command()
 def evaluate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="folder or name of a run")],
@@ -438,12 +438,14 @@ def evaluate(
     json: Annotated[bool, typer.Option("--json", help="Write the result file under results/.")] = False,
     features: Annotated[list[Path] | None, typer.Option(help="A folder that features extract made; may be given several times.")] = None,
     boxes: Annotated[str | None, typer.Option(help="For models that read regions: a file, or a detector; as in training by default.")] = None,
+    oracle: Annotated[bool, typer.Option("--oracle", help="For models that read attributes: take them from the true captions.")] = False,
+    fuse: Annotated[list[str] | None, typer.Option(metavar="RUN", help="Another run that speaks with this one; may be given several times.")] = None,
 ) -> None:
     """Caption a split and judge the captions, with the blind control."""
     from captionlab.runs import evaluate_run, load, merge_result
 
-    judged = load(run, boxes=boxes)
-    found = evaluate_run(judged, data, split, beam, length_penalty, features=features)
+    judged, others = load(run, boxes=boxes), [load(other, boxes=boxes) for other in fuse or ()]
+    found = evaluate_run(judged, data, split, beam, length_penalty, features=features, oracle=oracle, fused=others)
     _say_figures(found)
     if json:
         typer.echo(f"written to {merge_result(judged, found)}")
@@ -470,7 +472,7 @@ def explain(
     if json:
         typer.echo(f"written to {write_explained(found)}")
 
-# %% ../nbs/91_cli.ipynb #f6aad568
+# %% ../nbs/91_cli.ipynb #f4731167
 @app.command()
 def caption(
     run: Annotated[str, typer.Argument(metavar="RUN", help="folder or name of a run")],
@@ -488,6 +490,8 @@ def caption(
     from captionlab.runs import load
 
     writer = load(run, boxes=boxes)
+    if attention and (kinds := {"regions", "attributes"} & set(getattr(writer.eyes, "kinds", ()))):
+        raise ValueError(f"--attention draws cells of a grid, and this run looks at {' and '.join(sorted(kinds))}: lesson 34 draws those")
     for image, text in zip(images, writer.caption(images, beam, length_penalty)):
         typer.echo(f"{image}: {text}")
     if attention:

@@ -3,8 +3,8 @@
 # %% auto #0
 __all__ = ['Picture', 'FORMAT', 'find_weights', 'Glance', 'pixel_regions', 'Eyes', 'Reader', 'open_eyes', 'open_stores',
            'look_at', 'model_names', 'model_module', 'find_preset', 'preset_from_dict', 'Run', 'load', 'quick_cider',
-           'caption_items', 'train_run', 'quick_bleu', 'derangement', 'evaluate_run', 'merge_result', 'Explained',
-           'explain', 'explain_run', 'write_explained']
+           'caption_items', 'train_run', 'quick_bleu', 'derangement', 'evaluate_run', 'fuse', 'merge_result',
+           'Explained', 'explain', 'explain_run', 'write_explained']
 
 # %% ../nbs/24_runs.ipynb #360c94e0
 import hashlib
@@ -32,14 +32,15 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor
 
-# %% ../nbs/24_runs.ipynb #896ac6a6
+# %% ../nbs/24_runs.ipynb #135ef030
 import captionlab
 from . import models
 from .attributes import AttributeDetector, load_detector, save_detector, to_ids
+from .attributes import oracle as true_attributes
 from .captioner import Captioner, Memory
 from .datasets import Batch, CaptionData, Encoded, Item, cache_home, collate, data_home, order, scenes
 from .datasets import load as load_data
-from .decoding import BOS, EOS, PAD, beam_search
+from .decoding import BOS, EOS, PAD, Ensemble, beam_search
 from .features import FeatureStore, command, differences, fill, in_batches, write_whole
 from .metrics import SCORER, TRANSLATION_SCORER, score_runs, score_translations, write_json
 from .models.vanilla import pixel_grid
@@ -996,10 +997,11 @@ def derangement(rows: int, seed: int = 0) -> np.ndarray:
     other[circle] = np.roll(circle, 1)
     return other
 
-# %% ../nbs/24_runs.ipynb #b0b8e7c4
+# %% ../nbs/24_runs.ipynb #18301e8f
 def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "test", beam: int = 3,
                  length_penalty: float = 0.0, blind: bool = True, meteor: bool = True,
-                 features: str | os.PathLike | Sequence[str | os.PathLike] = ()) -> dict:
+                 features: str | os.PathLike | Sequence[str | os.PathLike] = (), oracle: bool = False,
+                 fused: Sequence[Run] = ()) -> dict:
     """Caption a split and judge the captions, with the blind control.
 
     Args:
@@ -1011,14 +1013,22 @@ def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "
         blind: whether to judge the same captions on shuffled pictures, too.
         meteor: whether to compute METEOR.
         features: as for `train_run`.
+        oracle: whether to take attributes from the true captions, and not from the detector.
+        fused: runs that speak with this one, by the mean of all their probabilities.
 
     Returns:
         `about`, what all seeds of a result share; `run`, the figures in percent; `captions` in COCO's result format.
         `merge_result` writes it.
+
+    Raises:
+        ValueError: the run reads no attributes that an oracle could give, or the fused ones do not fit.
     """
     data = _data(run.about["source"] if data is None else data, run.eyes.preset, split == "train")
-    items = data[split]
-    inputs = look_at(run.eyes, open_stores(run.eyes, data, features), keep=0)
+    items, inputs = data[split], {}
+    for one in (*fused, run):
+        inputs |= look_at(one.eyes, open_stores(one.eyes, data, features), keep=0)
+    run = fuse(run, fused) if fused else run
+    run, inputs = _with_oracle(run, inputs) if oracle else (run, inputs)
     said = {"own": caption_items(run, items, inputs, beam, length_penalty)}
     if blind:
         said["blind"] = [said["own"][row] for row in derangement(len(items), run.about["seed"])]
@@ -1028,6 +1038,43 @@ def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "
     return {"about": _about(run, data.name, split, beam, length_penalty, figures["own"]),
             "run": {key: run.about.get(key) for key in kept} | row | provenance(),
             "captions": [{"image_id": item.image_id, "caption": text} for item, text in zip(items, said["own"])]}
+
+# %% ../nbs/24_runs.ipynb #9b7e8685
+def fuse(run: Run, others: Sequence[Run]) -> Run:
+    """A run that speaks with the mean of several runs' probabilities; for pictures that are looked at already.
+
+    Args:
+        run: the first; eyes and vocabulary are its own.
+        others: those that join in.
+
+    Raises:
+        ValueError: they have other words, or look at the same thing in another way.
+    """
+    for other in others:
+        if other.vocabulary.to_dict() != run.vocabulary.to_dict():
+            raise ValueError("the fused runs have different vocabularies: train them on the same data with the same preset")
+        if wrong := [kind for kind in _shared(run, other) if _recipe(run.eyes, [kind]) != _recipe(other.eyes, [kind])]:
+            raise ValueError(f"the fused runs do not see the same {wrong[0]}: take runs with the same backbone, size and boxes")
+    runs = [run, *others]
+    named = "+".join(getattr(one.eyes.preset, "variant", one.about["model"]) for one in runs)
+    said = {"variant": named, **{key: sum(one.about[key] for one in runs) for key in ("parameters", "train_seconds")}}
+    return replace(run, model=Ensemble(one.model for one in runs).eval(), about=run.about | said)
+
+
+def _shared(run: Run, other: Run) -> list[str]:
+    """The kinds of features that two runs read."""
+    kinds = [[] if isinstance(one.eyes, Reader) else one.eyes.kinds for one in (run, other)]
+    return [kind for kind in kinds[0] if kind in kinds[1]]
+
+
+def _with_oracle(run: Run, inputs: dict) -> tuple[Run, dict]:
+    """The run as a variant of its own, and inputs whose attributes come from the true captions."""
+    if "attributes" not in inputs:
+        raise ValueError("this run reads no attributes, so an oracle has nothing to tell it: leave --oracle out")
+    named = "-".join(filter(None, [run.about["variant"], "oracle"]))
+    words, most = run.eyes.detector.words, run.eyes.preset.words
+    told = lambda item: true_attributes([item.captions], words, run.vocabulary, most)[0]
+    return replace(run, about=run.about | {"variant": named}), inputs | {"attributes": told}
 
 # %% ../nbs/24_runs.ipynb #fe4c2d0b
 def _figures(said: dict[str, list[str]], items: Sequence[Item], meteor: bool) -> dict[str, dict[str, float]]:

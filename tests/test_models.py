@@ -13,7 +13,7 @@ from captionlab.datasets import Batch
 from captionlab.models import cptr, vanilla
 from captionlab.training import Recipe
 
-MODELS = ("vanilla", "cptr", "position_aware")
+MODELS = ("vanilla", "cptr", "position_aware", "entangled")
 V = 23
 
 
@@ -22,11 +22,15 @@ def small(name: str):
     module, sizes = import_module(f"captionlab.models.{name}"), dict(width=16, heads=2, hidden=32)
     preset = replace(module.PRESETS["tiny"], **sizes)
     torch.manual_seed(0)
-    inputs = {"images": torch.randn(3, 3, preset.size, preset.size),
-              "grid": torch.randn(3, preset.cells**2, preset.channels) if name == "vanilla" else None,
-              "high": torch.randn(3, preset.cells**2, preset.channels) if name == "position_aware" else None,
-              "low": torch.randn(3, preset.fine**2, preset.fine_channels) if name == "position_aware" else None}
-    batch = Batch(**{field: inputs[field] for field in preset.reads}, captions=torch.randint(3, V, (3, 4, 7)))
+    rows = lambda sides, channels: torch.randn(3, sides**2, getattr(preset, channels))
+    inputs = {"images": lambda: torch.randn(3, 3, preset.size, preset.size),
+              "grid": lambda: rows(preset.cells, "channels"), "high": lambda: rows(preset.cells, "channels"),
+              "low": lambda: rows(preset.fine, "fine_channels"),
+              "regions": lambda: torch.randn(3, preset.most, preset.channels),
+              "boxes": lambda: torch.rand(3, preset.most, 2, 2).sort(2).values.flatten(2),
+              "region_mask": lambda: torch.arange(preset.most) < torch.tensor([[2], [4], [preset.most]]),
+              "attributes": lambda: torch.randint(3, V, (3, 5)) * (torch.arange(5) < torch.tensor([[5], [3], [1]]))}
+    batch = Batch(**{field: inputs[field]() for field in preset.reads}, captions=torch.randint(3, V, (3, 4, 7)))
     return module.Model(preset, V).eval(), batch
 
 

@@ -1,0 +1,424 @@
+"""The Entangled Transformer against its equations written with PyTorch's own modules, and against what its lesson promises."""
+import json
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from captionlab import cli
+from captionlab.attention import copy_attention
+from captionlab.attributes import AttributeDetector
+from captionlab.blocks import BlockConfig, Decoder, Encoder
+from captionlab.datasets import Batch, CaptionData, scenes
+from captionlab.decoding import Ensemble, beam_search
+from captionlab.models.entangled import (
+    BENDS, PRESETS, VARIANTS, EntangledAttention, EntangledBlock, Form, GatedController, Model, cell_boxes, follow,
+    measure_gate, word_class)
+from captionlab.runs import Eyes, Run, evaluate_run, fuse, load, train_run
+from captionlab.text import Vocabulary, normalise
+from captionlab.vision import Preprocess
+
+V, CONFIG = 23, BlockConfig(16, 4, 32)
+
+
+def batch_of(preset, pictures: int = 3, captions: int = 4) -> Batch:
+    """Pictures with few and many regions and attributes."""
+    torch.manual_seed(1)
+    count = torch.arange(pictures)[:, None]
+    boxes = torch.rand(pictures, preset.most, 2, 2).sort(2).values.flatten(2)
+    return Batch(regions=torch.randn(pictures, preset.most, preset.channels), boxes=boxes,
+                 region_mask=torch.arange(preset.most) <= count, grid=torch.randn(pictures, preset.cells**2, preset.channels),
+                 attributes=torch.randint(4, V, (pictures, 5)) * (torch.arange(5) <= count),
+                 captions=torch.randint(4, V, (pictures, captions, 7)))
+
+
+def model_of(variant: str = "eta", **sizes) -> tuple[Model, Batch]:
+    torch.manual_seed(0)
+    preset = replace(PRESETS["tiny"], variant=variant, **dict(width=16, heads=2, hidden=32) | sizes)
+    return Model(preset, V).eval(), batch_of(preset)
+
+
+def theirs(count: int) -> list[nn.MultiheadAttention]:
+    """PyTorch's attentions with weights and biases that are not zero."""
+    found = [nn.MultiheadAttention(16, 4, batch_first=True) for _ in range(count)]
+    for parameter in (p for one in found for p in one.parameters()):
+        nn.init.normal_(parameter, std=0.3)
+    return found
+
+
+class TestEquations:
+    """Equations (8) to (12), eq-eta-8 to eq-eta-12, with PyTorch's modules, in the paper's words."""
+
+    def eta_by_torch(self, block, torchs, norms, a, V, S, seen):
+        hide = {name: ~mask[:, 0, 0] for name, mask in seen.items()}
+        MultiHead = lambda number, q, kv, of: torchs[number](q, kv, kv, key_padding_mask=hide[of])[0]
+        g_s = norms[0](a + MultiHead(0, a, S, "s"))
+        v = norms[1](g_s + MultiHead(1, g_s, V, "v"))
+        g_v = norms[2](a + MultiHead(2, a, V, "v"))
+        s = norms[3](g_v + MultiHead(3, g_v, S, "s"))
+        c = torch.sigmoid(nn.functional.linear(torch.cat([g_s, g_v, a], -1), block.control.gate.weight, block.control.gate.bias))
+        return norms[4](a + v * c + s * (1 - c))
+
+    def test_a_block_is_the_papers(self):
+        torch.manual_seed(0)
+        block, torchs = EntangledBlock(CONFIG, VARIANTS["eta"]).eval(), theirs(4)
+        steps = ("s", "sv", "v", "vs")
+        for step, source in zip(steps, torchs):
+            block.cross_attention.looks[step] = copy_attention(source)
+        for parameter in (p for name, p in block.named_parameters() if "norm" in name):
+            nn.init.normal_(parameter)
+        norms = [*(block.cross_attention.residuals[step].norm for step in steps), block.residuals[1].norm]
+        a, memories = torch.randn(3, 6, 16), {"v": torch.randn(3, 9, 16), "s": torch.randn(3, 5, 16)}
+        masks = {name: (torch.arange(x.shape[1]) < torch.tensor([[2], [4], [5]]))[:, None, None] for name, x in memories.items()}
+        ours = block.look_across(a, block.project(memories), masks)
+        expected = self.eta_by_torch(block, torchs, norms, a, memories["v"], memories["s"], masks)
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+
+    def test_each_step_has_weights_of_its_own(self):
+        attention = EntangledAttention(CONFIG, ("sv", "vs"))
+        assert list(attention.looks) == ["s", "v", "sv", "vs"]
+        assert len({id(p) for p in attention.parameters()}) == 4 * 8 + 4 * 2
+
+    @pytest.mark.parametrize("bend", BENDS)
+    @pytest.mark.parametrize("bias, which", [(1e4, 0), (-1e4, 1)])
+    def test_the_gate_at_0_and_1_gives_one_modality_exactly(self, bias, which, bend):
+        control = GatedController(16, bend)
+        nn.init.zeros_(control.gate.weight), nn.init.constant_(control.gate.bias, bias)
+        ends, context, trace = torch.randn(2, 3, 7, 16), torch.randn(3, 3, 7, 16), []
+        assert torch.equal(control(*ends, tuple(context), trace), BENDS[bend](ends[which]))
+        assert (trace[0] == 1 - which).all()
+
+    def test_the_gate_sees_both_guides_and_the_words(self):
+        control, parts = GatedController(16), torch.randn(3, 2, 16, requires_grad=True)
+        control(torch.randn(2, 16), torch.randn(2, 16), tuple(parts)).sum().backward()
+        assert (parts.grad.abs().sum((1, 2)) > 0).all()
+
+    @pytest.mark.parametrize("bend, most", [("identity", 1.0), ("relu", 1.0), ("tanh", 1.0), ("sigmoid", 0.25)])
+    def test_equation_13(self, bend, most):
+        """eq-eta-13: f' scales the gradient; the identity's is 1 everywhere, sigmoid's never above a quarter."""
+        x = torch.randn(10_000, requires_grad=True)
+        control = GatedController(1, bend)
+        nn.init.zeros_(control.gate.weight), nn.init.constant_(control.gate.bias, 1e4)
+        control(x[:, None], x.detach()[:, None], (x.detach()[:, None],) * 3).sum().backward()
+        assert x.grad.max() <= most + 1e-6 and x.grad.max() > 0.99 * most
+        assert (x.grad == 1).all() == (bend == "identity")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+class TestVariants:
+    def test_reads_what_it_says_and_nothing_else(self, variant):
+        model, batch = model_of(variant)
+        reads = replace(PRESETS["tiny"], variant=variant).reads
+        total, words = model.loss(Batch(**{name: getattr(batch, name) for name in (*reads, "captions")}))
+        assert words == 3 * 4 * 6 and total.isfinite()
+        assert ("attributes" in reads) == (not variant.startswith("visual"))
+        assert ("regions" in reads) == (not variant.startswith("semantic"))
+
+    def test_every_weight_learns(self, variant):
+        model, batch = model_of(variant)
+        model.loss(batch)[0].backward()
+        assert not [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any() and "key.bias" not in name]
+
+    def test_word_by_word_equals_all_at_once(self, variant):
+        model, batch = model_of(variant)
+        with torch.no_grad():
+            memory = model.encode(batch)
+            at_once, state, one_by_one = model.decode(memory, batch.captions), model.start(memory, 4), []
+            for t in range(7):
+                out, state = model.step(state, batch.captions[..., t])
+                one_by_one.append(out)
+        torch.testing.assert_close(torch.stack(one_by_one, 2), at_once, rtol=1e-4, atol=1e-5)
+
+    def test_order_and_padding_of_regions_and_attributes_change_nothing(self, variant):
+        model, batch = model_of(variant)
+        regions, attributes = torch.randperm(batch.regions.shape[1]), torch.randperm(5)
+        wide = nn.functional.pad(batch.attributes[:, attributes], (2, 3))
+        shuffled = replace(batch, regions=batch.regions[:, regions], boxes=batch.boxes[:, regions],
+                           region_mask=batch.region_mask[:, regions], attributes=wide)
+        with torch.no_grad():
+            one, other = (model.decode(model.encode(x), x.captions) for x in (batch, shuffled))
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("lacks", ["regions", "attributes", "both"])
+    def test_a_photo_without_regions_or_attributes_is_captioned_all_the_same(self, variant, lacks):
+        model, batch = model_of(variant)
+        regions, attributes = batch.region_mask.clone(), batch.attributes.clone()
+        regions[1] &= lacks == "attributes"
+        attributes[1] *= lacks == "regions"
+        bare = replace(batch, region_mask=regions, attributes=attributes)
+        found = beam_search(model, model.encode(bare), 3, longest=9)
+        assert len(found) == 3 and all(len(one.ids) > 0 and one.score > -1e9 for one in found)
+        total, words = model.loss(bare)
+        total.backward()
+        assert total.isfinite() and all(p.grad.isfinite().all() for p in model.parameters())
+        with torch.no_grad():
+            torch.testing.assert_close(model.decode(model.encode(bare), bare.captions)[2],
+                                       model.decode(model.encode(batch), batch.captions)[2], rtol=1e-4, atol=1e-5)
+
+    def test_a_trace_changes_nothing(self, variant):
+        model, batch = model_of(variant)
+        memory, trace = model.encode(batch), defaultdict(list)
+        with torch.no_grad():
+            plain, _ = model.step(model.start(memory, 2), batch.captions[:, :2, 0])
+            traced, _ = model.step(model.start(memory, 2), batch.captions[:, :2, 0], trace)
+        torch.testing.assert_close(traced, plain, rtol=1e-4, atol=1e-5)
+        paths, layers = VARIANTS[variant].paths, len(model.decoder.blocks)
+        steps = {path[:end] for path in paths for end in (1, len(path))}
+        assert set(trace) == {"self", "cross", *steps, *(["gate"] if len(paths) > 1 else [])}
+        assert all(len(kept) == layers for kept in trace.values())
+        for step in steps:
+            seen = memory.mask[step[-1]]
+            for weights in trace[step]:
+                assert weights.shape == (3, 2, 2, seen.shape[-1]) and not weights.masked_fill(seen, 0).any()
+                torch.testing.assert_close(weights.sum(-1), torch.ones(3, 2, 2))
+        assert all(a is b for a, b in zip(trace["cross"], trace[paths[0]]))
+        if len(paths) > 1:
+            assert trace["gate"][0].shape == (3, 2, 1, 16) and 0 < trace["gate"][0].min() < trace["gate"][0].max() < 1
+
+    def test_beams_leave_as_in_any_other_model(self, variant):
+        model, batch = model_of(variant)
+        together = beam_search(model, model.encode(batch), 3, longest=12)
+        for row in range(3):
+            alone = beam_search(model, model.encode(batch.select(torch.tensor([row]))), 3, longest=12)[0]
+            assert alone.ids == together[row].ids
+
+
+def test_visual_only_is_the_plain_transformer():
+    """One path of one attention is PyTorch's decoder layer: the baseline of the paper's tables is the real one."""
+    torch.manual_seed(0)
+    block, plain = EntangledBlock(CONFIG, VARIANTS["visual"]).eval(), Decoder(1, CONFIG).blocks[0].eval()
+    attention, residual = block.cross_attention.looks["v"], block.cross_attention.residuals["v"]
+    for ours, other in ((attention, plain.cross_attention), (residual, plain.residuals[1]), (block.residuals[0], plain.residuals[0]),
+                        (block.residuals[2], plain.residuals[2]), (block.self_attention, plain.self_attention),
+                        (block.feed_forward, plain.feed_forward)):
+        ours.load_state_dict(other.state_dict())
+    x, memory = torch.randn(2, 3, 5, 16), torch.randn(2, 7, 16)
+    ours, _ = block(x, block.project({"v": memory}), memory_mask={"v": None})
+    torch.testing.assert_close(ours, plain(x, plain.project(memory))[0])
+
+
+def test_keys_and_values_are_made_once_a_picture():
+    model, batch = model_of()
+    calls = defaultdict(int)
+    for name, module in model.decoder.named_modules():
+        if name.endswith((".key", ".value")) and "looks" in name:
+            module.register_forward_hook(lambda _, inputs, __, name=name: calls.__setitem__(name, calls[name] + len(inputs[0])))
+    beam_search(model, model.encode(batch), 5, longest=12)
+    assert len(calls) == 2 * 4 * len(model.decoder.blocks) and set(calls.values()) == {3}
+
+
+def test_memory_is_never_copied_for_captions():
+    model, batch = model_of()
+    memory = model.encode(batch)
+    assert len(memory) == 3 and len(memory.select(torch.tensor([2, 0, 0, 1]))) == 4
+    state = model.start(memory, 50).reorder(torch.zeros(3, 50, dtype=torch.long))
+    assert all(len(kept.key) == 3 for layer in state.memory.layers for kept in layer.values())
+    torch.testing.assert_close(memory.select(torch.tensor([2])).layers[0]["sv"].key[0], memory.layers[0]["sv"].key[2])
+
+
+def test_attributes_share_the_decoders_words():
+    model, batch = model_of()
+    x, mask = model.semantic(batch)
+    torch.testing.assert_close(x, model.words(batch.attributes) * 4)
+    assert mask.shape == (3, 1, 1, 5) and mask.sum((1, 2, 3)).tolist() == [1, 2, 3]
+    named = [name for name, p in model.named_parameters() if p.shape == (V, 16)]
+    assert named == ["words.weight"]
+
+
+def test_encoders_are_two_of_the_same_shape():
+    model, _ = model_of(encoder_layers=3)
+    assert sorted(model.encoders) == ["s", "v"] and all(isinstance(one, Encoder) for one in model.encoders.values())
+    shapes = [[p.shape for p in model.encoders[name].parameters()] for name in "sv"]
+    assert shapes[0] == shapes[1] and len(model.encoders["s"].blocks) == 3
+    bare, _ = model_of("visual_no_encoder", encoder_layers=3)
+    assert not list(bare.encoders["v"].parameters())
+
+
+class TestVisualInput:
+    @pytest.mark.parametrize("most, cells, reads", [(4, 0, ["regions", "boxes", "region_mask"]), (0, 3, ["grid"]),
+                                                    (4, 3, ["regions", "boxes", "region_mask", "grid"])])
+    def test_regions_cells_or_both(self, most, cells, reads):
+        model, batch = model_of("visual", most=most, cells=cells)
+        x, mask = model.visual(batch)
+        assert x.shape == (3, most + cells**2, 16) and mask.shape == (3, 1, 1, most + cells**2)
+        assert [*replace(PRESETS["tiny"], variant="visual", most=most, cells=cells).reads] == reads
+
+    def test_a_cell_is_a_region_with_its_box(self):
+        model, batch = model_of("visual", most=9, cells=3)
+        x, _ = model.visual(replace(batch, regions=batch.grid, boxes=cell_boxes(3).expand(3, -1, -1)))
+        torch.testing.assert_close(x[:, :9], x[:, 9:])
+
+    def test_boxes_of_cells(self):
+        assert cell_boxes(2).tolist() == [[0, 0, .5, .5], [.5, 0, 1, .5], [0, .5, .5, 1], [.5, .5, 1, 1]]
+        assert cell_boxes(0).shape == (0, 4)
+
+    def test_places_matter(self):
+        model, batch = model_of("visual")
+        with torch.no_grad():
+            moved = replace(batch, boxes=1 - batch.boxes[..., [2, 1, 0, 3]])
+            assert (model.look(moved)[0]["v"] - model.look(batch)[0]["v"])[batch.region_mask].abs().max() > 1e-3
+
+
+def gradient_norms(bend: str, layers: int = 6) -> Tensor:
+    """Norm of the gradient at the output of each decoder block, `(layers,)`, through the controllers alone."""
+    torch.manual_seed(0)
+    controls, words = nn.ModuleList(GatedController(32, bend) for _ in range(layers)), torch.randn(64, 32)
+    x, kept = torch.randn(64, 32, requires_grad=True), []
+    for control in controls:
+        x = control(x, words, (words, words, words))
+        x.retain_grad()
+        kept.append(x)
+    x.sum().backward()
+    return torch.stack([one.grad.norm() for one in kept])
+
+
+def test_saturated_functions_lose_the_gradient_with_depth():
+    kept = {bend: (gradient_norms(bend)[0] / gradient_norms(bend)[-1]).item() for bend in BENDS}
+    assert kept["sigmoid"] < kept["tanh"] < kept["identity"] and kept["sigmoid"] < kept["relu"] <= kept["identity"]
+    assert kept["sigmoid"] < 0.25**5
+
+
+def test_late_fusion_is_the_ensemble_of_two_variants():
+    visual, batch = model_of("visual")
+    semantic, _ = model_of("semantic")
+    both = Ensemble([visual, semantic]).eval()
+    with torch.no_grad():
+        memory = both.encode(batch)
+        parts = [model.decode(model.encode(batch), batch.captions).softmax(-1) for model in (visual, semantic)]
+        torch.testing.assert_close(both.decode(memory, batch.captions).exp(), sum(parts) / 2)
+    assert len(beam_search(both, memory, 3, longest=8)) == 3
+
+
+def test_published_sizes():
+    paper = PRESETS["paper"]
+    assert (paper.width, paper.heads, paper.hidden, paper.encoder_layers, paper.decoder_layers) == (512, 8, 2048, 6, 6)
+    assert 5 * paper.recipe.pictures == 75 and paper.recipe.warmup == 20000 and paper.recipe.betas == (0.9, 0.98)
+    assert paper.min_count == 5
+    with torch.device("meta"):
+        model = Model(paper, 9487)
+    assert [len(one.blocks) for one in (*model.encoders.values(), model.decoder)] == [6, 6, 6]
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="no variant 'both': choose from visual, visual_no_encoder"):
+        replace(PRESETS["tiny"], variant="both")
+    with pytest.raises(ValueError, match="neither regions nor cells"):
+        replace(PRESETS["tiny"], most=0)
+
+
+def test_forms_say_what_the_paper_says():
+    assert VARIANTS["eta"] == Form(("sv", "vs")) and VARIANTS["stacked_v"].paths == ("sv",) and VARIANTS["stacked_s"].paths == ("vs",)
+    assert VARIANTS["parallel"].paths == ("v", "s")
+    assert {VARIANTS[name].bend for name in ("eta", "sigmoid", "tanh", "relu")} == set(BENDS)
+
+
+@pytest.fixture(scope="module")
+def world() -> CaptionData:
+    return scenes(train=8, val=0, test=5, novel=0)
+
+
+def detector_of(world: CaptionData) -> AttributeDetector:
+    """One that was not trained: what it says is nonsense, but always the same."""
+    torch.manual_seed(0)
+    detector = AttributeDetector(12, ["red", "blue", "circle", "star", "small", "striped"])
+    detector.about = {"data": world.name, "made_by": {"backbone": None, "preprocess": Preprocess(size=64).to_dict(), "grid": [8, 8]}}
+    return detector.eval()
+
+
+def run_of(world: CaptionData, variant: str = "eta", seed: int = 0, **changes) -> Run:
+    """A run that was never trained."""
+    torch.manual_seed(seed)
+    preset = replace(PRESETS["tiny"], variant=variant, **changes)
+    vocabulary = Vocabulary.build(world.captions("train"))
+    detector = detector_of(world) if "attributes" in preset.reads else None
+    model = Model(preset, len(vocabulary)).eval()
+    about = {"model": "entangled", "preset_name": "tiny", "data": "scenes", "source": "scenes", "variant": None if variant == "eta" else variant,
+             "stage": "xe", "seed": seed, "parameters": 10, "train_seconds": 1.0, "command": "none", "history": []}
+    return Run(model, vocabulary, Eyes(preset, detector=detector, vocabulary=vocabulary), about)
+
+
+class TestRuns:
+    def test_trains_with_mirrored_pictures_and_can_be_loaded_again(self, world, tmp_path):
+        preset = replace(PRESETS["tiny"], flips=True, recipe=replace(PRESETS["tiny"].recipe, epochs=1))
+        run = train_run("entangled", world, preset, out=tmp_path / "run", detector=detector_of(world))
+        again = load(tmp_path / "run")
+        assert again.caption([item.image for item in world["test"]]) == run.caption([item.image for item in world["test"]])
+        eyes = run.eyes
+        straight, turned = (twin([world["train"][0].image]) for twin in (eyes, eyes.mirrored()))
+        torch.testing.assert_close(turned.boxes[..., [0, 2]], (1 - straight.boxes[..., [2, 0]]) * turned.region_mask[..., None],
+                                   rtol=0, atol=1e-3)     # boxes are kept in half precision
+
+    def test_the_oracle_tells_what_people_say(self, world, monkeypatch):
+        run, told = run_of(world, words=6), []
+        plain = Run.captions
+        monkeypatch.setattr(Run, "captions", lambda self, batch, *rest: told.append(batch.attributes) or plain(self, batch, *rest))
+        found = evaluate_run(run, world, beam=1, meteor=False, oracle=True)
+        assert found["about"]["variant"] == "oracle" and run.about["variant"] is None
+        words = set(run.eyes.detector.words)
+        for item, ids in zip(world["test"], torch.cat(told)):
+            assert set(run.vocabulary.decode(ids).split()) == words & {word for text in item.captions for word in normalise(text)}
+        assert evaluate_run(run_of(world, "parallel"), world, beam=1, meteor=False, oracle=True)["about"]["variant"] == "parallel-oracle"
+
+    def test_fused_runs_speak_as_their_ensemble(self, world):
+        visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
+        found = evaluate_run(visual, world, meteor=False, fused=[semantic])
+        batch = semantic.eyes([item.image for item in world["test"]])
+        seen = visual.eyes([item.image for item in world["test"]])
+        both = replace(seen, attributes=batch.attributes)
+        model = Ensemble([visual.model, semantic.model]).eval()
+        said = beam_search(model, model.encode(both), 3, forbid=[visual.vocabulary.unk])
+        assert [row["caption"] for row in found["captions"]] == [visual.vocabulary.decode(one.ids) for one in said]
+        assert found["about"]["variant"] == "visual+semantic" and found["about"]["parameters"] == 20
+
+    def test_runs_that_do_not_fit_are_not_fused(self, world):
+        run, other = run_of(world, "visual"), run_of(world, "visual", seed=1)
+        assert fuse(run, [other]).about["variant"] == "visual+visual"
+        with pytest.raises(ValueError, match="different vocabularies: train them on the same data"):
+            fuse(run, [replace(other, vocabulary=Vocabulary(["a"]))])
+        with pytest.raises(ValueError, match="do not see the same regions"):
+            fuse(run, [run_of(world, "visual", most=3)])
+
+    def test_a_mistake_on_the_command_line_is_one_line(self, world, tmp_path):
+        run_of(world, "visual").save(tmp_path / "run")
+        said = CliRunner().invoke(cli.app, ["evaluate", str(tmp_path / "run"), "--oracle"])
+        drawn = CliRunner().invoke(cli.app, ["caption", str(tmp_path / "run"), "photo.png", "--attention", str(tmp_path / "x.png")])
+        assert drawn.exit_code == 1 and "this run looks at regions: lesson 34 draws those" in drawn.stderr and not (tmp_path / "x.png").exists()
+        assert said.exit_code == 1 and said.stderr.strip() == "captionlab: this run reads no attributes, so an oracle has nothing to tell it: leave --oracle out"
+
+
+class TestGate:
+    def test_follows_given_words(self):
+        model, batch = model_of()
+        captions, trace = batch.captions[:, 0], {}
+        found = follow(model, batch, captions)
+        assert found["sv"].shape == (3, 7, 6) and found["vs"].shape == (3, 7, 5) and found["gate"].shape == (3, 7, 16)
+        with torch.no_grad():
+            model.step(model.start(model.encode(batch)), torch.ones(3, 1, dtype=torch.long), trace)
+        torch.testing.assert_close(found["sv"][:, 0], torch.stack(trace["sv"]).mean((0, 2))[:, 0])
+        torch.testing.assert_close(found["gate"][:, 0], torch.stack(trace["gate"]).mean(0)[:, 0, 0])
+        changed = follow(model, batch, torch.cat([captions[:, :3], captions[:, 3:].flip(1)], 1))
+        torch.testing.assert_close(changed["gate"][:, :4], found["gate"][:, :4])
+
+    def test_is_measured_and_written(self, world, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        run = run_of(world)
+        monkeypatch.setattr("captionlab.models.entangled.load_data", lambda name: world)
+        nn.init.zeros_(run.model.decoder.blocks[0].control.gate.weight), nn.init.constant_(run.model.decoder.blocks[0].control.gate.bias, 1e4)
+        nn.init.zeros_(run.model.decoder.blocks[1].control.gate.weight), nn.init.constant_(run.model.decoder.blocks[1].control.gate.bias, -1e4)
+        said = json.loads(measure_gate(run).read_text())
+        assert said["split"] == "test" and said["classes"]
+        assert all(row["gate"] == 0.5 and row["deviation"] == 0 and row["words"] > 0 for row in said["classes"].values())
+        kinds = sum(row["words"] for name, row in said["classes"].items() if "among" not in name)
+        assert kinds == sum(row["words"] for name, row in said["classes"].items() if "among" in name)
+
+    def test_a_run_without_a_gate_is_refused(self, world):
+        with pytest.raises(ValueError, match="no gate: take one of the entangled variants parallel, eta"):
+            measure_gate(run_of(world, "visual"))
+
+    @pytest.mark.parametrize("word, kind", [("the", "function"), ("two", "number"), ("red", "colour"), ("running", "action"),
+                                            ("building", "other"), ("dog", "other")])
+    def test_kinds_of_words(self, word, kind):
+        assert word_class(word) == kind
