@@ -1,4 +1,5 @@
 """Models against PyTorch's and torchvision's, and what every model must keep."""
+from collections import defaultdict
 from dataclasses import asdict, fields, replace
 from importlib import import_module
 import json
@@ -76,6 +77,18 @@ class TestEveryModel:
         shuffled = batch.select(torch.tensor([1, 0]))
         blind = model.loss(replace(shuffled, captions=batch.captions))[0] / words
         assert total / words < 0.1 and blind > 0.5, "it must know which caption belongs to which picture"
+
+    def test_a_hidden_place_is_attended_to_no_more(self, name):
+        """So that `captionlab explain` works for it."""
+        model, batch = small(name)
+        with torch.no_grad():
+            state, places = model.start(model.encode(batch)), torch.tensor([0, 1, 0])
+            looked = []
+            for one in (state, state.hide(places)):
+                trace = defaultdict(list)
+                model.step(one, batch.captions[:, :1, 0], trace)
+                looked.append(trace["cross"][-1].mean((1, 2)).gather(1, places[:, None]))
+        assert (looked[0] > 0).all() and (looked[1] == 0).all()
 
     def test_says_what_it_lacks(self, name):
         model, batch = small(name)

@@ -8,7 +8,7 @@ __all__ = ['BENDS', 'VARIANTS', 'PRESETS', 'WORD_CLASSES', 'EntangledAttention',
 # %% ../../nbs/34_entangled.ipynb #a174b7f7
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, pstdev
@@ -274,17 +274,19 @@ class VisualInput(nn.Module):
         return self.project(features) + self.place(boxes), mask[:, None, None]
 
 # %% ../../nbs/34_entangled.ipynb #efc43b19
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Streams(Memory):
     """What a batch of pictures becomes: two memories side by side.
 
     Args:
         layers: for each decoder block the keys and values of each of its attentions, `(B, H, N, K)`.
         mask: of each memory `(B, 1, 1, N)`, True where there is something to see.
+        asked: name of the memory whose weights are traced as "cross".
     """
 
     layers: list[dict[str, KeyValue]]
     mask: dict[str, Tensor]
+    asked: str
 
     def __len__(self) -> int:
         return len(next(iter(self.mask.values())))
@@ -292,7 +294,12 @@ class Streams(Memory):
     def select(self, rows: Tensor) -> "Streams":
         """The memories of the pictures with these indices, shape `(R,)`."""
         layers = [{step: kept.select(rows) for step, kept in layer.items()} for layer in self.layers]
-        return Streams(layers, {name: mask[rows] for name, mask in self.mask.items()})
+        return replace(self, layers=layers, mask={name: mask[rows] for name, mask in self.mask.items()})
+
+    def hide(self, places: Tensor) -> "Streams":
+        """The memories without one position of each picture, shape `(B,)`, in the memory that is `asked`."""
+        seen = self.mask[self.asked].scatter(-1, places[:, None, None, None], False)
+        return replace(self, mask=self.mask | {self.asked: seen})
 
 # %% ../../nbs/34_entangled.ipynb #a75be609
 #| implements: eq-eta-4 eq-eta-5
@@ -313,6 +320,7 @@ class Model(TransformerCaptioner):
                          block=partial(EntangledBlock, form=form))
         self.visual = VisualInput(preset) if "v" in preset.streams else None
         self.encoders = nn.ModuleDict({name: Encoder(layers, preset.config) for name in sorted(preset.streams)})
+        self.asked = form.paths[0][-1]
 
     def semantic(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The attributes of a `batch` in the decoder's own words, `(B, A, D)`, and which are real, `(B, 1, 1, A)`."""
@@ -335,7 +343,7 @@ class Model(TransformerCaptioner):
     def encode(self, batch: Batch) -> Streams:
         """Look at B pictures and project what every attention of the decoder needs, once. See `Captioner.encode`."""
         seen, masks = self.look(batch)
-        return Streams(self.decoder.project(seen), masks)
+        return Streams(layers=self.decoder.project(seen), mask=masks, asked=self.asked)
 
 # %% ../../nbs/34_entangled.ipynb #0fed73c1
 PRESETS = {
