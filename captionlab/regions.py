@@ -2,10 +2,10 @@
 
 # %% auto #0
 __all__ = ['ROUNDING', 'DETECTORS', 'Boxes', 'clean_boxes', 'Regions', 'scene_regions', 'Detector', 'save_boxes', 'RegionFile',
-           'open_boxes', 'pool_regions', 'region_fields', 'spatial_graph', 'from_store', 'region_recipe',
-           'extract_regions', 'extract_command']
+           'open_boxes', 'pool_regions', 'region_fields', 'cell_boxes', 'as_regions', 'spatial_graph', 'from_store',
+           'region_recipe', 'extract_regions', 'extract_command']
 
-# %% ../nbs/15_regions.ipynb #15fcdd5d
+# %% ../nbs/15_regions.ipynb #cbc60bcc
 import base64
 import os
 import re
@@ -26,10 +26,10 @@ from torchvision import models
 from torchvision.ops import roi_align
 from torchvision.transforms.functional import pil_to_tensor
 
-from .datasets import data_home
+from .datasets import Batch, data_home
 from .features import FeatureStore, fill, find_images, in_batches, write_whole
 from .scenes import SHAPES, Scene
-from .vision import Backbone, Preprocess, _bytes, _fingerprint, _state, load_image
+from .vision import Backbone, Preprocess, _bytes, _fingerprint, _state, load_image, pool_cells
 
 # %% ../nbs/15_regions.ipynb #b68e43d1
 ROUNDING = 0.01     # of the picture's side; what sticks out no further is cut without a word
@@ -548,6 +548,39 @@ def region_fields(found: Sequence[Regions], cells: Tensor | None = None,
     rows = (_padded([regions.features for regions in kept], most) if cells is None
             else pool_regions(cells, boxes).float().cpu())
     return {"regions": rows.masked_fill(~mask[..., None], 0), "boxes": boxes, "region_mask": mask}
+
+# %% ../nbs/15_regions.ipynb #5dd942a4
+def cell_boxes(cells: int) -> Tensor:
+    """The boxes of a grid's cells, in reading order.
+
+    Args:
+        cells: rows and columns of the grid; 0 gives none.
+
+    Returns:
+        `(N, 4)`, N = cells²: left, top, right, bottom, in shares of the picture.
+    """
+    places = torch.arange(cells)
+    corners = torch.cartesian_prod(places, places).flip(1) if cells else torch.zeros(0, 2)
+    return torch.cat([corners, corners + 1], 1) / max(cells, 1)
+
+# %% ../nbs/15_regions.ipynb #298dab68
+def as_regions(batch: Batch, most: int, cells: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What there is to see in a batch: its regions, then the cells of its grid, taken as regions.
+
+    Args:
+        batch: with `regions`, `boxes` and `region_mask`, a `grid` `(B, cells², D)`, or all of them.
+        most: regions of a picture at most; 0 if the batch has none.
+        cells: rows and columns of the grid; 0 if it has none.
+
+    Returns:
+        Features `(B, N, D)`, boxes `(B, N, 4)` and the mask `(B, N)`, True for real ones.
+    """
+    parts = [[batch.need(name) for name in ("regions", "boxes", "region_mask")]] if most else []
+    if cells:
+        grid = batch.need("grid")
+        boxes = cell_boxes(cells).to(grid.device).expand(len(grid), -1, -1)
+        parts.append([grid, boxes, torch.ones_like(grid[..., 0], dtype=torch.bool)])
+    return tuple(torch.cat(part, 1) for part in zip(*parts))
 
 # %% ../nbs/15_regions.ipynb #5747b983
 def _common(low: Tensor, high: Tensor) -> Tensor:

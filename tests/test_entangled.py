@@ -15,8 +15,9 @@ from captionlab.blocks import BlockConfig, Decoder, Encoder
 from captionlab.datasets import Batch, CaptionData, scenes
 from captionlab.decoding import Ensemble, beam_search
 from captionlab.models.entangled import (
-    BENDS, PRESETS, VARIANTS, EntangledAttention, EntangledBlock, Form, GatedController, Model, cell_boxes, follow,
+    BENDS, PRESETS, VARIANTS, EntangledAttention, EntangledBlock, Form, GatedController, Model, follow,
     measure_gate, word_class)
+from captionlab.regions import cell_boxes
 from captionlab.runs import Eyes, Run, evaluate_run, fuse, load, train_run
 from captionlab.text import Vocabulary, normalise
 from captionlab.vision import Preprocess

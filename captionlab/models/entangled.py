@@ -2,10 +2,9 @@
 
 # %% auto #0
 __all__ = ['BENDS', 'VARIANTS', 'PRESETS', 'WORD_CLASSES', 'EntangledAttention', 'GatedController', 'Form', 'EntangledBlock',
-           'cell_boxes', 'Preset', 'VisualInput', 'Streams', 'Model', 'follow', 'word_class', 'gate_by_class',
-           'measure_gate']
+           'Preset', 'VisualInput', 'Streams', 'Model', 'follow', 'word_class', 'gate_by_class', 'measure_gate']
 
-# %% ../../nbs/34_entangled.ipynb #a174b7f7
+# %% ../../nbs/34_entangled.ipynb #71c63e8f
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from ..datasets import load as load_data
 from ..decoding import BOS
 from ..masks import padding_mask
 from ..metrics import write_json
+from ..regions import as_regions
 from ..results import results_home
 from ..runs import Run, look_at, open_stores
 from ..text import pad_ids
@@ -179,20 +179,6 @@ class EntangledBlock(DecoderBlock):
         mixed = self.control(*ends, (found["s"], found["v"], x), _kept(trace, "gate"))
         return self.residuals[1].after(x, mixed)
 
-# %% ../../nbs/34_entangled.ipynb #be4dfa5f
-def cell_boxes(cells: int) -> Tensor:
-    """The boxes of a grid's cells, in reading order.
-
-    Args:
-        cells: rows and columns of the grid; 0 gives none.
-
-    Returns:
-        `(N, 4)`, N = cells²: left, top, right, bottom, in shares of the picture.
-    """
-    places = torch.arange(cells)
-    corners = torch.cartesian_prod(places, places).flip(1) if cells else torch.zeros(0, 2)
-    return torch.cat([corners, corners + 1], 1) / max(cells, 1)
-
 # %% ../../nbs/34_entangled.ipynb #c48156bf
 @dataclass(frozen=True, kw_only=True)
 class Preset(BasePreset):
@@ -247,7 +233,7 @@ class Preset(BasePreset):
         visual = (*regions, "grid") if self.cells else regions
         return (visual if "v" in self.streams else ()) + (("attributes",) if "s" in self.streams else ())
 
-# %% ../../nbs/34_entangled.ipynb #5e620065
+# %% ../../nbs/34_entangled.ipynb #5159c821
 class VisualInput(nn.Module):
     """Regions, and cells of a grid taken as regions, as vectors that know where they are.
 
@@ -259,18 +245,11 @@ class VisualInput(nn.Module):
         super().__init__()
         even = nn.Identity() if preset.backbone == "pixels" else nn.LayerNorm(preset.channels)
         self.project = nn.Sequential(even, nn.Linear(preset.channels, preset.width))
-        self.place, self.most = nn.Linear(4, preset.width, bias=False), preset.most
-        self.register_buffer("cells", cell_boxes(preset.cells), persistent=False)
+        self.place, self.count = nn.Linear(4, preset.width, bias=False), (preset.most, preset.cells)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The vectors `(B, N, D)` of a `batch`, and which are real, `(B, 1, 1, N)`: regions first, then cells."""
-        parts = []
-        if self.most:
-            parts.append([batch.need(name) for name in ("regions", "boxes", "region_mask")])
-        if len(self.cells):
-            grid = batch.need("grid")
-            parts.append([grid, self.cells.expand(len(grid), -1, -1), grid.new_ones(grid.shape[:2]).bool()])
-        features, boxes, mask = (torch.cat(part, 1) for part in zip(*parts))
+        features, boxes, mask = as_regions(batch, *self.count)
         return self.project(features) + self.place(boxes), mask[:, None, None]
 
 # %% ../../nbs/34_entangled.ipynb #efc43b19
