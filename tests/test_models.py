@@ -14,7 +14,7 @@ from captionlab.datasets import Batch
 from captionlab.models import cptr, vanilla
 from captionlab.training import Recipe
 
-MODELS = ("vanilla", "cptr", "position_aware", "entangled")
+MODELS = ("vanilla", "cptr", "position_aware", "entangled", "image_transformer")
 V = 23
 
 
