@@ -543,10 +543,10 @@ PRESETS = {
         recipe=Recipe(epochs=25, pictures=10, rate=2e-4, warmup=2000, schedule="stairs",
                       smoothing=0.0, clip=0.1, betas=(0.9, 0.999), average=0.0)),
     "small": Preset(
-        width=256, heads=4, hidden=1024, dropout=0.2, backbone="squeezenet1_1", channels=512,
+        width=256, heads=4, hidden=1024, dropout=0.3, backbone="squeezenet1_1", channels=512,
         boxes="flickr8k/regions.npz", most=20, cells=7, size=227, min_count=5, longest=18,
         flips=True, every=5 * 6000,
-        recipe=Recipe(epochs=14, tokens=16 * 18, rate=8e-4, warmup=500, precision="auto")),
+        recipe=Recipe(epochs=11, tokens=8 * 18, rate=8e-4, warmup=1000, precision="auto")),
     "tiny": Preset(
         width=96, heads=4, hidden=192, dropout=0.0, backbone="pixels", channels=48, most=6, size=64,
         word_dropout=0.0, every=1000,
