@@ -235,7 +235,7 @@ class RegionMemory(Memory):
         return replace(self, layers=[layer.select(rows) for layer in self.layers],
                        mask=self.mask[rows], mean=self.mean[rows])
 
-# %% ../../nbs/35_image_transformer.ipynb #525faa2c
+# %% ../../nbs/35_image_transformer.ipynb #de792945
 @dataclass(frozen=True)
 class LSTMState:
     """Where C captions of each picture have got to.
@@ -263,10 +263,6 @@ class LSTMState:
 
     def hide(self, places: Tensor) -> "LSTMState":
         """The state, from now on without one region of each picture, shape `(B,)`; it stays in the mean."""
-        return replace(self, memory=self.memory.hide(places))
-
-    def hide(self, places: Tensor) -> "LSTMState":
-        """The state, from now on without one region of each picture, shape `(B,)`."""
         return replace(self, memory=self.memory.hide(places))
 
     def _each(self, change) -> "LSTMState":
