@@ -40,8 +40,8 @@ class FeatureFusion(nn.Module):
 
         Args:
             high: the coarse map `(B, N, D)`.
-            low: the fine map `(B, M, D)`, of any number of cells.
-            trace: a list that receives the weights `(B, N, M)`. Leave it out for speed.
+            low: the fine map `(B, N_fine, D)`, of any number of cells.
+            trace: a list that receives the weights `(B, N, N_fine)`. Leave it out for speed.
 
         Returns:
             `(B, N, D)`.
@@ -298,8 +298,8 @@ class Model(TransformerCaptioner):
 
         Args:
             batch: with `high` `(B, N, channels)` and, but for the vanilla one, `low`
-                `(B, M, fine_channels)`.
-            trace: a list that receives the weights `(B, N, M)`.
+                `(B, N_fine, fine_channels)`.
+            trace: a list that receives the weights `(B, N, N_fine)`.
 
         Raises:
             ValueError: if the coarse map has another number of cells than the model's.
