@@ -887,8 +887,8 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
 # %% ../nbs/24_runs.ipynb #2db6598e
 def _variant(model: str, name: str, preset: BasePreset) -> str | None:
     """The preset's variant, unless it is the one that the preset's name stands for."""
-    own, variant = model_module(model).PRESETS.get(name), getattr(preset, "variant", None)
-    return None if variant == getattr(own, "variant", None) else variant
+    variant = getattr(preset, "variant", None)
+    return None if variant is None or variant == getattr(model_module(model).PRESETS.get(name), "variant", None) else variant
 
 
 def _data(data: CaptionData | str, preset: BasePreset, train: bool = True) -> CaptionData:
