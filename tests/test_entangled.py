@@ -21,6 +21,7 @@ from captionlab.regions import cell_boxes
 from captionlab.runs import Eyes, Run, evaluate_run, fuse, load, train_run
 from captionlab.text import Vocabulary, normalise
 from captionlab.vision import Preprocess
+from test_models import says_the_same_word_by_word
 
 V, CONFIG = 23, BlockConfig(16, 4, 32)
 
@@ -125,13 +126,7 @@ class TestVariants:
 
     def test_word_by_word_equals_all_at_once(self, variant):
         model, batch = model_of(variant)
-        with torch.no_grad():
-            memory = model.encode(batch)
-            at_once, state, one_by_one = model.decode(memory, batch.captions), model.start(memory, 4), []
-            for t in range(7):
-                out, state = model.step(state, batch.captions[..., t])
-                one_by_one.append(out)
-        torch.testing.assert_close(torch.stack(one_by_one, 2), at_once, rtol=1e-4, atol=1e-5)
+        says_the_same_word_by_word(model, batch)
 
     def test_order_and_padding_of_regions_and_attributes_change_nothing(self, variant):
         model, batch = model_of(variant)

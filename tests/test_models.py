@@ -35,6 +35,17 @@ def small(name: str):
     return module.Model(preset, V).eval(), batch
 
 
+def says_the_same_word_by_word(model: nn.Module, batch: Batch) -> None:
+    """`step` after `step` gives what `decode` gives at once."""
+    with torch.no_grad():
+        memory = model.encode(batch)
+        at_once, state, one_by_one = model.decode(memory, batch.captions), model.start(memory, 4), []
+        for t in range(7):
+            out, state = model.step(state, batch.captions[..., t])
+            one_by_one.append(out)
+    torch.testing.assert_close(torch.stack(one_by_one, 2), at_once, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", MODELS)
 class TestEveryModel:
     def test_has_three_presets_that_json_can_hold(self, name):
@@ -49,13 +60,7 @@ class TestEveryModel:
 
     def test_word_by_word_equals_all_at_once(self, name):
         model, batch = small(name)
-        with torch.no_grad():
-            memory = model.encode(batch)
-            at_once, state, one_by_one = model.decode(memory, batch.captions), model.start(memory, 4), []
-            for t in range(7):
-                out, state = model.step(state, batch.captions[..., t])
-                one_by_one.append(out)
-        torch.testing.assert_close(torch.stack(one_by_one, 2), at_once, rtol=1e-4, atol=1e-5)
+        says_the_same_word_by_word(model, batch)
 
     def test_neither_neighbours_nor_padding_change_a_picture(self, name):
         model, batch = small(name)
