@@ -345,7 +345,7 @@ PRESETS = {
         width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=3, dropout=0.3,
         backbone="squeezenet1_1", size=227, cells=7, fine=14, channels=512, fine_channels=256,
         min_count=5, longest=18, flips=True,
-        recipe=Recipe(epochs=11, tokens=8 * 18, rate=8e-4, warmup=1000, precision="auto")),
+        recipe=Recipe(epochs=16, tokens=8 * 18, rate=8e-4, warmup=1000, precision="auto")),
     "tiny": Preset(
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0,
         backbone="pixels", size=64, cells=8, fine=16, channels=12, fine_channels=12,
