@@ -119,9 +119,10 @@ def _demo_run(folder: Path) -> "Run":
 def _say_figures(found: dict) -> None:
     """What `evaluate_run` found, as a table."""
     kind = "sentences" if "TER" in found["run"]["metrics"] else "pictures"
-    typer.echo(f"{len(found['captions'])} {kind} of {found['about']['data']} {found['about']['split']}; in percent\n{'':9} {'':6}   blind")
+    wide = max(map(len, found["run"]["metrics"]))
+    typer.echo(f"{len(found['captions'])} {kind} of {found['about']['data']} {found['about']['split']}; in percent\n{'':{wide}} {'':6}   blind")
     for metric, figure in found["run"]["metrics"].items():
-        typer.echo(f"{metric:9} {figure:6.1f}  {found['run']['blind'][metric]:6.1f}")
+        typer.echo(f"{metric:{wide}} {figure:6.1f}  {found['run']['blind'][metric]:6.1f}")
 
 # %% ../nbs/91_cli.ipynb #9106beec
 def _verdict(text: str, scene: "Scene") -> str:

@@ -47,7 +47,7 @@ from .models.vanilla import pixel_grid
 from .regions import DETECTORS, Detector, RegionFile, Regions, open_boxes
 from .regions import pool_regions, region_fields, scene_regions
 from .results import merge_run, provenance, results_home
-from .scenes import Scene, coverage, truth
+from .scenes import FACT_KINDS, Scene, coverage, truth
 from .text import SubwordVocabulary, Vocabulary, normalise, pad_ids, vocabulary_from_dict
 from .training import BasePreset, Recipe, Trainer
 from .vision import BACKBONES, Backbone, Preprocess, Pyramid, pool_cells
@@ -1085,13 +1085,19 @@ def _figures(said: dict[str, list[str]], items: Sequence[Item], meteor: bool) ->
 
 
 def _true(figures: dict[str, dict], said: dict[str, list[str]], items: Sequence[Item]) -> dict[str, dict]:
-    """The figures, of scenes with truth and coverage."""
+    """The figures, of scenes with truth and coverage, and truth by kind of fact."""
     if all(isinstance(item.image, Scene) for item in items):
         worlds = [item.image for item in items]
         for name, texts in said.items():
-            for metric, judge in (("truth", truth), ("coverage", coverage)):
-                figures[name][metric] = 100 * judge([[text] for text in texts], worlds)["all"]
+            figures[name] |= _of_scenes([[text] for text in texts], worlds)
     return figures
+
+
+def _of_scenes(captions: list[list[str]], worlds: list[Scene]) -> dict[str, float]:
+    """Truth, coverage and truth by kind in percent; a kind of fact that no caption states is left out."""
+    held, stated = truth(captions, worlds), coverage(captions, worlds)
+    kinds = {f"truth, {kind}": 100 * held[kind] for kind in FACT_KINDS if kind in held}
+    return {"truth": 100 * held["all"], "coverage": 100 * stated["all"]} | kinds
 
 
 def _translated(said: dict[str, list[str]], items: Sequence[Item]) -> dict[str, dict[str, float]]:
@@ -1106,7 +1112,8 @@ def _about(run: Run, data: str, split: str, beam: int, length_penalty: float, me
              "stage": run.about["stage"]}
     return {"data": data, "split": split, **{key: value for key, value in named.items() if value},
             "decoding": {"beam": beam, "length_penalty": length_penalty},
-            "scorer": {metric: (SCORER | TRANSLATION_SCORER).get(metric, "captionlab.scenes, exact") for metric in metrics},
+            "scorer": {metric: (SCORER | TRANSLATION_SCORER).get(metric, "captionlab.scenes, exact")
+                       for metric in metrics if ", " not in metric},
             "parameters": run.about["parameters"]}
 
 # %% ../nbs/24_runs.ipynb #45339a00
