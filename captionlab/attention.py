@@ -185,7 +185,8 @@ class MultiHeadAttention(nn.Module):
 
     def _fused(self, query: Tensor, kv: KeyValue, mask: Tensor | None, trace: None) -> Tensor:
         dropout = self.dropout.p if self.training else 0.0
-        if dropout and query.device.type == "cpu":      # PyTorch would store the weights here, too
+        short = query.dtype.itemsize < 4        # numbers of 16 bits, for which the processor's kernel is slow
+        if query.device.type == "cpu" and (dropout or short):       # with dropout it would store the weights, too
             return self._traced(query, kv, mask, [])
         return F.scaled_dot_product_attention(query, *kv, attn_mask=mask, dropout_p=dropout)
 
