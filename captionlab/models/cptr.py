@@ -114,9 +114,9 @@ PRESETS = {
         size=384, patch=16, tied=False, min_count=5, longest=30,
         recipe=Recipe(epochs=9, pictures=8, rate=3e-5, warmup=1000)),
     "small": Preset(
-        width=256, heads=4, hidden=1024, encoder_layers=4, decoder_layers=3, dropout=0.3,
+        width=256, heads=4, hidden=1024, encoder_layers=4, decoder_layers=3, dropout=0.2, norm="pre",
         size=112, patch=16, min_count=5, longest=18, flips=True, whiten=True,
-        recipe=Recipe(epochs=16, tokens=8 * 18, rate=8e-4, warmup=1000, precision="auto")),
+        recipe=Recipe(epochs=10, tokens=8 * 18, rate=8e-4, warmup=1000, precision="auto")),
     "tiny": Preset(
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0, norm="pre",
         size=48, patch=6, longest=18, eyes_hidden=768, whiten=True, scenes=12_000,
