@@ -394,11 +394,17 @@ def shipped():
 
 
 class TestShipped:
-    def test_is_small_and_has_a_card(self, shipped):
-        folder = captionlab.runs._shelves()[0] / "scenes"
-        assert sum(file.stat().st_size for file in folder.iterdir()) < 2e6
-        card = (folder / "README.md").read_text()
-        assert all(word in card for word in ("Data", "Command", "seed", "Licence", "blind")) and shipped.about["command"] in card
+    @pytest.mark.parametrize("name, megabytes", [("scenes", 2), ("translation", 8)])
+    def test_is_small_and_has_a_card(self, name, megabytes):
+        folder = captionlab.runs._shelves()[0] / name
+        assert sum(file.stat().st_size for file in folder.iterdir()) < megabytes * 1e6
+        card, command = (folder / "README.md").read_text(), captionlab.load(name).about["command"]
+        assert all(word in card for word in ("Data", "Command", "seed", "Licence", "blind")) and command in card
+
+    def test_translates(self):
+        """Words that no translation of these could do without."""
+        said = captionlab.load("translation").translate(["A man is riding a bicycle.", "Two dogs run through the snow."])
+        assert "mann" in said[0] and "fahrrad" in said[0] and "hunde" in said[1] and "schnee" in said[1]
 
     def test_sees(self, shipped):
         items = scenes(train=0, val=0, test=60, novel=0)["test"]
