@@ -185,8 +185,9 @@ class MultiHeadAttention(nn.Module):
 
     def _fused(self, query: Tensor, kv: KeyValue, mask: Tensor | None, trace: None) -> Tensor:
         dropout = self.dropout.p if self.training else 0.0
-        short = query.dtype.itemsize < 4        # numbers of 16 bits, for which the processor's kernel is slow
-        if query.device.type == "cpu" and (dropout or short):       # with dropout it would store the weights, too
+        low_precision = query.dtype.itemsize < 4
+        # On a CPU the fused kernel is slow in 16 bits, and with dropout PyTorch would store the weights, too.
+        if query.device.type == "cpu" and (dropout or low_precision):
             return self._traced(query, kv, mask, [])
         return F.scaled_dot_product_attention(query, *kv, attn_mask=mask, dropout_p=dropout)
 
