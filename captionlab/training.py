@@ -140,6 +140,7 @@ class BasePreset:
         encoder_layers: L of the encoder.
         decoder_layers: L of the decoder.
         dropout: in all blocks, and of embedded words and places.
+        inner_dropout: of attention weights and inside the feed-forward layers; None for `dropout` there, too.
         activation: "relu" or "gelu".
         norm: "post" or "pre".
         size: side of the pictures in pixels, before any backbone.
@@ -156,6 +157,7 @@ class BasePreset:
     encoder_layers: int
     decoder_layers: int
     dropout: float
+    inner_dropout: float | None = None
     activation: str = "relu"
     norm: str = "post"
     size: int
@@ -169,7 +171,7 @@ class BasePreset:
     def config(self) -> BlockConfig:
         """What the blocks share."""
         return BlockConfig(self.width, self.heads, self.hidden, self.dropout,
-                           self.activation, self.norm)
+                           self.activation, self.norm, inner_dropout=self.inner_dropout)
 
 # %% ../nbs/21_training.ipynb #28729a1e
 def arithmetic(precision: str) -> str:

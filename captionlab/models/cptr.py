@@ -61,7 +61,7 @@ class Preset(BasePreset):
         eyes_hidden: inner width of the encoder's feed-forward layers; 0 takes `hidden`.
         whiten: whether the projection of the patches starts as their `whitening`.
 
-    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, activation, norm,
+    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, inner_dropout, activation, norm,
     size, min_count, longest, flips, scenes, recipe) are those of `BasePreset`.
     """
 

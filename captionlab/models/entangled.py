@@ -194,7 +194,7 @@ class Preset(BasePreset):
         words: A, the most attributes of a picture.
         sure: only attributes whose chance is above it, from 0 to 1.
 
-    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, activation, norm,
+    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, inner_dropout, activation, norm,
     size, min_count, longest, flips, scenes, recipe) are those of `BasePreset`.
 
     Raises:

@@ -383,7 +383,7 @@ class Preset(BasePreset):
         word_dropout: of embedded words, and of the context before the LSTM and before the words.
         every: pictures shown until training with `sampled` reads a twentieth more of its own words.
 
-    The others (width, heads, hidden, encoder_layers, dropout, activation, size, min_count, longest,
+    The others (width, heads, hidden, encoder_layers, dropout, inner_dropout, activation, size, min_count, longest,
     flips, scenes, recipe) are those of `BasePreset`; decoder_layers is 1, and the variant decides on norm.
 
     Raises:

@@ -240,7 +240,7 @@ class Preset(BasePreset):
         channels: numbers in a cell of the coarse map.
         fine_channels: numbers in a cell of the fine map.
 
-    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, activation, norm,
+    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, inner_dropout, activation, norm,
     size, min_count, longest, flips, scenes, recipe) are those of `BasePreset`.
 
     Raises:

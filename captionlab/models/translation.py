@@ -4,14 +4,14 @@
 __all__ = ['PRESETS', 'Preset', 'Model', 'disagreement']
 
 # %% ../../nbs/30_translation.ipynb #c5ac6d3a
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..blocks import BlockConfig, Encoder
+from ..blocks import Encoder
 from ..captioner import TransformerCaptioner, projected_loss
 from ..datasets import Batch
 from ..masks import padding_mask
@@ -25,13 +25,12 @@ class Preset(BasePreset):
     Args:
         subwords: V, how many pieces the vocabulary has; each of the two, if they are apart.
         shared: whether both languages have one vocabulary and one embedding.
-        inner_dropout: of attention weights and inside the feed-forward layers; None for `dropout` there, too.
         consistency: α of R-Drop, 0 or more; 0 trains with one pass.
         begins: R-Drop begins after so many pairs of sentences, a whole number; until then one pass will do.
         piece_dropout: of BPE-dropout, the chance from 0 to 1 that a merge is passed over in training.
         size: of pictures; there are none.
 
-    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, activation, norm,
+    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, inner_dropout, activation, norm,
     min_count, longest, flips, scenes, recipe) are those of `BasePreset`; min_count, flips and scenes say nothing here.
     """
 
@@ -40,15 +39,9 @@ class Preset(BasePreset):
     longest: int | None = 100
     subwords: int
     shared: bool = True
-    inner_dropout: float | None = None
     consistency: float = 0.0
     begins: int = 0
     piece_dropout: float = 0.0
-
-    @property
-    def config(self) -> BlockConfig:
-        """What the blocks share."""
-        return replace(super().config, inner_dropout=self.inner_dropout)
 
 # %% ../../nbs/30_translation.ipynb #1b1b0ec9
 #| implements: eq-translation-5 eq-translation-6 eq-rdrop-loss

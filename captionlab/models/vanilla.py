@@ -28,7 +28,7 @@ class Preset(BasePreset):
         cells: rows and columns of the grid, so that N = cells².
         channels: numbers in a cell, as the backbone gives them.
 
-    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, activation, norm,
+    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, inner_dropout, activation, norm,
     size, min_count, longest, flips, scenes, recipe) are those of `BasePreset`.
     """
 
