@@ -107,16 +107,17 @@ class BlockConfig:
     inner_dropout: float | None = None
 
     @property
-    def _inner(self) -> float:
+    def inside(self) -> float:
+        """The dropout of attention weights and inside the feed-forward layer, from 0 to 1."""
         return self.dropout if self.inner_dropout is None else self.inner_dropout
 
     def attention(self) -> MultiHeadAttention:
         """A new attention sub-layer, `(B, T, D)` to `(B, T, D)`."""
-        return MultiHeadAttention(self.width, self.heads, self._inner)
+        return MultiHeadAttention(self.width, self.heads, self.inside)
 
     def feed_forward(self) -> FeedForward:
         """A new feed-forward sub-layer, `(B, T, D)` to `(B, T, D)`."""
-        return FeedForward(self.width, self.hidden, self._inner, self.activation)
+        return FeedForward(self.width, self.hidden, self.inside, self.activation)
 
     def residuals(self, count: int) -> nn.ModuleList:
         """New surroundings for `count` sub-layers, each `(B, T, D)` to `(B, T, D)`."""

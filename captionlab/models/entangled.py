@@ -156,8 +156,8 @@ class EntangledBlock(DecoderBlock):
         super().__init__(config)
         self.paths, self.cross_attention = form.paths, EntangledAttention(config, form.paths)
         self.control = GatedController(config.width, form.bend) if len(form.paths) > 1 else None
-        if self.control is None:
-            self.residuals[1] = nn.Identity()       # the attentions bring their own
+        # The attentions bring residuals of their own, and what reaches the controller was dropped from there.
+        self.residuals[1] = nn.Identity() if self.control is None else replace(config, dropout=0.0).residuals(1)[0]
 
     def look_across(self, x: Tensor, memory: dict[str, KeyValue], mask: dict[str, Tensor],
                     trace: Trace | None = None) -> Tensor:

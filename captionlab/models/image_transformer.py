@@ -128,7 +128,7 @@ class GraphEncoder(Encoder):
         self.form = form
         for number, block in enumerate(self.blocks, start=1):
             if number in form.graph:
-                block.attention = SpatialGraphAttention(config.width, config.heads, config.dropout,
+                block.attention = SpatialGraphAttention(config.width, config.heads, config.inside,
                                                         form.related)
             if form.gate:
                 block.attention = AttentionOnAttention(block.attention, config.width)
@@ -288,7 +288,7 @@ class ImplicitDecoder(nn.Module):
         self.from_word = nn.Linear(width, 4 * width)
         self.from_state = nn.Linear(2 * width, 4 * width, bias=False)
         self.norm = nn.LayerNorm(width) if form.query_norm else nn.Identity()
-        self.attention = ImplicitAttention(width, config.heads, form.parts, config.dropout, form.output)
+        self.attention = ImplicitAttention(width, config.heads, form.parts, config.inside, form.output)
         self.gate, self.dropout = nn.Linear(2 * width, 2 * width), Dropout(dropout)
 
     def forward(self, word: Tensor, state: LSTMState, trace: list[Tensor] | None = None) -> LSTMState:

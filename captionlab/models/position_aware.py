@@ -221,7 +221,7 @@ class PositionAwareEncoder(Encoder):
         self.positions = RelativePositions(rows, columns, config.width)
         for block in self.blocks:
             block.attention = PositionAwareAttention(config.width, config.heads, self.positions,
-                                                     config.dropout)
+                                                     config.inside)
 
 # %% ../../nbs/33_position_aware.ipynb #66c25738
 VARIANTS = ("vanilla", "fpn", "position_aware")
