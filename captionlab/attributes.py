@@ -250,7 +250,7 @@ def precision_recall(scores: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     hits, kept = truth[order].double().cumsum(0)[last], torch.arange(1.0, len(order) + 1).double()[last]
     return hits / kept, hits / truth.sum()
 
-
+# %% ../nbs/16_attributes.ipynb #c3257ae2
 def average_precision(scores: Tensor, truth: Tensor) -> Tensor:
     """Mean precision at the right pictures: the area under the stairs of precision over recall.
 
@@ -282,7 +282,7 @@ def chances(detector: AttributeDetector, items: Sequence[Item], see: See, batch:
     parts = [items[first:first + batch] for first in range(0, len(items), batch)]
     return torch.cat([detector(_grids(part, see)).sigmoid() for part in parts])
 
-
+# %% ../nbs/16_attributes.ipynb #981cc540
 def judge_detector(detector: AttributeDetector, items: Sequence[Item], see: See) -> dict:
     """Average precision of every word, beside its prevalence, which is what chance reaches.
 
@@ -325,7 +325,7 @@ def to_ids(chances: Tensor, words: Sequence[str], vocabulary: Vocabulary, count:
     found = torch.where(sure > threshold, ids[places], vocabulary.pad)[:, :count]
     return F.pad(found, (0, count - found.shape[1]), value=vocabulary.pad)
 
-
+# %% ../nbs/16_attributes.ipynb #b8308053
 @torch.no_grad()
 def detect(detector: AttributeDetector, grid: Tensor, vocabulary: Vocabulary, count: int = 10,
            threshold: float = 0.2) -> Tensor:
@@ -371,7 +371,7 @@ def detector_file(name: str | os.PathLike) -> Path:
     """
     return Path(name) if Path(name).is_file() else cache_home() / "attributes" / f"{name}.safetensors"
 
-
+# %% ../nbs/16_attributes.ipynb #308a64e4
 def save_detector(detector: AttributeDetector, file: str | os.PathLike) -> None:
     """Write a detector into one file, whole or not at all.
 
@@ -385,7 +385,7 @@ def save_detector(detector: AttributeDetector, file: str | os.PathLike) -> None:
     Path(file).parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, lambda open_file: open_file.write(content))
 
-
+# %% ../nbs/16_attributes.ipynb #549ade73
 def load_detector(name: str | os.PathLike) -> AttributeDetector:
     """Read a detector; executes no code of the file's.
 

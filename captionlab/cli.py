@@ -69,7 +69,7 @@ def _show_version(wanted: bool) -> None:
         typer.echo(f"captionlab {version('captionlab')}")
         raise typer.Exit
 
-
+# %% ../nbs/91_cli.ipynb #868aed71
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option(

@@ -448,7 +448,7 @@ def _text(file: Path) -> str:
         line = data.count(b"\n", 0, problem.start) + 1
         raise _wrong(file, "line", line, "not UTF-8 text: save it as UTF-8") from None
 
-
+# %% ../nbs/12_datasets.ipynb #623632fc
 def read_lines(file: Path) -> list[str]:
     """The lines of a UTF-8 text.
 

@@ -81,7 +81,7 @@ def recipe(backbone: Backbone, preprocess: Preprocess | None = None, grid: Grid 
     return kind | {"backbone": backbone.describe(), "preprocess": preprocess.to_dict(),
                    "grid": _alone(cells), "batch": batch}
 
-
+# %% ../nbs/14_features.ipynb #e0a742b5
 def _alone(maps: dict) -> object:
     """What there is of the grid, or else of each level by name."""
     return maps.get("grid", maps)
@@ -352,7 +352,7 @@ def _parts(rows: object) -> dict:
     """What there is of each array; of a single one under an empty name."""
     return rows if isinstance(rows, dict) else {"": rows}
 
-
+# %% ../nbs/14_features.ipynb #4c82f478
 def in_batches(read: Callable[[str], object], see: Callable[[list], Rows], shape: Shape,
                batch: int = 8) -> Compute:
     """A `compute` for `fill` that reads pictures one by one and looks at several together.
@@ -375,7 +375,7 @@ def in_batches(read: Callable[[str], object], see: Callable[[list], Rows], shape
 
     return compute
 
-
+# %% ../nbs/14_features.ipynb #cd8bd181
 def _readable(names: Sequence[str], read: Callable[[str], object], skipped: dict[str, str]) -> dict[int, object]:
     """Place in the batch to what was read; what could not be read goes into `skipped`."""
     found = {}

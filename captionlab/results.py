@@ -163,7 +163,7 @@ _PUBLISHED = {"multi30k": [
                        CIDEr=cider, **{"BLEU-4": bleu}) | {"table": number, "variant": name}
              for number, stage, rows in _ENTANGLED for name, bleu, cider in rows]}
 
-
+# %% ../nbs/90_results.ipynb #63664101
 def published(data: str) -> list[dict]:
     """What others report on a data set, one row a system, for `table` and `figure`.
 

@@ -106,7 +106,7 @@ class Glance:
             return pixel_grid(self.images, _sides(grid)[0]).unflatten(1, _sides(grid))
         return pool_cells(self.maps[level], grid).float().cpu()
 
-
+# %% ../nbs/24_runs.ipynb #92b56f58
 def _sides(cells: int | Sequence[int]) -> list[int]:
     """Rows and columns."""
     return [cells, cells] if isinstance(cells, int) else [*cells]
@@ -122,7 +122,7 @@ def _regions(glance: Glance) -> dict[str, Tensor]:
     colours = pixel_regions(pixels, fields["boxes"]).masked_fill(~fields["region_mask"][..., None], 0)
     return fields | {"regions": colours}
 
-
+# %% ../nbs/24_runs.ipynb #b4bc5067
 def _chances(glance: Glance) -> dict[str, Tensor]:
     """How sure the attribute detector is of each of its words, `(B, words)`."""
     detector = glance.eyes.detector
@@ -472,7 +472,7 @@ def look_at(eyes: Eyes | Reader, stores: Sequence[FeatureStore] = (),
 
     return {name: partial(field, name) for name in eyes.preset.reads}
 
-
+# %% ../nbs/24_runs.ipynb #9e260182
 def _stored(stores: Sequence[FeatureStore], name: str) -> dict[str, Tensor]:
     """What the stores hold of one picture, with the axis B."""
     seen = {}
@@ -823,7 +823,7 @@ def caption_items(run: Run, items: Sequence[Item], inputs: dict, beam: int = 3,
         texts += run.captions(_seen(run, items[first:first + batch], inputs), beam, length_penalty)
     return texts
 
-
+# %% ../nbs/24_runs.ipynb #b0cd0365
 def _seen(run: Run, items: Sequence[Item], inputs: dict) -> Batch:
     """Items as the run's model takes them."""
     if isinstance(run.eyes, Reader):
@@ -898,7 +898,7 @@ def _data(data: CaptionData | str, preset: BasePreset, train: bool = True) -> Ca
         return scenes(train=preset.scenes * train, **languages)
     return load_data(data) if isinstance(data, str) else data
 
-
+# %% ../nbs/24_runs.ipynb #9d816247
 def _vocabulary(data: CaptionData, preset: BasePreset, boxes: str | os.PathLike | None,
                 detector: object) -> tuple[Vocabulary | SubwordVocabulary, Eyes | Reader]:
     """The vocabulary of the captions, and the eyes: of a translator with the vocabulary of the sources."""
@@ -959,7 +959,7 @@ def _mirrored(eyes: Eyes, data: CaptionData) -> dict:
     twin, shown = eyes.mirrored(), CaptionData(data.name, {"train": data["train"]})
     return look_at(twin, open_stores(twin, shown))
 
-
+# %% ../nbs/24_runs.ipynb #831ef7ee
 def _may_write(out: Path, resume: bool) -> None:
     if not resume and any((out / name).exists() for name in ("checkpoint.pt", "run.json")):
         raise ValueError(f"{out} holds a run already: add --resume to go on with it, or choose another folder")
@@ -1060,7 +1060,7 @@ def fuse(run: Run, others: Sequence[Run]) -> Run:
     said = {"variant": named, **{key: sum(one.about[key] for one in runs) for key in ("parameters", "train_seconds")}}
     return replace(run, model=Ensemble(one.model for one in runs).eval(), about=run.about | said)
 
-
+# %% ../nbs/24_runs.ipynb #5820e424
 def _shared(run: Run, other: Run) -> list[str]:
     """The kinds of features that two runs read."""
     kinds = [[] if isinstance(one.eyes, Reader) else one.eyes.kinds for one in (run, other)]
@@ -1099,7 +1099,7 @@ def _of_scenes(captions: list[list[str]], worlds: list[Scene]) -> dict[str, floa
     kinds = {f"truth, {kind}": 100 * held[kind] for kind in FACT_KINDS if kind in held}
     return {"truth": 100 * held["all"], "coverage": 100 * stated["all"]} | kinds
 
-
+# %% ../nbs/24_runs.ipynb #211d4be3
 def _translated(said: dict[str, list[str]], items: Sequence[Item]) -> dict[str, dict[str, float]]:
     """For each list of translations its figures in percent; of scenes also truth and coverage."""
     references = [item.captions[0] for item in items]

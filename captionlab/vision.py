@@ -219,7 +219,7 @@ BACKBONES = {
     "maskrcnn_resnet50_fpn": Kind(448, 256, _fpn, ("P3", "P5")),
 }
 
-
+# %% ../nbs/13_vision.ipynb #6a692259
 def _kind(name: str) -> Kind:
     if name not in BACKBONES:
         raise ValueError(f"no backbone {name}: there are {', '.join(BACKBONES)}")
@@ -379,7 +379,7 @@ def pool_cells(cells: Tensor, grid: int | tuple[int, int] | None) -> Tensor:
         return cells
     return F.adaptive_avg_pool2d(cells.permute(0, 3, 1, 2), grid).permute(0, 2, 3, 1)
 
-
+# %% ../nbs/13_vision.ipynb #f4367558
 class _Neck(nn.Module):
     """A feature pyramid network: the maps of a ResNet's four layers to P2, P3, P4 and P5."""
 

@@ -152,7 +152,7 @@ class GraphEncoder(Encoder):
             x = block(x, graph if number in self.form.graph else anything, trace)
         return self.norm(x)
 
-
+# %% ../../nbs/35_image_transformer.ipynb #7929fe0f
 class _Nothing(nn.Module):
     """In place of a residual whose sub-layer is left out."""
 
