@@ -381,12 +381,18 @@ def train(
     features: Annotated[list[Path] | None, typer.Option(help="A folder that features extract made; may be given several times.")] = None,
     boxes: Annotated[str | None, typer.Option(help="For models that read regions: a file, or a detector of torchvision's.")] = None,
     detector: Annotated[str | None, typer.Option(help="For models that read attributes: name or file of a detector.")] = None,
+    stage: Annotated[str, typer.Option(help="xe: learn people's words; scst: go on from a run, on marks for its own captions.")] = "xe",
+    start: Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Where scst begins; data, preset and seed are that run's.")] = None,
 ) -> None:
     """Train a model on a data set, into a folder."""
-    from captionlab.runs import train_run
+    from captionlab.runs import train_run, tune_run
 
-    out = out or Path("runs") / "-".join(filter(None, [Path(data).stem, model, variant, preset, str(seed)]))
-    made = train_run(model, data, preset, seed, out, resume, device, features, boxes=boxes, detector=detector, variant=variant)
+    if stage not in ("xe", "scst") or (stage == "scst") != (start is not None):
+        raise ValueError("--stage scst needs --from RUN, the run to begin from, and xe needs none: give both or neither")
+    named = [f"{start.name}-scst"] if start else filter(None, [Path(data).stem, model, variant, preset, str(seed)])
+    out = out or Path("runs") / "-".join(named)
+    made = tune_run(model, start, out, resume, device, features=features or (), boxes=boxes) if start else train_run(
+        model, data, preset, seed, out, resume, device, features, boxes=boxes, detector=detector, variant=variant)
     last = made.about["history"][-1]
     typer.echo(f"{len(made.about['history'])} epochs in {made.about['train_seconds']:.0f} s, loss {last['loss']:.2f}; "
                f"the run is {out}.  Next: captionlab evaluate {out}")

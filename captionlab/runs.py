@@ -3,8 +3,8 @@
 # %% auto #0
 __all__ = ['Picture', 'FORMAT', 'find_weights', 'Glance', 'pixel_regions', 'Eyes', 'Reader', 'open_eyes', 'open_stores',
            'look_at', 'model_names', 'model_module', 'find_preset', 'preset_from_dict', 'Run', 'load', 'quick_cider',
-           'caption_items', 'train_run', 'quick_bleu', 'derangement', 'evaluate_run', 'fuse', 'merge_result',
-           'Explained', 'explain', 'explain_run', 'write_explained']
+           'caption_items', 'train_run', 'quick_bleu', 'tune_run', 'derangement', 'evaluate_run', 'fuse',
+           'merge_result', 'Explained', 'explain', 'explain_run', 'write_explained']
 
 # %% ../nbs/24_runs.ipynb #360c94e0
 import hashlib
@@ -48,6 +48,7 @@ from .regions import DETECTORS, Detector, RegionFile, Regions, open_boxes
 from .regions import pool_regions, region_fields, scene_regions
 from .results import merge_run, provenance, results_home
 from .scenes import FACT_KINDS, Scene, coverage, truth
+from .scst import CiderD, SelfCritical
 from .text import SubwordVocabulary, Vocabulary, normalise, pad_ids, vocabulary_from_dict
 from .training import BasePreset, Recipe, Trainer
 from .vision import BACKBONES, Backbone, Preprocess, Pyramid, pool_cells
@@ -538,7 +539,8 @@ def preset_from_dict(model: str, values: dict) -> BasePreset:
         model: one of `model_names()`.
         values: plain values from JSON.
     """
-    return model_module(model).Preset(**_tuples(values) | {"recipe": Recipe(**_tuples(values["recipe"]))})
+    recipes = {name: Recipe(**_tuples(values[name])) for name in ("recipe", "scst") if name in values}
+    return model_module(model).Preset(**_tuples(values) | recipes)
 
 # %% ../nbs/24_runs.ipynb #eeb25801
 def _parts(model: Captioner) -> dict[str, Tensor]:
@@ -878,13 +880,18 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     net.begin(collate([examples[row] for row in range(min(len(examples), 500))]))
     judge = _judge(vocabulary, eyes, data.splits.get("val", [])[:judged], inputs)
     trainer = Trainer(net, examples, preset.recipe, out, judge, watch)
-    run = Run(trainer.fit(), vocabulary, eyes, about | {"history": trainer.history})
-    run.about["train_seconds"] = round(sum(record["seconds"] for record in trainer.history), 1)
-    if trainer.stepper.is_main:
-        run.save(out)
-    return run
+    return _finished(Run(trainer.fit(), vocabulary, eyes, about), trainer)
 
 # %% ../nbs/24_runs.ipynb #2db6598e
+def _finished(run: Run, trainer: Trainer) -> Run:
+    """The run of a training that has come to its end, with what it noted, saved."""
+    run.about |= {"history": trainer.history,
+                  "train_seconds": round(sum(record["seconds"] for record in trainer.history), 1)}
+    if trainer.stepper.is_main:
+        run.save(trainer.folder)
+    return run
+
+
 def _variant(model: str, name: str, preset: BasePreset) -> str | None:
     """The preset's variant, unless it is the one that the preset's name stands for."""
     variant = getattr(preset, "variant", None)
@@ -976,6 +983,58 @@ def _choose(device: str | None) -> None:
 def _command() -> str:
     """How this program was called, without the folder it lies in."""
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+# %% ../nbs/24_runs.ipynb #3bc3729a
+def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run", resume: bool = False,
+             device: str | None = None, data: CaptionData | None = None, judged: int = 500,
+             features: str | os.PathLike | Sequence[str | os.PathLike] = (), boxes: str | os.PathLike | None = None,
+             watch: Callable[[list[dict]], None] | None = None) -> Run:
+    """Go on with a trained captioner by SCST, as its preset's `scst` says, and save the run.
+
+    Args:
+        model: its name, one of `model_names()`.
+        start: the run to begin from; data, preset, variant and seed are its own.
+        out: as for `train_run`, and so are the following.
+        resume: go on from the checkpoint in `out`.
+        device: "cpu" forbids the accelerator.
+        data: what it was trained on, if that has no name that `captionlab.datasets.load` takes.
+        judged: validation pictures captioned after each epoch, a scalar.
+        features: feature stores.
+        boxes: where boxes come from.
+        watch: is told the history after each epoch.
+
+    Returns:
+        The run as saved; its history is that of SCST alone.
+
+    Raises:
+        ValueError: the run is another model's, or translates, or `out` holds a run already.
+    """
+    out = Path(out)
+    _may_write(out, resume)
+    _choose(device)
+    run = load(start, boxes=boxes)
+    _fits_scst(run, model, start)
+    data = data or _data(run.about["source"], run.eyes.preset)
+    inputs = look_at(run.eyes, open_stores(run.eyes, data, features))
+    examples = _examples(data, run.vocabulary, run.eyes, inputs)
+    judge = _judge(run.vocabulary, run.eyes, data.splits.get("val", [])[:judged], inputs)
+    recipe = replace(run.eyes.preset.scst, seed=run.about["seed"], precision=run.eyes.preset.recipe.precision)
+    trainer = Trainer(_critic(run, examples), examples, recipe, out, judge, watch)
+    run.about |= {"stage": "scst", "command": _command()}
+    return _finished(replace(run, model=trainer.fit().model), trainer)
+
+# %% ../nbs/24_runs.ipynb #58b75cd4
+def _fits_scst(run: Run, model: str, start: str | os.PathLike) -> None:
+    if isinstance(run.eyes, Reader):
+        raise ValueError(f"{start} translates, and SCST here learns from CIDEr-D of captions: choose a captioner's run")
+    if run.about["model"] != model:
+        raise ValueError(f"{start} holds the model {run.about['model']}, not {model}: name that one")
+
+
+def _critic(run: Run, examples: Encoded) -> SelfCritical:
+    """The run's captioner, to be marked by CIDEr-D with the rarities of its training captions."""
+    reward = CiderD([[ids[1:] for ids in captions] for captions in examples.texts["captions"]])
+    return SelfCritical(run.model, reward, longest=run.eyes.preset.longest or 30, forbid=[run.vocabulary.unk])
 
 # %% ../nbs/24_runs.ipynb #9c312721
 def derangement(rows: int, seed: int = 0) -> np.ndarray:

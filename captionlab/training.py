@@ -85,7 +85,7 @@ class Recipe:
             so many places (see `by_tokens`), so that little is padding.
         rate: peak learning rate.
         warmup: steps until the peak.
-        schedule: "noam", "cosine" or "stairs" (a factor of 0.8 every 3 epochs).
+        schedule: "noam", "cosine", "stairs" (a factor of 0.8 every 3 epochs), or "constant" after the warm-up.
         smoothing: share of probability that label smoothing spreads over the vocabulary.
         clip: largest norm of the gradient.
         betas: of Adam.
@@ -121,7 +121,8 @@ class Recipe:
         """The schedule as a function of the step, for epochs of so many steps."""
         known = {"noam": lambda step: noam(step, self.warmup),
                  "cosine": lambda step: cosine(step, self.warmup, steps * self.epochs),
-                 "stairs": lambda step: stairs(step, self.warmup, 3 * steps)}
+                 "stairs": lambda step: stairs(step, self.warmup, 3 * steps),
+                 "constant": lambda step: min(1.0, (step + 1) / self.warmup)}
         if self.schedule not in known:
             raise ValueError(f"no schedule {self.schedule!r}: choose from {', '.join(known)}")
         return known[self.schedule]
@@ -149,6 +150,8 @@ class BasePreset:
         flips: whether training shows pictures mirrored half of the time.
         scenes: how many scenes it learns from where the data are the scenes.
         recipe: how it is trained.
+        scst: how a captioner is trained further, on marks for what it says itself (see `captionlab.scst`);
+            seed and precision are those of the first training.
     """
 
     width: int
@@ -166,6 +169,7 @@ class BasePreset:
     flips: bool = False
     scenes: int = 1000
     recipe: Recipe
+    scst: Recipe = Recipe(epochs=4, pictures=16, rate=3e-5, warmup=100, smoothing=0.0)
 
     @property
     def config(self) -> BlockConfig:

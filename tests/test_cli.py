@@ -268,6 +268,8 @@ def test_train_evaluate_caption(few, tmp_path):
     found = call("explain", "mine", "--json")
     assert found.exit_code == 0 and "without another place" in found.stdout, found.output
     assert (tmp_path / "results" / "few" / "vanilla-tiny-xe.seed0.explain.json").exists()
+    tuned = call("train", "vanilla", "--stage", "scst", "--from", "mine")
+    assert tuned.exit_code == 0 and "the run is runs/mine-scst" in tuned.stdout, tuned.output
     said = call("caption", "mine", *few)
     assert [line.split(":")[0] for line in said.stdout.splitlines()] == few, said.output
     drawn = call("caption", "mine", few[0], "--attention", "where.png")
@@ -279,6 +281,8 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "choose from" in mistake("train", "vanila", "--data", "few.csv")
     assert "no preset" in mistake("train", "vanilla", "--data", "few.csv", "--preset", "huge")
     assert "no data set" in mistake("train", "vanilla", "--data", "imagenet")
+    assert "give both or neither" in mistake("train", "vanilla", "--stage", "scst")
+    assert "give both or neither" in mistake("train", "vanilla", "--from", "mine")
     assert "no run 'absent'" in mistake("evaluate", "absent") and "no run 'absent'" in mistake("caption", "absent", few[0])
     assert "no run 'absent'" in mistake("explain", "absent")
     assert "holds no run" in mistake("caption", tmp_path, few[0])

@@ -140,7 +140,8 @@ def test_patience_counts_from_the_latest_best(scores, patience):
 @given(st.integers(1, 50), st.integers(1, 20))
 def test_schedules_rise_to_one_and_then_never_again(warmup, every):
     steps = range(warmup + 60)
-    for share in (lambda s: noam(s, warmup), lambda s: cosine(s, warmup, warmup + 60), lambda s: stairs(s, warmup, every)):
+    for share in (lambda s: noam(s, warmup), lambda s: cosine(s, warmup, warmup + 60), lambda s: stairs(s, warmup, every),
+                  Recipe(schedule="constant", warmup=warmup).share(10)):
         rates = [share(step) for step in steps]
         assert all(0 <= rate <= 1 for rate in rates)
         assert all(b <= a + 1e-12 for a, b in zip(rates[warmup - 1:], rates[warmup:]))
@@ -151,5 +152,5 @@ def test_schedules_rise_to_one_and_then_never_again(warmup, every):
 
 
 def test_an_unknown_schedule_is_named():
-    with pytest.raises(ValueError, match="no schedule 'linear': choose from noam, cosine, stairs"):
+    with pytest.raises(ValueError, match="no schedule 'linear': choose from noam, cosine, stairs, constant"):
         Recipe(schedule="linear").share(10)

@@ -181,6 +181,8 @@ class ImplicitAttention(MultiHeadAttention):
         self.parts = parts
         self.key, self.value = (nn.Linear(width, parts * width) for _ in range(2))
         self.output = nn.Linear(parts * width, width) if project else None
+        if project:     # each part's share of it begins as large as the projection of an attention by itself
+            self.output.weight.data *= parts**0.5
 
     def project(self, memory: Tensor) -> KeyValue:
         """Keys and values of a memory `(B, N, D)` for all parts: `(B, M·H, N, K)` each."""

@@ -1,0 +1,199 @@
+"""SCST: its reward against pycocoevalcap, its gradient against the exact one, its place in the runs."""
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pycocoevalcap.cider.cider import Cider
+from torch import nn
+
+from captionlab import runs
+from captionlab.attention import KeyValue
+from captionlab.blocks import BlockConfig
+from captionlab.captioner import Captioner, Memory, State, TransformerCaptioner
+from captionlab.datasets import Batch, scenes
+from captionlab.decoding import log_probabilities, sample
+from captionlab.models import translation, vanilla
+from captionlab.runs import evaluate_run, train_run, tune_run
+from captionlab.scst import CiderD, SelfCritical, advantages, count_grams
+
+PAD, BOS, EOS = 0, 1, 2
+CAPTION = st.lists(st.integers(2, 8), min_size=1, max_size=9)
+SPLIT = st.lists(st.tuples(st.lists(CAPTION, min_size=1, max_size=4), st.lists(CAPTION, min_size=2, max_size=2)),
+                 min_size=2, max_size=6)
+
+
+def text(ids):
+    return " ".join(map(str, ids))
+
+
+def padded(rows, width=12):
+    return torch.tensor([[ids + [PAD] * (width - len(ids)) for ids in captions] for captions in rows])
+
+
+class Table(Captioner):
+    """The next word depends on the last one alone; a share of the table may be dropped."""
+
+    def __init__(self, words=6, dropout=0.0):
+        super().__init__()
+        torch.manual_seed(1)
+        self.table, self.dropout = nn.Parameter(torch.randn(words, words)), nn.Dropout(dropout)
+
+    def encode(self, batch):
+        nothing = torch.zeros(len(batch), 1, 1, 1)
+        return Memory([KeyValue(nothing, nothing)])
+
+    def start(self, memory, captions=1):
+        return State(memory, [], captions)
+
+    def step(self, state, tokens, trace=None):
+        return self.decode(None, tokens), state
+
+    def decode(self, memory, tokens):
+        return self.dropout(self.table)[tokens]
+
+
+def likes(word):
+    """Marks 1 for every caption that has the word."""
+    return lambda said, references: (said == word).any(-1).float()
+
+
+class TestReward:
+    @given(SPLIT)
+    @settings(max_examples=60, deadline=None)
+    def test_equals_pycocoevalcap(self, split):
+        told = {row: [text(ids) for ids in references] for row, (references, _) in enumerate(split)}
+        ours = CiderD([references for references, _ in split])
+        for place in range(2):
+            said = {row: [text(captions[place])] for row, (_, captions) in enumerate(split)}
+            _, each = Cider().compute_score(told, said)
+            mine = [ours.score([captions[place]], references)[0] for references, captions in split]
+            np.testing.assert_allclose(mine, each, rtol=1e-9, atol=1e-12)
+
+    def test_padding_and_missing_references_count_for_nothing(self):
+        reward = CiderD([[[3, 4, 2]], [[5, 6, 2]], [[7, 2]]])
+        said, told = padded([[[3, 4, 2], [3, 2]]]), padded([[[3, 4, 2], [5, 4, 2], []]])
+        assert reward(said, told)[0].tolist() == pytest.approx(reward.score([[3, 4, 2], [3, 2]], [[3, 4, 2], [5, 4, 2]]))
+        assert reward(said, padded([[[]]])).tolist() == [[0.0, 0.0]]
+
+    def test_what_is_in_every_picture_weighs_nothing(self):
+        reward = CiderD([[[3, 4, 2]], [[3, 5, 2]]])
+        assert reward.rarity[(3,)] == 0 and reward.rarity[(4,)] == pytest.approx(math.log(2))
+        assert reward.score([[3]], [[3]]) == [0.0]
+
+    def test_counts(self):
+        assert count_grams([3, 3, 4]) == {(3,): 2, (4,): 1, (3, 3): 1, (3, 4): 1, (3, 3, 4): 1}
+
+
+@given(st.lists(st.lists(st.floats(0, 10), min_size=3, max_size=3), min_size=1, max_size=4))
+def test_advantages_compare_with_the_others(marks):
+    found = advantages(torch.tensor(marks, dtype=torch.float64))
+    for row, gained in zip(marks, found.tolist()):
+        for place, gain in enumerate(gained):
+            assert gain == pytest.approx(row[place] - (sum(row) - row[place]) / 2, abs=1e-9)
+
+
+class TestGradient:
+    def test_equals_the_exact_one(self):
+        toy, longest = Table(), 3
+
+        def everything(said=(), chance=1.0):
+            if len(said) == longest or (said and said[-1] == EOS):
+                return chance * float(4 in said)
+            row = log_probabilities(toy.table).exp()[said[-1] if said else BOS]
+            return sum(everything((*said, word), chance * row[word]) for word in range(2, 6))
+
+        exact, = torch.autograd.grad(everything(), toy.table)
+        torch.manual_seed(0)
+        total, words = SelfCritical(toy, likes(4), samples=20_000, longest=longest).loss(Batch(captions=padded([[[BOS, 4, 2]]])))
+        found, = torch.autograd.grad(-total / 20_000, toy.table)
+        assert 20_000 <= words <= 60_000
+        torch.testing.assert_close(found, exact, rtol=0, atol=0.02 * exact.abs().max().item() + 0.003)
+
+    def test_equal_marks_teach_nothing(self):
+        toy = Table()
+        total, _ = SelfCritical(toy, lambda said, told: torch.ones(said.shape[:2])).loss(Batch(captions=padded([[[1, 4, 2]]])))
+        total.backward()
+        assert total == 0 and not toy.table.grad.any()
+
+    def test_it_learns_what_is_rewarded(self):
+        torch.manual_seed(0)
+        critic = SelfCritical(Table(), likes(4), samples=50, longest=4)
+        learn, batch = torch.optim.Adam(critic.parameters(), 0.1), Batch(captions=padded([[[1, 4, 2]]] * 4))
+        before = critic.reward(critic.draw(batch), None).mean()
+        for _ in range(40):
+            learn.zero_grad(), critic.loss(batch)[0].backward(), learn.step()
+        assert critic.reward(critic.draw(batch), None).mean() > max(0.95, before + 0.1)
+
+
+class TestSelfCritical:
+    def test_log_probabilities_are_those_of_the_draw(self):
+        class Eyes(TransformerCaptioner):
+            def look(self, batch):
+                return batch.need("grid"), None
+
+        torch.manual_seed(0)
+        model = Eyes(BlockConfig(16, 2, 32, dropout=0.1), 2, 9).eval()
+        batch = Batch(grid=torch.randn(3, 5, 16), captions=padded([[[1, 4, 2]]] * 3))
+        memory = model.encode(batch)
+        said, scores = sample(model, memory, 4, longest=6, forbid=[3])
+        found = SelfCritical(model, likes(4), 4, 6, forbid=[3]).chosen(memory, said)
+        torch.testing.assert_close(found.sum(-1), scores, rtol=1e-4, atol=1e-5)
+        assert not (said == 3).any() and not found[said == PAD].any()
+
+    @pytest.mark.parametrize("learning", [True, False])
+    def test_it_draws_without_dropout_and_stays_in_its_mode(self, learning):
+        toy, batch = Table(dropout=0.9), Batch(captions=padded([[[1, 4, 2]]]))
+        critic = SelfCritical(toy, likes(4), samples=30, longest=4).train(learning)
+        torch.manual_seed(3)
+        drawn = critic.draw(batch)
+        assert critic.training == toy.training == learning
+        torch.manual_seed(3)
+        assert drawn.equal(sample(toy.eval(), toy.encode(batch), 30, longest=4)[0])
+
+    def test_one_sample_has_nothing_to_be_compared_with(self):
+        with pytest.raises(ValueError, match="draw 2 or more"):
+            SelfCritical(Table(), likes(4), samples=1)
+
+
+@pytest.fixture(scope="module")
+def world():
+    return scenes(train=40, val=4, test=6, novel=0)
+
+
+@pytest.fixture(scope="module")
+def learned(world, tmp_path_factory):
+    """A run of one epoch whose preset has one more of SCST."""
+    small = vanilla.PRESETS["tiny"]
+    preset = replace(small, recipe=replace(small.recipe, epochs=1), scst=replace(small.scst, epochs=1, rate=1e-4))
+    folder = tmp_path_factory.mktemp("runs") / "xe"
+    return train_run("vanilla", world, preset, seed=5, out=folder), folder
+
+
+class TestRun:
+    def test_it_goes_on_from_a_run_and_resumes(self, learned, world, tmp_path):
+        start, folder = learned
+        made = tune_run("vanilla", folder, tmp_path / "scst", data=world)
+        again = tune_run("vanilla", folder, tmp_path / "scst", resume=True, data=world)
+        about = runs.load(str(tmp_path / "scst")).about
+        assert (about["stage"], about["seed"], about["parameters"]) == ("scst", 5, start.about["parameters"])
+        assert [set(record) >= {"loss", "score"} for record in about["history"]] == [True]
+        torch.testing.assert_close(again.model.state_dict(), made.model.state_dict(), rtol=0, atol=0)
+        assert not torch.equal(made.model.words.weight, start.model.words.weight)
+        assert evaluate_run(made, world, meteor=False)["about"]["stage"] == "scst"
+
+    def test_refusals(self, learned, world, tmp_path):
+        with pytest.raises(ValueError, match="holds the model vanilla, not cptr"):
+            tune_run("cptr", learned[1], tmp_path / "x", data=world)
+        with pytest.raises(ValueError, match="--resume"):
+            tune_run("vanilla", learned[1], learned[1], data=world)
+
+    def test_a_translator_is_refused(self, tmp_path):
+        small = translation.PRESETS["tiny"]
+        pairs = scenes(train=8, val=0, test=0, novel=0, language="de", source="en")
+        train_run("translation", pairs, replace(small, recipe=replace(small.recipe, epochs=1)), out=tmp_path / "run")
+        with pytest.raises(ValueError, match="choose a captioner's run"):
+            tune_run("translation", tmp_path / "run", tmp_path / "x", data=pairs)
