@@ -12,7 +12,7 @@ from torchvision.models import VisionTransformer
 from captionlab.blocks import copy_decoder, copy_encoder
 from captionlab.datasets import Batch
 from captionlab.models import cptr, vanilla
-from captionlab.training import Recipe
+from captionlab.runs import preset_from_dict
 
 MODELS = ("vanilla", "cptr", "position_aware", "entangled", "image_transformer")
 V = 23
@@ -52,10 +52,7 @@ class TestEveryModel:
         presets = import_module(f"captionlab.models.{name}").PRESETS
         assert set(presets) == {"paper", "small", "tiny"}
         for preset in presets.values():
-            stored = json.loads(json.dumps(asdict(preset)))
-            recipe = stored.pop("recipe")
-            recipe["betas"] = tuple(recipe["betas"])
-            assert type(preset)(**stored, recipe=Recipe(**recipe)) == preset
+            assert preset_from_dict(name, json.loads(json.dumps(asdict(preset)))) == preset
             assert set(preset.reads) <= {field.name for field in fields(Batch)}
 
     def test_word_by_word_equals_all_at_once(self, name):
