@@ -383,16 +383,21 @@ def train(
     detector: Annotated[str | None, typer.Option(help="For models that read attributes: name or file of a detector.")] = None,
     stage: Annotated[str, typer.Option(help="xe: learn people's words; scst: go on from a run, on marks for its own captions.")] = "xe",
     start: Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Where scst begins; data, preset and seed are that run's.")] = None,
+    teacher: Annotated[list[Path] | None, typer.Option(metavar="RUN", help="A run to learn from, too; may be given several times.")] = None,
 ) -> None:
     """Train a model on a data set, into a folder."""
     from captionlab.runs import train_run, tune_run
 
     if stage not in ("xe", "scst") or (stage == "scst") != (start is not None):
         raise ValueError("--stage scst needs --from RUN, the run to begin from, and xe needs none: give both or neither")
-    named = [f"{start.name}-scst"] if start else filter(None, [Path(data).stem, model, variant, preset, str(seed)])
+    if start and teacher:
+        raise ValueError("scst learns from marks, and teachers have no part in it: leave --teacher out")
+    taught = "distilled" if teacher else None
+    named = [f"{start.name}-scst"] if start else filter(None, [Path(data).stem, model, variant, preset, taught, str(seed)])
     out = out or Path("runs") / "-".join(named)
     made = tune_run(model, start, out, resume, device, features=features or (), boxes=boxes) if start else train_run(
-        model, data, preset, seed, out, resume, device, features, boxes=boxes, detector=detector, variant=variant)
+        model, data, preset, seed, out, resume, device, features, boxes=boxes, detector=detector, variant=variant,
+        teachers=teacher or ())
     last = made.about["history"][-1]
     typer.echo(f"{len(made.about['history'])} epochs in {made.about['train_seconds']:.0f} s, loss {last['loss']:.2f}; "
                f"the run is {out}.  Next: captionlab evaluate {out}")

@@ -232,6 +232,7 @@ _MADE_BY = {
     "attributes": "make them with: captionlab features extract --kind attributes",
     "source": "use data with sentences to translate, such as multi30k",
     "captions": "use items that have captions",
+    **dict.fromkeys(("teacher_words", "teacher_chances"), "make them with soft_targets, or train with --teacher RUN"),
 }
 
 # %% ../nbs/12_datasets.ipynb #1bafab5a
@@ -252,6 +253,8 @@ class Batch:
         attributes: ids of the words found in each picture, `(B, A)`.
         source: ids of the sentences to translate, `(B, S)`.
         captions: ids of the captions, with bos and eos, `(B, C, T)`.
+        teacher_words: ids that a teacher thinks likely after each word of the captions, `(B, C, T, K)`.
+        teacher_chances: how likely, likewise.
     """
 
     images: Tensor | None = None
@@ -264,6 +267,8 @@ class Batch:
     attributes: Tensor | None = None
     source: Tensor | None = None
     captions: Tensor | None = None
+    teacher_words: Tensor | None = None
+    teacher_chances: Tensor | None = None
 
     def _filled(self) -> dict[str, Tensor]:
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}

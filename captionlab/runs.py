@@ -26,6 +26,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from PIL import Image
 from pycocoevalcap.cider.cider import Cider
 from safetensors import SafetensorError
@@ -41,6 +42,7 @@ from .captioner import Captioner, Memory
 from .datasets import Batch, CaptionData, Encoded, Item, cache_home, collate, data_home, order, scenes
 from .datasets import load as load_data
 from .decoding import BOS, EOS, PAD, Ensemble, beam_search
+from .distillation import Distilled, soft_targets
 from .features import FeatureStore, command, differences, fill, in_batches, write_whole
 from .metrics import SCORER, TRANSLATION_SCORER, score_runs, score_translations, write_json
 from .models.vanilla import pixel_grid
@@ -50,7 +52,7 @@ from .results import merge_run, provenance, results_home
 from .scenes import FACT_KINDS, Scene, coverage, truth
 from .scst import CiderD, SelfCritical
 from .text import SubwordVocabulary, Vocabulary, normalise, pad_ids, vocabulary_from_dict
-from .training import BasePreset, Recipe, Trainer
+from .training import BasePreset, Recipe, Trainer, arithmetic
 from .vision import BACKBONES, Backbone, Preprocess, Pyramid, pool_cells
 
 # %% ../nbs/24_runs.ipynb #d111b8c6
@@ -838,7 +840,8 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
               features: str | os.PathLike | Sequence[str | os.PathLike] = (), judged: int = 500,
               boxes: str | os.PathLike | None = None,
               detector: AttributeDetector | str | os.PathLike | None = None,
-              watch: Callable[[list[dict]], None] | None = None, variant: str | None = None) -> Run:
+              watch: Callable[[list[dict]], None] | None = None, variant: str | None = None,
+              teachers: Sequence[str | os.PathLike] = ()) -> Run:
     """Train a model on a data set and save the run; a killed one goes on where it was.
 
     Args:
@@ -856,12 +859,13 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
             that the preset names, or else the one of the data set's name.
         watch: is told the history after each epoch.
         variant: of the model, for presets given by name; None for the preset's own.
+        teachers: runs from whose expectations it learns, too; see `captionlab.distillation`.
 
     Returns:
         The run as saved.
 
     Raises:
-        ValueError: a name is unknown, or `out` holds a run already.
+        ValueError: a name is unknown, `out` holds a run already, or a teacher has other words.
     """
     out, name = Path(out), preset if isinstance(preset, str) else "own"
     _may_write(out, resume)
@@ -875,12 +879,15 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     torch.manual_seed(seed)
     net = model_module(model).Model(preset, len(vocabulary))
     about = {"model": model, "preset_name": name, "data": data.name, "source": source, "variant": _variant(model, name, preset),
-             "stage": "xe", "seed": seed, "parameters": sum(x.numel() for x in net.parameters()), "command": _command()}
+             "stage": "distilled" if teachers else "xe", "seed": seed,
+             "parameters": sum(x.numel() for x in net.parameters()), "command": _command()}
     examples = _examples(data, vocabulary, eyes, inputs)
     net.begin(collate([examples[row] for row in range(min(len(examples), 500))]))
     judge = _judge(vocabulary, eyes, data.splits.get("val", [])[:judged], inputs)
-    trainer = Trainer(net, examples, preset.recipe, out, judge, watch)
-    return _finished(Run(trainer.fit(), vocabulary, eyes, about), trainer)
+    learner = _taught(net, examples, data, teachers, preset.recipe) if teachers else net
+    trainer = Trainer(learner, examples, preset.recipe, out, judge, watch)
+    fitted = trainer.fit()
+    return _finished(Run(fitted.model if teachers else fitted, vocabulary, eyes, about), trainer)
 
 # %% ../nbs/24_runs.ipynb #2db6598e
 def _finished(run: Run, trainer: Trainer) -> Run:
@@ -1035,6 +1042,32 @@ def _critic(run: Run, examples: Encoded) -> SelfCritical:
     """The run's captioner, to be marked by CIDEr-D with the rarities of its training captions."""
     reward = CiderD([[ids[1:] for ids in captions] for captions in examples.texts["captions"]])
     return SelfCritical(run.model, reward, longest=run.eyes.preset.longest or 30, forbid=[run.vocabulary.unk])
+
+# %% ../nbs/24_runs.ipynb #fd0c4761
+def _taught(net: Captioner, examples: Encoded, data: CaptionData, teachers: Sequence[str | os.PathLike], recipe: Recipe) -> Distilled:
+    """The captioner as a pupil of trained runs; what they expect joins the examples."""
+    told = [load(teacher) for teacher in teachers]
+    for name, run in zip(teachers, told):
+        _same_words(name, run, examples)
+    looks = {}
+    for run in told:
+        looks |= look_at(run.eyes, open_stores(run.eyes, data))
+    seen = Encoded(data["train"], *examples.vocabularies.values(), looks, examples.longest)
+    speaker, device = fuse(told[0], told[1:]).model, PartialState().device
+    with torch.autocast(device.type, torch.bfloat16, enabled=arithmetic(recipe.precision) == "bf16"):
+        lessons = soft_targets(speaker.to(device), seen)
+    for look in examples.looks:
+        look.update(lessons)
+    return Distilled(net)
+
+# %% ../nbs/24_runs.ipynb #e239867b
+def _same_words(name: str | os.PathLike, run: Run, examples: Encoded) -> None:
+    if examples.dropout:
+        raise ValueError("teachers expect one piece after the other, and piece dropout cuts words anew: set it to 0")
+    theirs = {"captions": run.vocabulary, "source": getattr(run.eyes, "vocabulary", None) if isinstance(run.eyes, Reader) else None}
+    for field, ours in examples.vocabularies.items():
+        if (ours and ours.to_dict()) != (theirs[field] and theirs[field].to_dict()):
+            raise ValueError(f"the teacher {name} has another vocabulary: take one trained on the same data with the same preset")
 
 # %% ../nbs/24_runs.ipynb #9c312721
 def derangement(rows: int, seed: int = 0) -> np.ndarray:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .captioner import Captioner, Memory, State
+from .captioner import Captioner, Learner, Memory
 from .datasets import Batch
 from .decoding import BOS, PAD, log_probabilities, sample
 
@@ -119,7 +119,7 @@ def _lists(captions: Tensor) -> list[list[list[int]]]:
     return [[[number for number in ids if number != PAD] for ids in rows] for rows in captions.tolist()]
 
 # %% ../nbs/23_scst.ipynb #80ef0ad2
-class SelfCritical(Captioner):
+class SelfCritical(Learner):
     """A captioner that learns from marks for what it says itself; in all else the one inside.
 
     Captions are drawn without dropout, and learned from with it. Shapes are those of `Captioner`.
@@ -140,27 +140,11 @@ class SelfCritical(Captioner):
 
     def __init__(self, model: Captioner, reward: Callable[[Tensor, Tensor], Tensor], samples: int = 5,
                  longest: int = 30, forbid: Iterable[int] = ()):
-        super().__init__()
+        super().__init__(model)
         if samples < 2:
             raise ValueError(f"{samples} sample: a caption is compared with its picture's other ones, so draw 2 or more")
-        self.model, self.reward, self.samples = model, reward, samples
+        self.reward, self.samples = reward, samples
         self.longest, self.forbid = longest, [*forbid]
-
-    def encode(self, batch: Batch) -> Memory:
-        """See `Captioner.encode`."""
-        return self.model.encode(batch)
-
-    def decode(self, memory: Memory, tokens: Tensor) -> Tensor:
-        """Logits `(B, C, T, V)` for `(B, C, T)` tokens. See `Captioner.decode`."""
-        return self.model.decode(memory, tokens)
-
-    def start(self, memory: Memory, captions: int = 1) -> State:
-        """See `Captioner.start`."""
-        return self.model.start(memory, captions)
-
-    def step(self, state: State, tokens: Tensor, trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
-        """Logits `(B, C, V)` after one more token each, `(B, C)`. See `Captioner.step`."""
-        return self.model.step(state, tokens, trace)
 
     def loss(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Minus the summed log-probability of drawn words, each times its caption's advantage; and how many words.

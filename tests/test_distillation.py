@@ -1,0 +1,166 @@
+"""Distillation: its loss against PyTorch's, what is kept of teachers, its place in the runs."""
+import pytest
+import torch
+import torch.nn.functional as F
+
+from captionlab.blocks import BlockConfig
+from captionlab.captioner import TransformerCaptioner
+from captionlab.datasets import Encoded, collate, scenes
+from captionlab.decoding import Ensemble
+from captionlab.distillation import Distilled, likeliest, soft_targets
+from captionlab.runs import load, train_run
+from captionlab.text import Vocabulary
+
+
+class Blind(TransformerCaptioner):
+    """Sees one number of a picture: how many things are in it."""
+
+    def __init__(self, words, dropout=0.0):
+        super().__init__(BlockConfig(16, 2, 32, dropout=dropout), 1, words)
+        self.eyes = torch.nn.Linear(1, 16)
+
+    def look(self, batch):
+        return self.eyes(batch.need("grid")), None
+
+
+def number(item):
+    return torch.tensor([[float(len(item.image.objects))]])
+
+
+@pytest.fixture(scope="module")
+def world():
+    data = scenes(train=12, val=4, test=0, novel=0)
+    return data, Vocabulary.build(data.captions("train"))
+
+
+@pytest.fixture(scope="module")
+def pair(world):
+    torch.manual_seed(0)
+    return [Blind(len(world[1]), dropout=0.2).eval() for _ in range(2)]
+
+
+def batch_of(world, fields=None, rows=range(12), longest=None):
+    data, vocabulary = world
+    examples = Encoded(data["train"], vocabulary, inputs={"grid": number} | (fields or {}), longest=longest)
+    return examples, collate([examples[row] for row in rows])
+
+
+class TestLikeliest:
+    def test_the_largest_in_order_and_summing_to_one(self):
+        logits = torch.randn(3, 5, 30)
+        ids, chances = likeliest(logits, 4)
+        assert ids.shape == chances.shape == (3, 5, 4)
+        torch.testing.assert_close(chances.sum(-1), torch.ones(3, 5))
+        torch.testing.assert_close(logits.gather(-1, ids), logits.topk(4).values)
+        torch.testing.assert_close((chances[..., 1] / chances[..., 0]).log(), logits.gather(-1, ids)[..., :2].diff(dim=-1)[..., 0].abs() * -1)
+
+    def test_a_small_vocabulary_is_kept_whole(self):
+        logits = torch.randn(2, 6)
+        ids, chances = likeliest(logits, 16)
+        torch.testing.assert_close(torch.zeros(2, 6).scatter(-1, ids, chances), logits.softmax(-1))
+
+
+class TestLoss:
+    def test_all_of_the_share_is_cross_entropy_with_probabilities(self, world, pair):
+        teacher, pupil = pair
+        examples, _ = batch_of(world)
+        _, batch = batch_of(world, soft_targets(teacher, examples, most=10**6))
+        with torch.no_grad():
+            ours, count = Distilled(pupil, 1.0).loss(batch, 0.1)
+            p, q = (model.decode(model.encode(batch), batch.captions[..., :-1]) for model in (pupil, teacher))
+        real = batch.captions[..., 1:] != 0
+        torch.testing.assert_close(ours, F.cross_entropy(p[real], q[real].softmax(-1), reduction="sum"), rtol=1e-3, atol=0)
+        assert count == real.sum()
+
+    @pytest.mark.parametrize("smoothing", (0.0, 0.1))
+    def test_none_of_the_share_is_the_plain_loss_with_its_gradient(self, world, pair, smoothing):
+        _, pupil = pair
+        examples, _ = batch_of(world)
+        _, batch = batch_of(world, soft_targets(pair[0], examples))
+        slopes = []
+        for model in (pupil, Distilled(pupil, 0.0)):
+            total, _ = model.loss(batch, smoothing)
+            slopes.append(torch.autograd.grad(total, pupil.words.weight)[0])
+        torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-4)
+
+    def test_the_gradient_for_logits_is_p_minus_the_mixture(self, world, pair):
+        teacher, pupil = pair
+        examples, _ = batch_of(world)
+        _, batch = batch_of(world, soft_targets(teacher, examples, most=10**6))
+        total, _ = Distilled(pupil, 0.7).loss(batch)
+        found = torch.autograd.grad(total, pupil.output.bias)[0]
+        real = batch.captions[..., 1:] != 0
+        p, q = (model.decode(model.encode(batch), batch.captions[..., :-1])[real].softmax(-1) for model in (pupil, teacher))
+        y = F.one_hot(batch.captions[..., 1:][real], p.shape[-1])
+        torch.testing.assert_close(found, (p - 0.3 * y - 0.7 * q).sum(0), rtol=1e-2, atol=1e-2)
+
+    def test_a_batch_of_shorter_captions_gives_the_same_sum(self, world, pair):
+        examples, _ = batch_of(world)
+        fields = soft_targets(pair[0], examples)
+        parts = [Distilled(pair[1]).loss(batch_of(world, fields, [row])[1]) for row in range(12)]
+        whole = Distilled(pair[1]).loss(batch_of(world, fields)[1])
+        torch.testing.assert_close(sum(total for total, _ in parts), whole[0])
+        assert sum(count for _, count in parts) == whole[1]
+
+    def test_without_a_teacher_it_says_what_is_missing(self, world, pair):
+        with pytest.raises(ValueError, match="--teacher"):
+            Distilled(pair[0]).loss(batch_of(world)[1])
+
+
+class TestTargets:
+    def test_dropout_is_off_and_batches_do_not_matter(self, world, pair):
+        examples, batch = batch_of(world)
+        one, other = (soft_targets(pair[0].train(), examples, batch=size)["teacher_chances"] for size in (16, 5))
+        for item, captions in zip(examples.items, batch.captions):
+            real = captions[:, 1:] != 0
+            torch.testing.assert_close(one(item)[real], other(item)[real], rtol=1e-3, atol=1e-3)
+
+    def test_cut_captions_and_an_ensemble(self, world, pair):
+        examples, batch = batch_of(world, longest=6)
+        fields = soft_targets(Ensemble(pair), examples, most=3)
+        words = fields["teacher_words"](world[0]["train"][0])
+        assert words.shape == (5, 5, 3)
+        with torch.no_grad():
+            together = Ensemble(pair).eval().decode(Ensemble(pair).eval().encode(batch), batch.captions[..., :-1])
+        assert words[0, 0].tolist() == together[0, 0, 0].topk(3).indices.tolist()
+
+
+class TestRuns:
+    @pytest.fixture(scope="class")
+    def runs(self, tmp_path_factory):
+        folder, data = tmp_path_factory.mktemp("taught"), scenes(train=40, val=4, test=4, novel=0)
+        for seed in (1, 2):
+            train_run("vanilla", data, "tiny", seed, folder / str(seed))
+        train_run("position_aware", data, "tiny", 0, folder / "pupil", teachers=[folder / "1", folder / "2"])
+        return folder, data
+
+    def test_the_pupil_is_a_run_like_any_other(self, runs):
+        pupil = load(runs[0] / "pupil")
+        assert pupil.about["stage"] == "distilled" and pupil.about["model"] == "position_aware"
+        assert not any(name.startswith("model.") for name in pupil.model.state_dict())
+        assert pupil.caption(runs[1]["test"][0].image)
+
+    def test_killed_it_goes_on_to_the_same_weights(self, runs, tmp_path):
+        folder, data = runs
+
+        def stop(history):
+            if len(history) == 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train_run("position_aware", data, "tiny", 0, tmp_path / "p", teachers=[folder / "1", folder / "2"], watch=stop)
+        again = train_run("position_aware", data, "tiny", 0, tmp_path / "p", resume=True, teachers=[folder / "1", folder / "2"])
+        for name, x in load(folder / "pupil").model.state_dict().items():
+            torch.testing.assert_close(again.model.state_dict()[name], x)
+
+    def test_a_translator_teaches_a_translator(self, tmp_path):
+        data = scenes(train=30, val=2, test=2, novel=0, language="de", source="en")
+        train_run("translation", data, "tiny", 0, tmp_path / "teacher")
+        pupil = train_run("translation", data, "tiny", 1, tmp_path / "pupil", teachers=[tmp_path / "teacher"])
+        assert pupil.about["stage"] == "distilled" and pupil.translate(["a red circle"])
+
+    def test_a_teacher_with_other_words_is_refused_before_anything_is_made(self, runs, tmp_path):
+        other = scenes(train=25, val=0, test=0, novel=0)
+        with pytest.raises(ValueError, match="has another vocabulary"):
+            train_run("vanilla", other, "tiny", 0, tmp_path / "p", teachers=[runs[0] / "1"])
+        assert not (tmp_path / "p").exists()
