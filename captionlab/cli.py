@@ -383,7 +383,7 @@ def train(
     detector: Annotated[str | None, typer.Option(help="For models that read attributes: name or file of a detector.")] = None,
     stage: Annotated[str, typer.Option(help="xe: learn people's words; scst: go on from a run, on marks for its own captions.")] = "xe",
     start: Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Where scst begins; data, preset and seed are that run's.")] = None,
-    teacher: Annotated[list[Path] | None, typer.Option(metavar="RUN", help="A run to learn from, too; may be given several times.")] = None,
+    teacher: Annotated[list[Path] | None, typer.Option(metavar="RUN", help="A trained run whose expectations it learns from as well; may be given several times.")] = None,
 ) -> None:
     """Train a model on a data set, into a folder."""
     from captionlab.runs import train_run, tune_run

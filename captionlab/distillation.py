@@ -56,7 +56,7 @@ def soft_targets(teacher: Captioner, examples: Encoded, most: int = 16,
             tables[examples.items[row].name] = _placed(ids, shape).int(), _placed(chances, shape).half()
     return {field: partial(_of_item, tables, part) for part, field in enumerate(("teacher_words", "teacher_chances"))}
 
-# %% ../nbs/25_distillation.ipynb #4fca3c13
+# %% ../nbs/25_distillation.ipynb #c8e678a9
 def _widest(examples: Encoded) -> tuple[int, int]:
     """The most captions of an item, and the most words that follow another one in a caption."""
     captions = examples.texts["captions"]
@@ -71,18 +71,20 @@ def _placed(rows: Tensor, shape: tuple[int, int]) -> Tensor:
 
 
 def _of_item(tables: dict[str, tuple[Tensor, Tensor]], part: int, item: Item) -> Tensor:
+    if item.name not in tables:
+        raise ValueError(f"the teachers said nothing about {item.name}: make soft_targets of the same items")
     return tables[item.name][part]
 
-# %% ../nbs/25_distillation.ipynb #5df511a4
+# %% ../nbs/25_distillation.ipynb #136415e2
 class Distilled(Learner):
     """A captioner that learns from what teachers expect and from what people wrote; in all else the one inside.
 
     Args:
-        model: the captioner, with `before_words` and `output` as a `TransformerCaptioner` has them.
+        model: a `TransformerCaptioner`; what its own `loss` does besides cross-entropy is left out.
         share: λ, how much of the loss is the teachers', from 0 to 1.
 
     Source:
-        Hinton et al. 2015, at temperature 1; word by word as Kim and Rush 2016, equation (7) and §3.1.
+        Hinton et al. 2015, at temperature 1; word by word as Kim and Rush 2016, §3.1.
     """
 
     def __init__(self, model: Captioner, share: float = 0.9):
@@ -96,6 +98,9 @@ class Distilled(Learner):
             batch: with `captions` `(B, C, 1 + T)`, and `teacher_words` and `teacher_chances`, `(B, C, T, K)` each
                 or with more places.
             smoothing: of the words that people wrote, a share from 0 to 1; the teachers' need none.
+
+        Raises:
+            ValueError: the teachers spoke about shorter captions.
         """
         hidden, words = self.model.before_words(batch)
         options = self.model.output(hidden).float().log_softmax(-1)
@@ -107,5 +112,7 @@ class Distilled(Learner):
     @staticmethod
     def _at_words(batch: Batch, field: str) -> Tensor:
         """A field's rows where a word follows, (R, K)."""
-        real = batch.captions[..., 1:] != 0
-        return batch.need(field)[:, :real.shape[1], :real.shape[2]][real]
+        real, rows = batch.captions[..., 1:] != 0, batch.need(field)
+        if rows.shape[1] < real.shape[1] or rows.shape[2] < real.shape[2]:
+            raise ValueError("the teachers spoke about fewer or shorter captions: make soft_targets of the same items")
+        return rows[:, :real.shape[1], :real.shape[2]][real]

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, Self
@@ -859,16 +860,18 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
             that the preset names, or else the one of the data set's name.
         watch: is told the history after each epoch.
         variant: of the model, for presets given by name; None for the preset's own.
-        teachers: runs from whose expectations it learns, too; see `captionlab.distillation`.
+        teachers: runs from whose expectations it learns as well; see `captionlab.distillation`.
 
     Returns:
         The run as saved.
 
     Raises:
-        ValueError: a name is unknown, `out` holds a run already, or a teacher has other words.
+        ValueError: a name is unknown, `out` holds a run already, or one that was begun with other teachers, or a
+            teacher has other words.
     """
     out, name = Path(out), preset if isinstance(preset, str) else "own"
     _may_write(out, resume)
+    schooling = _schooling(out, teachers)
     _choose(device)
     source = data if isinstance(data, str) else data.name
     preset = find_preset(model, preset, variant) if isinstance(preset, str) else preset
@@ -885,6 +888,10 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     net.begin(collate([examples[row] for row in range(min(len(examples), 500))]))
     judge = _judge(vocabulary, eyes, data.splits.get("val", [])[:judged], inputs)
     learner = _taught(net, examples, data, teachers, preset.recipe) if teachers else net
+    if schooling:
+        about["teachers"] = schooling
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / "teachers.json", schooling)
     trainer = Trainer(learner, examples, preset.recipe, out, judge, watch)
     fitted = trainer.fit()
     return _finished(Run(fitted.model if teachers else fitted, vocabulary, eyes, about), trainer)
@@ -1027,7 +1034,7 @@ def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run
     judge = _judge(run.vocabulary, run.eyes, data.splits.get("val", [])[:judged], inputs)
     recipe = replace(run.eyes.preset.scst, seed=run.about["seed"], precision=run.eyes.preset.recipe.precision)
     trainer = Trainer(_critic(run, examples), examples, recipe, out, judge, watch)
-    run.about |= {"stage": "scst", "command": _command()}
+    run.about |= {"stage": "distilled-scst" if run.about.get("teachers") else "scst", "command": _command()}
     return _finished(replace(run, model=trainer.fit().model), trainer)
 
 # %% ../nbs/24_runs.ipynb #58b75cd4
@@ -1045,7 +1052,7 @@ def _critic(run: Run, examples: Encoded) -> SelfCritical:
 
 # %% ../nbs/24_runs.ipynb #fd0c4761
 def _taught(net: Captioner, examples: Encoded, data: CaptionData, teachers: Sequence[str | os.PathLike], recipe: Recipe) -> Distilled:
-    """The captioner as a pupil of trained runs; what they expect joins the examples."""
+    """The captioner as a pupil of trained runs; what they expect joins the examples, and the mirrored ones."""
     told = [load(teacher) for teacher in teachers]
     for name, run in zip(teachers, told):
         _same_words(name, run, examples)
@@ -1067,7 +1074,16 @@ def _same_words(name: str | os.PathLike, run: Run, examples: Encoded) -> None:
     theirs = {"captions": run.vocabulary, "source": getattr(run.eyes, "vocabulary", None) if isinstance(run.eyes, Reader) else None}
     for field, ours in examples.vocabularies.items():
         if (ours and ours.to_dict()) != (theirs[field] and theirs[field].to_dict()):
-            raise ValueError(f"the teacher {name} has another vocabulary: take one trained on the same data with the same preset")
+            raise ValueError(f"the teacher {name} has another vocabulary: take one trained on the same data with the same min_count")
+
+# %% ../nbs/24_runs.ipynb #b07267c3
+def _schooling(out: Path, teachers: Sequence[str | os.PathLike]) -> list[str]:
+    """The teachers' names; a training that was begun must have begun with the same."""
+    file, names = out / "teachers.json", [Path(teacher).name for teacher in teachers]
+    begun = json.loads(file.read_text()) if file.exists() else []
+    if (out / "checkpoint.pt").exists() and begun != names:
+        raise ValueError(f"the training in {out} was begun with {' and '.join(begun) or 'no teachers'}: go on with the same, or choose another folder")
+    return names
 
 # %% ../nbs/24_runs.ipynb #9c312721
 def derangement(rows: int, seed: int = 0) -> np.ndarray:
@@ -1142,12 +1158,12 @@ def fuse(run: Run, others: Sequence[Run]) -> Run:
     Raises:
         ValueError: they have other words, or look at the same thing in another way.
     """
-    for other in others:
-        if other.vocabulary.to_dict() != run.vocabulary.to_dict():
-            raise ValueError("the fused runs have different vocabularies: train them on the same data with the same preset")
-        if wrong := [kind for kind in _shared(run, other) if _recipe(run.eyes, [kind]) != _recipe(other.eyes, [kind])]:
-            raise ValueError(f"the fused runs do not see the same {wrong[0]}: take runs with the same backbone, size and boxes")
     runs = [run, *others]
+    for one, other in combinations(runs, 2):
+        if other.vocabulary.to_dict() != one.vocabulary.to_dict():
+            raise ValueError("the fused runs have different vocabularies: train them on the same data with the same preset")
+        if wrong := [kind for kind in _shared(one, other) if _recipe(one.eyes, [kind]) != _recipe(other.eyes, [kind])]:
+            raise ValueError(f"the fused runs do not see the same {wrong[0]}: take runs with the same backbone, size and boxes")
     named = "+".join(getattr(one.eyes.preset, "variant", one.about["model"]) for one in runs)
     said = {"variant": named, **{key: sum(one.about[key] for one in runs) for key in ("parameters", "train_seconds")}}
     return replace(run, model=Ensemble(one.model for one in runs).eval(), about=run.about | said)
@@ -1201,7 +1217,7 @@ def _translated(said: dict[str, list[str]], items: Sequence[Item]) -> dict[str, 
 def _about(run: Run, data: str, split: str, beam: int, length_penalty: float, metrics: dict) -> dict:
     """What all seeds of a result have in common."""
     named = {"model": run.about["model"], "variant": run.about["variant"], "preset": run.about["preset_name"],
-             "stage": run.about["stage"]}
+             "stage": run.about["stage"], "teachers": run.about.get("teachers")}
     return {"data": data, "split": split, **{key: value for key, value in named.items() if value},
             "decoding": {"beam": beam, "length_penalty": length_penalty},
             "scorer": {metric: (SCORER | TRANSLATION_SCORER).get(metric, "captionlab.scenes, exact")

@@ -1,4 +1,6 @@
 """Distillation: its loss against PyTorch's, what is kept of teachers, its place in the runs."""
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,7 +10,7 @@ from captionlab.captioner import TransformerCaptioner
 from captionlab.datasets import Encoded, collate, scenes
 from captionlab.decoding import Ensemble
 from captionlab.distillation import Distilled, likeliest, soft_targets
-from captionlab.runs import load, train_run
+from captionlab.runs import evaluate_run, find_preset, fuse, load, train_run
 from captionlab.text import Vocabulary
 
 
@@ -115,6 +117,14 @@ class TestTargets:
             real = captions[:, 1:] != 0
             torch.testing.assert_close(one(item)[real], other(item)[real], rtol=1e-3, atol=1e-3)
 
+    def test_other_items_and_longer_captions_are_one_line(self, world, pair):
+        examples, _ = batch_of(world, longest=6)
+        fields = soft_targets(pair[0], examples)
+        with pytest.raises(ValueError, match="fewer or shorter captions"):
+            Distilled(pair[1]).loss(batch_of(world, fields)[1])
+        with pytest.raises(ValueError, match="said nothing about"):
+            fields["teacher_words"](world[0]["val"][0])
+
     def test_cut_captions_and_an_ensemble(self, world, pair):
         examples, batch = batch_of(world, longest=6)
         fields = soft_targets(Ensemble(pair), examples, most=3)
@@ -137,6 +147,8 @@ class TestRuns:
     def test_the_pupil_is_a_run_like_any_other(self, runs):
         pupil = load(runs[0] / "pupil")
         assert pupil.about["stage"] == "distilled" and pupil.about["model"] == "position_aware"
+        assert pupil.about["teachers"] == ["1", "2"]
+        assert evaluate_run(pupil, runs[1], meteor=False)["about"]["teachers"] == ["1", "2"]
         assert not any(name.startswith("model.") for name in pupil.model.state_dict())
         assert pupil.caption(runs[1]["test"][0].image)
 
@@ -152,6 +164,25 @@ class TestRuns:
         again = train_run("position_aware", data, "tiny", 0, tmp_path / "p", resume=True, teachers=[folder / "1", folder / "2"])
         for name, x in load(folder / "pupil").model.state_dict().items():
             torch.testing.assert_close(again.model.state_dict()[name], x)
+
+    @pytest.mark.parametrize("other", ([], ["1"]))
+    def test_it_goes_on_with_the_same_teachers_only(self, runs, other):
+        folder, data = runs
+        with pytest.raises(ValueError, match="begun with 1 and 2"):
+            train_run("position_aware", data, "tiny", 0, folder / "pupil", resume=True, teachers=[folder / name for name in other])
+
+    def test_mirrored_pictures_are_taught_as_well(self, runs, tmp_path):
+        folder, data = runs
+        preset = find_preset("vanilla", "tiny")
+        pupil = train_run("vanilla", data, replace(preset, flips=True), 0, tmp_path / "p", teachers=[folder / "1"])
+        assert pupil.caption(data["test"][0].image)
+
+    def test_three_teachers_must_see_alike_two_by_two(self, runs):
+        folder, _ = runs
+        one, other = load(folder / "1"), load(folder / "2")
+        other.eyes.preprocess = replace(other.eyes.preprocess, size=32)
+        with pytest.raises(ValueError, match="do not see the same"):
+            fuse(load(folder / "pupil"), [one, other])
 
     def test_a_translator_teaches_a_translator(self, tmp_path):
         data = scenes(train=30, val=2, test=2, novel=0, language="de", source="en")
