@@ -32,7 +32,7 @@ def write_whole(path: str | os.PathLike, write: Callable[[BinaryIO], object]) ->
         path: of the file. What was there stays until the new one is complete.
         write: gets an open binary file (of no particular shape) and writes into it.
     """
-    half = Path(path).with_name(Path(path).name + ".part")
+    half = Path(path).with_name(f"{Path(path).name}.{os.getpid()}.part")     # of its own: two programs may write at once
     with open(half, "wb") as file:
         write(file)
         file.flush()
