@@ -539,7 +539,9 @@ PRESETS = {
         width=1024, heads=8, hidden=2048, dropout=0.1, backbone="file", channels=2048,
         boxes="coco/regions.tsv", most=100, size=224, min_count=4, longest=18,
         recipe=Recipe(epochs=25, pictures=10, rate=2e-4, warmup=2000, schedule="stairs",
-                      smoothing=0.0, clip=0.1, betas=(0.9, 0.999), average=0.0)),
+                      smoothing=0.0, clip=0.1, betas=(0.9, 0.999), average=0.0),
+        scst=Recipe(epochs=35, pictures=10, rate=2e-5, warmup=1, schedule="constant", smoothing=0.0, clip=0.1,
+                    betas=(0.9, 0.999), average=0.0)),
     "small": Preset(
         width=256, heads=4, hidden=1024, dropout=0.3, backbone="squeezenet1_1", channels=512,
         boxes="flickr8k/regions.npz", most=20, cells=7, size=227, min_count=5, longest=18,

@@ -340,7 +340,8 @@ PRESETS = {
         backbone="maskrcnn_resnet50_fpn", size=448, cells=14, fine=28, channels=256,
         fine_channels=256, min_count=5, longest=18,
         recipe=Recipe(epochs=15, pictures=10, rate=5e-4, warmup=20000, schedule="noam",
-                      average=0.0)),
+                      average=0.0),
+        scst=Recipe(epochs=15, pictures=10, rate=1e-5, warmup=1, schedule="constant", smoothing=0.0, average=0.0)),
     "small": Preset(
         width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=3, dropout=0.3,
         backbone="squeezenet1_1", size=227, cells=7, fine=14, channels=512, fine_channels=256,
