@@ -888,10 +888,7 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     net.begin(collate([examples[row] for row in range(min(len(examples), 500))]))
     judge = _judge(vocabulary, eyes, data.splits.get("val", [])[:judged], inputs)
     learner = _taught(net, examples, data, teachers, preset.recipe) if teachers else net
-    if schooling:
-        about["teachers"] = schooling
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(out / "teachers.json", schooling)
+    about |= _keep_schooling(out, schooling)
     trainer = Trainer(learner, examples, preset.recipe, out, judge, watch)
     fitted = trainer.fit()
     return _finished(Run(fitted.model if teachers else fitted, vocabulary, eyes, about), trainer)
@@ -1071,7 +1068,7 @@ def _taught(net: Captioner, examples: Encoded, data: CaptionData, teachers: Sequ
 def _same_words(name: str | os.PathLike, run: Run, examples: Encoded) -> None:
     if examples.dropout:
         raise ValueError("teachers expect one piece after the other, and piece dropout cuts words anew: set it to 0")
-    theirs = {"captions": run.vocabulary, "source": getattr(run.eyes, "vocabulary", None) if isinstance(run.eyes, Reader) else None}
+    theirs = {"captions": run.vocabulary, "source": run.eyes.vocabulary if isinstance(run.eyes, Reader) else None}
     for field, ours in examples.vocabularies.items():
         if (ours and ours.to_dict()) != (theirs[field] and theirs[field].to_dict()):
             raise ValueError(f"the teacher {name} has another vocabulary: take one trained on the same data with the same min_count")
@@ -1084,6 +1081,15 @@ def _schooling(out: Path, teachers: Sequence[str | os.PathLike]) -> list[str]:
     if (out / "checkpoint.pt").exists() and begun != names:
         raise ValueError(f"the training in {out} was begun with {' and '.join(begun) or 'no teachers'}: go on with the same, or choose another folder")
     return names
+
+
+def _keep_schooling(out: Path, names: list[str]) -> dict:
+    """What a run says of its teachers; it lies in the folder from the first step on, for those who go on."""
+    if not names:
+        return {}
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "teachers.json", names)
+    return {"teachers": names}
 
 # %% ../nbs/24_runs.ipynb #9c312721
 def derangement(rows: int, seed: int = 0) -> np.ndarray:
