@@ -12,9 +12,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import tiny_training
-from captionlab.training import Recipe, Trainer, cosine, epochs_since_best, noam, out_of_patience, read_checkpoint, stairs, write_checkpoint
+from captionlab.captioner import Learner
+from captionlab.datasets import collate
+from captionlab.training import (
+    Recipe, Stepper, Trainer, cosine, epochs_since_best, noam, out_of_patience, read_checkpoint, stairs, write_checkpoint)
 
 SCRIPT = Path(__file__).with_name("tiny_training.py")
 ALONE = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
@@ -80,6 +84,42 @@ def test_another_recipe_in_the_folder_is_one_clear_line(trained):
         tiny_training.trainer(trained, other).fit()
     assert "\n" not in str(error.value) and "another folder" in str(error.value)
     assert (trained / "checkpoint.pt").read_bytes() == before
+
+
+def test_a_checkpoint_from_before_a_recipe_could_say_more_is_read(tmp_path):
+    said = asdict(SHORT)
+    del said["encoder_rate"]
+    write_checkpoint(tmp_path / "checkpoint.pt", {"recipe": said})
+    assert read_checkpoint(tmp_path / "checkpoint.pt", SHORT) == {"recipe": said}
+    with pytest.raises(ValueError, match="encoder_rate was 1.0 and is now 0.1"):
+        read_checkpoint(tmp_path / "checkpoint.pt", replace(SHORT, encoder_rate=0.1))
+
+
+class Encoding(tiny_training.Eyes):
+    """Eyes with an encoder behind them."""
+
+    def __init__(self, words):
+        super().__init__(words, dropout=0.0)
+        self.encoder = nn.Linear(8, 8)
+
+    def look(self, batch):
+        cells, mask = super().look(batch)
+        return self.encoder(cells), mask
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, Learner])
+def test_an_encoder_learns_at_a_rate_of_its_own(wrap):
+    """Adam's first step is as long as the rate, wherever the gradient is not nearly zero."""
+    data, words = tiny_training.examples()
+    recipe = replace(SHORT, schedule="constant", warmup=1, encoder_rate=0.1)
+    stepper = Stepper(wrap(Encoding(words)), recipe, steps=21)
+    before = {name: x.detach().clone() for name, x in stepper.model.named_parameters()}
+    stepper.step(collate([data[0], data[1]]))
+    moved = {name: (x - before[name]).abs().max().item() for name, x in stepper.model.named_parameters()}
+    for name in ("encoder.weight", "eyes.weight", "words.weight"):
+        found, = (value for full, value in moved.items() if full.endswith(name))
+        assert found == pytest.approx(recipe.rate * (0.1 if "encoder" in name else 1.0), rel=1e-3), name
+    assert stepper.rate == recipe.rate
 
 
 def test_a_half_written_part_file_is_ignored(trained, tmp_path):
