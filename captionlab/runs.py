@@ -292,13 +292,8 @@ def _regions_of(eyes: Eyes, picture: Picture, name: str) -> Regions:
         found = eyes.boxes(_source(picture, eyes.preprocess.size))
     else:
         found = _boxes_in(eyes.boxes, name or (Path(picture).name if isinstance(picture, (str, os.PathLike)) else ""))
-    return _flipped(found) if eyes.preprocess.mirror else found
-
-
-def _flipped(found: Regions) -> Regions:
-    """Regions of the mirrored picture."""
-    left, top, right, bottom = found.boxes.unbind(-1)
-    return Regions(torch.stack([1 - right, top, 1 - left, bottom], -1), found.classes, found.scores, found.features)
+    # A file's features are all there are, so they stand for the mirrored region as well.
+    return replace(found.mirrored(), features=found.features) if eyes.preprocess.mirror else found
 
 
 def _boxes_in(file: RegionFile | None, name: str) -> Regions:
