@@ -170,13 +170,15 @@ class MultiHeadAttention(nn.Module):
             The same shape as `x`.
 
         Raises:
-            ValueError: if the memory has neither a row a picture nor a row a caption.
+            ValueError: if the memory has neither a row a picture nor a row a caption, or the mask is not boolean.
         """
         memory = x if memory is None else memory
         kv = memory if isinstance(memory, KeyValue) else self.project(memory)
         if len(kv.key) not in (len(x), x.shape[:-2].numel()):
             raise ValueError(f"a memory of {len(kv.key)} rows for x of shape {tuple(x.shape)}: "
                              "give one row a picture, or one a caption")
+        if mask is not None and mask.dtype != torch.bool:
+            raise ValueError(f"a mask of {mask.dtype}: give a boolean one, True where attention may go")
         rows = len(kv.key)
         query = self.query(x).reshape(rows, x.shape[:-1].numel() // max(rows, 1), x.shape[-1])
         mix = self._fused if trace is None else self._traced

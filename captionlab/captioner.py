@@ -264,7 +264,7 @@ def projected_loss(hidden: Tensor, output: nn.Linear, words: Tensor, smoothing: 
 
     Args:
         hidden: `(P, R, D)`, P = 1 pass over R places, or two.
-        output: from D to V.
+        output: from D to V, with a bias.
         words: `(R,)` ids of the words that follow, none of them padding.
         smoothing: as in `caption_loss`.
         consistency: weight of the divergence between two passes, as `disagreement` measures it; needs P = 2.

@@ -136,7 +136,8 @@ class Item:
     @property
     def image_id(self) -> int | str:
         """Its name as annotations and results write it: COCO's decimal ids are numbers there."""
-        return int(self.name) if self.name.isdecimal() else self.name
+        decimal = self.name.isdecimal() and self.name == str(int(self.name))       # "0007" is a name
+        return int(self.name) if decimal else self.name
 
     def picture(self, size: int = 64) -> Image.Image:
         """The picture, not decoded yet; a scene is drawn with `size` pixels a side, shape (size, size, 3).

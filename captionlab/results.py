@@ -87,12 +87,21 @@ def provenance() -> dict[str, str]:
     """The commit this ran from (`unknown` outside a clone), and the machine it ran on."""
     import torch
 
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent,
-                         capture_output=True, text=True)
     names = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     name = names[0].split(":")[1].strip() if names else platform.machine()
-    return {"commit": git.stdout.strip() or "unknown",
+    return {"commit": _commit() or "unknown",
             "machine": f"{os.cpu_count()} cores, {name}, torch {torch.__version__.split('+')[0]}"}
+
+
+def _commit() -> str:
+    """The clone's commit, nothing where there is no clone or no git."""
+    if not (Path(__file__).parents[1] / "settings.ini").is_file():
+        return ""
+    try:
+        git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return git.stdout.strip()
 
 
 def _lines(path: str) -> list[str]:

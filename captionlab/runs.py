@@ -40,7 +40,7 @@ from . import models
 from .attributes import AttributeDetector, load_detector, save_detector, to_ids
 from .attributes import oracle as true_attributes
 from .captioner import Captioner, Memory
-from .datasets import Batch, CaptionData, Encoded, Item, cache_home, collate, data_home, order, scenes
+from .datasets import NAMES, Batch, CaptionData, Encoded, Item, cache_home, collate, data_home, order, scenes
 from .datasets import load as load_data
 from .decoding import BOS, EOS, PAD, Ensemble, beam_search
 from .distillation import Distilled, soft_targets
@@ -434,7 +434,15 @@ def _store_name(eyes: Eyes, data: CaptionData, kinds: Sequence[str]) -> str:
         parts += ["regions", str(said["most"]), said["boxes"].get("fingerprint", "scene")]
     parts += ["attributes", said["detector"]] if "detector" in said else []
     parts += ["mirrored"] if eyes.preprocess.mirror else []
-    return "-".join([data.name, eyes.network, str(size), *parts])
+    return "-".join([data.name, *_edition(data), eyes.network, str(size), *parts])
+
+
+def _edition(data: CaptionData) -> list[str]:
+    """A mark of the picture files of somebody's own data set: another may have its name. Those known by name need none."""
+    files = [item.image for items in data.splits.values() for item in items if isinstance(item.image, Path)]
+    if data.name in NAMES or not files:
+        return []
+    return [_mark([(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()])]
 
 # %% ../nbs/24_runs.ipynb #67589815
 def look_at(eyes: Eyes | Reader, stores: Sequence[FeatureStore] = (),
@@ -777,10 +785,10 @@ def load(name: str | os.PathLike, weights: str | None = None, boxes: str | os.Pa
         FileNotFoundError: there is no such run.
         ValueError: it is broken.
     """
-    if Path(name).is_dir():
-        return Run.load(name, weights, boxes)
     found = {folder.name: folder for shelf in reversed(_shelves()) for folder in sorted(shelf.glob("*"))
              if (folder / "run.json").exists()}
+    if (Path(name) / "run.json").exists() or Path(name).is_dir() and str(name) not in found:
+        return Run.load(name, weights, boxes)
     if str(name) not in found:
         raise FileNotFoundError(f"no run {str(name)!r}: there is no such folder, and known by name are "
                                 f"{', '.join(sorted(found)) or 'none'}; captionlab train makes one")
@@ -868,7 +876,7 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     _may_write(out, resume)
     schooling = _schooling(out, teachers)
     _choose(device)
-    source = data if isinstance(data, str) else data.name
+    source = str(data) if isinstance(data, str | os.PathLike) else data.name
     preset = find_preset(model, preset, variant) if isinstance(preset, str) else preset
     preset = replace(preset, recipe=replace(preset.recipe, seed=seed))
     data = _data(data, preset)
@@ -884,6 +892,7 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     judge = _judge(vocabulary, eyes, data.splits.get("val", [])[:judged], inputs)
     learner = _taught(net, examples, data, teachers, preset.recipe) if teachers else net
     about |= _keep_schooling(out, schooling)
+    _as_begun(out, {"model": model, "data": data.name, "words": _mark(vocabulary.to_dict())} | _sizes(preset))
     trainer = Trainer(learner, examples, preset.recipe, out, judge, watch)
     fitted = trainer.fit()
     return _finished(Run(fitted.model if teachers else fitted, vocabulary, eyes, about), trainer)
@@ -909,7 +918,17 @@ def _data(data: CaptionData | str, preset: BasePreset, train: bool = True) -> Ca
     if data == "scenes":
         languages = {"language": "de", "source": "en"} if "source" in preset.reads else {}
         return scenes(train=preset.scenes * train, **languages)
-    return load_data(data) if isinstance(data, str) else data
+    found = load_data(data) if isinstance(data, str | os.PathLike) else data
+    _suits(found, preset)
+    return found
+
+
+def _suits(data: CaptionData, preset: BasePreset) -> None:
+    some, translates = next((item for items in data.splits.values() for item in items), None), "source" in preset.reads
+    if some and translates and some.source is None:
+        raise ValueError(f"{data.name} has no sentences to translate: take multi30k, or a model that describes pictures")
+    if some and not translates and some.image is None and some.source is not None:
+        raise ValueError(f"{data.name} has no pictures: take scenes, flickr8k or your own, or the model translation")
 
 # %% ../nbs/24_runs.ipynb #9d816247
 def _vocabulary(data: CaptionData, preset: BasePreset, boxes: str | os.PathLike | None,
@@ -974,6 +993,8 @@ def _mirrored(eyes: Eyes, data: CaptionData) -> dict:
 
 # %% ../nbs/24_runs.ipynb #831ef7ee
 def _may_write(out: Path, resume: bool) -> None:
+    if out.is_file():
+        raise ValueError(f"{out} is a file: name a folder for the run")
     if not resume and any((out / name).exists() for name in ("checkpoint.pt", "run.json")):
         raise ValueError(f"{out} holds a run already: add --resume to go on with it, or choose another folder")
 
@@ -1085,6 +1106,27 @@ def _keep_schooling(out: Path, names: list[str]) -> dict:
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "teachers.json", names)
     return {"teachers": names}
+
+# %% ../nbs/24_runs.ipynb #6dee199c
+def _mark(said: object) -> str:
+    """A short mark of plain values: others have another."""
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _sizes(preset: BasePreset) -> dict:
+    """A preset as plain values, without its recipes, which the checkpoint compares."""
+    return {name: value for name, value in json.loads(json.dumps(asdict(preset))).items() if name not in ("recipe", "scst")}
+
+
+def _as_begun(out: Path, said: dict) -> None:
+    """Notes what a training is about; one that goes on must be about the same."""
+    file = out / "begun.json"
+    begun = json.loads(file.read_text()) if file.exists() and (out / "checkpoint.pt").exists() else said
+    changed = [f"{name} was {begun.get(name)} and is now {value}" for name, value in said.items() if begun.get(name) != value]
+    if changed:
+        raise ValueError(f"the training in {out} was begun with something else ({'; '.join(changed)}): go on with the same, or choose another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(file, said)
 
 # %% ../nbs/24_runs.ipynb #9c312721
 def derangement(rows: int, seed: int = 0) -> np.ndarray:

@@ -9,6 +9,7 @@ __all__ = ['noam', 'cosine', 'stairs', 'Recipe', 'BasePreset', 'arithmetic', 'by
 import ctypes
 import math
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -227,6 +229,7 @@ class Stepper:
     """
 
     def __init__(self, model: Captioner, recipe: Recipe, steps: int):
+        AcceleratorState._reset_state()     # it would hold every training of a process to the precision of the first
         self.accelerator, self.recipe = Accelerator(mixed_precision=arithmetic(recipe.precision)), recipe
         follow = get_ema_multi_avg_fn(recipe.average)
         self.average = AveragedModel(model.to(self.accelerator.device), multi_avg_fn=follow)
@@ -240,11 +243,16 @@ class Stepper:
 
         Returns:
             The summed loss and the number of words, both over all processes.
+
+        Raises:
+            ValueError: the loss is no number; the weights are still those before the step.
         """
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         mine = batch.select(torch.arange(rank, len(batch), processes))
         total, words = self.model.train()(mine.to(self.accelerator.device), self.recipe.smoothing)
         everywhere = self.accelerator.reduce(torch.stack([total.detach().double(), words.double()]), "sum")
+        if not everywhere[0].isfinite():
+            raise ValueError(f"the loss of a step is {everywhere[0].item()}: train with a lower rate, or look for what is no number in the inputs")
         # Processes average their gradients, so each weighs its sum by how many share the words.
         self.accelerator.backward(total * (processes / everywhere[1].item()))
         self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
@@ -312,12 +320,16 @@ def read_checkpoint(path: Path, recipe: Recipe) -> dict | None:
         The state, or None if there is no checkpoint.
 
     Raises:
-        ValueError: it was made by another recipe; names what differs.
+        ValueError: it was made by another recipe, and names what differs; or it cannot be read.
     """
     if not path.exists():
         return None
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    old, new = asdict(Recipe()) | state["recipe"], asdict(recipe)       # what it does not name was not known then
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        there = state["recipe"]
+    except (EOFError, KeyError, OSError, RuntimeError, TypeError, pickle.UnpicklingError) as fault:
+        raise ValueError(f"{path} is no checkpoint that can be read ({(str(fault) or 'it ends too soon').splitlines()[0]}): delete it to begin anew") from None
+    old, new = asdict(Recipe()) | there, asdict(recipe)       # what it does not name was not known then
     changed = [f"{key} was {old.get(key)} and is now {value}"
                for key, value in new.items() if old.get(key) != value]
     if changed:

@@ -199,3 +199,10 @@ def test_no_picture_at_all_is_no_error():
     attention = MultiHeadAttention(16, 2)
     assert attention(torch.randn(0, 5, 3, 16), torch.randn(0, 7, 16)).shape == (0, 5, 3, 16)
     assert attention(torch.randn(0, 3, 16)).shape == (0, 3, 16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.long])
+def test_a_mask_of_numbers_is_refused(dtype):
+    attention, x = MultiHeadAttention(8, 2), torch.randn(1, 3, 8)
+    with pytest.raises(ValueError, match="give a boolean one, True where attention may go"):
+        attention(x, mask=torch.ones(3, 3, dtype=dtype))

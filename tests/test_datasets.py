@@ -429,3 +429,8 @@ def test_an_interrupted_download_goes_on_with_what_is_missing(server, home):
     asked = len(Mirror.asked)
     get("multi30k", [f"{server}/good"])
     assert sorted(Mirror.asked[asked:]) == ["/good/train.en", "/good/val.en"] and load("multi30k").counts["val"] == 2
+
+
+@pytest.mark.parametrize("name, said", [("7", 7), ("0007", "0007"), ("a7.png", "a7.png"), ("0", 0)])
+def test_only_a_plain_decimal_name_is_a_number(name, said):
+    assert Item(name, ()).image_id == said

@@ -233,6 +233,19 @@ class TestStoresOfTheCommand:
             open_stores(eyes, data, tmp_path / "a")
         one_line(fault)
 
+    def test_two_data_sets_of_one_name_share_nothing(self, tmp_path):
+        """Somebody's captions.csv, and somebody else's, with pictures of the same names."""
+        eyes, seen = Eyes(preset("pyramid", "squeezenet1_1")), {}
+        for colour in ("red", "blue"):
+            file = tmp_path / colour / "0.png"
+            file.parent.mkdir()
+            Image.new("RGB", (64, 64), colour).save(file)
+            data = CaptionData("captions", {"train": [Item("0.png", (colour,), file)]})
+            store, = open_stores(eyes, data)
+            assert open_stores(eyes, data)[0].folder == store.folder
+            seen[colour] = look_at(eyes, [store])["low"](data["train"][0])
+        assert not seen["red"].allclose(seen["blue"], atol=0.1)
+
     def test_grid_from_either_side(self, photos, tmp_path):
         """What `extract` makes and what the eyes make can go on where the other stopped."""
         data = photos[0]

@@ -110,6 +110,15 @@ class TestFeatures:
         letter = pickle.dumps(whole)
         assert len(letter) < 1000 and pickle.loads(letter)["030.png"].equal(whole["030.png"])
 
+    def test_a_picture_that_was_mended_is_read_after_all(self, net, tmp_path):
+        good, images = tmp_path / "good.png", {"a": tmp_path / "a.png", "b": tmp_path / "b.png"}
+        Image.effect_noise((9, 9), 50).convert("RGB").save(good)
+        images["a"].write_bytes(good.read_bytes()[:60]), images["b"].write_bytes(good.read_bytes())
+        assert set(extract(images, net, tmp_path / "s", grid=1).skipped) == {"a"}
+        images["a"].write_bytes(good.read_bytes())
+        store = extract(images, net, tmp_path / "s", grid=1)
+        assert not store.skipped and store["a"].equal(store["b"])
+
     def test_skips_of_a_first_run_are_forgotten_when_mended(self, net, tmp_path):
         Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
         out, images = tmp_path / "s", {"a": tmp_path / "a.png"}

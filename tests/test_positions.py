@@ -127,3 +127,10 @@ def test_attention_alone_has_no_order_and_with_positions_it_has(order):
     place = SinusoidalPositions(8)
     same = torch.allclose(attention(place(x[:, order])), attention(place(x))[:, order], atol=1e-5)
     assert same == (list(order) == list(range(6)))
+
+
+def test_words_in_16_bits_leave_the_table_as_it_was():
+    positions, x = SinusoidalPositions(8), torch.zeros(5, 8)
+    before = positions(x)
+    assert positions(x.bfloat16()).dtype == torch.bfloat16
+    assert positions(x).equal(before)

@@ -21,6 +21,7 @@ from captionlab.captioner import Captioner, Memory, State
 from captionlab.datasets import CaptionData, Item, scenes
 from captionlab.features import FeatureStore
 from captionlab.models import cptr, vanilla
+from captionlab.results import provenance
 from captionlab.runs import Eyes, Run, derangement, evaluate_run, explain, explain_run, find_preset, look_at, merge_result, open_stores
 from captionlab.runs import train_run, write_explained
 from captionlab.scenes import generate, render, truth
@@ -429,3 +430,43 @@ class TestShipped:
                               env=os.environ | {"PYTHONPATH": str(tmp_path / "there")})
         where, text = said.stdout.strip().splitlines()
         assert str(tmp_path / "there") in where and len(text.split()) > 3, said.stderr
+
+
+def test_a_training_goes_on_with_what_it_was_begun_with(world, tmp_path):
+    """Other captions make other words, even if they are as many: the weights would mean something else."""
+    train_run("vanilla", world, BRIEF, out=tmp_path / "run")
+    kept = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
+    other = CaptionData("scenes", {split: [replace(item, captions=tuple(c.replace("red", "rouge") for c in item.captions))
+                                           for item in items] for split, items in world.splits.items()})
+    with pytest.raises(ValueError, match="was begun with something else .words was .* go on with the same, or choose another folder"):
+        train_run("vanilla", other, BRIEF, out=tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match="heads was 4 and is now 2"):
+        train_run("vanilla", world, replace(BRIEF, heads=2), out=tmp_path / "run", resume=True)
+    assert kept == {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
+
+
+def test_a_file_is_no_folder_for_a_run(world, tmp_path):
+    (tmp_path / "mine.csv").write_text("x")
+    with pytest.raises(ValueError, match="mine.csv is a file: name a folder for the run"):
+        train_run("vanilla", world, BRIEF, out=tmp_path / "mine.csv")
+
+
+def test_a_folder_of_ones_own_does_not_hide_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenes").mkdir()
+    assert captionlab.load("scenes").about["model"] == "cptr"
+
+
+def test_a_model_is_asked_for_what_the_data_has(trained):
+    pairs = CaptionData("pairs", {split: [Item("0", ("ein Hund",), source="a dog")] for split in ("train", "val", "test")})
+    with pytest.raises(ValueError, match="pairs has no pictures: take scenes"):
+        evaluate_run(trained[0], pairs, meteor=False)
+    with pytest.raises(ValueError, match="has no sentences to translate: take multi30k"):
+        evaluate_run(captionlab.load("translation"), scenes(train=1, val=1, test=2, novel=0), meteor=False)
+    with pytest.raises(ValueError, match="pairs has no pictures"):
+        explain_run(trained[0], pairs)
+
+
+def test_without_git_the_commit_is_unknown(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert provenance()["commit"] == "unknown"

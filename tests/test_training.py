@@ -95,6 +95,33 @@ def test_a_checkpoint_from_before_a_recipe_could_say_more_is_read(tmp_path):
         read_checkpoint(tmp_path / "checkpoint.pt", replace(SHORT, encoder_rate=0.1))
 
 
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint"])
+def test_a_broken_checkpoint_is_one_clear_line(tmp_path, content):
+    (tmp_path / "checkpoint.pt").write_bytes(content)
+    with pytest.raises(ValueError, match="no checkpoint that can be read .*delete it to begin anew") as error:
+        read_checkpoint(tmp_path / "checkpoint.pt", SHORT)
+    assert "\n" not in str(error.value)
+
+
+def test_a_loss_that_is_no_number_changes_no_weight():
+    run = tiny_training.trainer(recipe=SHORT)
+    with torch.no_grad():
+        run.stepper.model.eyes.weight.fill_(math.nan)
+    before = {name: x.clone() for name, x in run.stepper.model.state_dict().items()}
+    with pytest.raises(ValueError, match="the loss of a step is nan: train with a lower rate"):
+        run.fit()
+    after = run.stepper.model.state_dict()
+    assert all(x.equal(before[name]) for name, x in after.items() if not name.startswith("eyes"))
+
+
+@pytest.mark.parametrize("precisions", [("no", "bf16"), ("bf16", "no")])
+def test_one_process_trains_in_two_precisions(precisions):
+    for precision in precisions:
+        run = tiny_training.trainer(recipe=replace(SHORT, epochs=1, precision=precision))
+        run.fit()
+        assert run.stepper.accelerator.mixed_precision == precision
+
+
 class Encoding(tiny_training.Eyes):
     """Eyes with an encoder behind them."""
 
