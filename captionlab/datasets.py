@@ -416,6 +416,8 @@ def _gather(file: Path, rows: Iterable[_Row], folder: Path | None, unit: str = "
     """Rows, one a caption, as items by split; every picture is looked for unless there is no folder."""
     first, texts, listings = {}, {}, {}
     for row in rows:
+        if not all(isinstance(said, str) for said in (row.image, row.caption, row.split)):
+            raise _wrong(file, unit, row.line, "a picture, its caption and its split are texts: something else is there")
         seen, caption = first.setdefault(row.image, row), row.caption.strip()
         if not caption:
             raise _wrong(file, unit, row.line, f"the caption of {row.image} is empty: write one or delete the {unit}")
@@ -582,7 +584,9 @@ def coco_karpathy(file: Path | str, folder: Path | str | None = None) -> Caption
         FileNotFoundError: there is no such file.
     """
     file = Path(file)
-    images = _json(file).get("images", [])
+    images = _json(file).get("images")
+    if not isinstance(images, list):
+        raise ValueError(f"{file}: its images are no list: get the file again")
     splits = _gather(file, _sentences(file, images), Path(folder) if folder else None, "images entry")
     return CaptionData("coco" if file.stem == "dataset_coco" else file.stem, splits)
 
@@ -603,6 +607,8 @@ def _sentences(file: Path, images: list[dict]) -> Iterator[_Row]:
         try:
             path = "/".join(filter(None, (image.get("filepath"), image["filename"])))
             split, name = _KNOWN_AS.get(image["split"], image["split"]), str(image.get("cocoid", image["filename"]))
+            if split not in ("train", "val", "test"):
+                raise _wrong(file, "images entry", number, f"no split {split!r}: get the file again")
             yield from (_Row(number, path, sentence["raw"], split, name) for sentence in image["sentences"])
         except (KeyError, TypeError, AttributeError) as problem:
             raise _wrong(file, "images entry", number,
@@ -640,7 +646,8 @@ def _split_by_hash(name: str) -> str:
 
 def _split_said(file: Path, unit: str, number: int, name: str, said: str | None) -> str:
     """The split that a file says, or that the name's hash gives."""
-    split = _KNOWN_AS.get((said or "").strip().lower(), (said or "").strip().lower()) or _split_by_hash(name)
+    plain = str(said or "").strip().lower()
+    split = _KNOWN_AS.get(plain, plain) or _split_by_hash(name)
     if split not in ("train", "val", "test"):
         raise _wrong(file, unit, number, f"no split {said!r}: write train, val or test, or leave the column out")
     return split
@@ -667,6 +674,7 @@ def _coco_rows(file: Path) -> Iterator[_Row]:
     try:
         images = {image["id"]: image for image in coco["images"]}
         notes = [(note["image_id"], note["caption"]) for note in coco["annotations"]]
+        hash(tuple(key for key, _ in notes))
     except (KeyError, TypeError) as problem:
         raise ValueError(f"{file}: not captions in COCO's format ({problem!r}): give images with id and file_name, "
                          "annotations with image_id and caption") from None
@@ -674,7 +682,7 @@ def _coco_rows(file: Path) -> Iterator[_Row]:
         if key not in images or "file_name" not in images[key]:
             raise _wrong(file, "annotations entry", number, f"no image with id {key!r} and a file_name: add it to images")
         image, said = images[key]["file_name"], images[key].get("split")
-        yield _Row(number, image, caption, _split_said(file, "annotations entry", number, image, said), str(key))
+        yield _Row(number, image, caption, _split_said(file, "annotations entry", number, str(image), said), str(key))
 
 # %% ../nbs/12_datasets.ipynb #353b0eb1
 def data_home() -> Path:
@@ -739,7 +747,10 @@ def recognise(folder: Path | str) -> str:
 def _noted() -> dict[str, str]:
     """The folders that `use` noted."""
     file = cache_home() / "places.json"
-    return json.loads(file.read_text()) if file.exists() else {}
+    try:
+        return json.loads(file.read_text()) if file.exists() else {}
+    except ValueError:
+        raise ValueError(f"{file} is broken: delete it, and tell captionlab data use once more where your data is") from None
 
 # %% ../nbs/12_datasets.ipynb #c3971a29
 def where(name: str) -> Path:
@@ -794,7 +805,8 @@ def load(name: str | Path, folder: Path | str | None = None) -> CaptionData:
 # %% ../nbs/12_datasets.ipynb #9239c884
 def _is_karpathys(file: Path) -> bool:
     """Do the sentences stand beside the images, as in Karpathy's files?"""
-    return file.suffix == ".json" and any("sentences" in image for image in _json(file).get("images", [])[:1])
+    images = _json(file).get("images") if file.suffix == ".json" else None
+    return isinstance(images, list) and any(isinstance(image, dict) and "sentences" in image for image in images[:1])
 
 # %% ../nbs/12_datasets.ipynb #6780f050
 def get(name: str, mirrors: Sequence[str] | None = None) -> Path:

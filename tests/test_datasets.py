@@ -434,3 +434,28 @@ def test_an_interrupted_download_goes_on_with_what_is_missing(server, home):
 @pytest.mark.parametrize("name, said", [("7", 7), ("0007", "0007"), ("a7.png", "a7.png"), ("0", 0)])
 def test_only_a_plain_decimal_name_is_a_number(name, said):
     assert Item(name, ()).image_id == said
+
+
+_IMAGE, _NOTE = {"id": 1, "file_name": "a.png"}, {"image_id": 1, "caption": "a dog"}
+
+
+@pytest.mark.parametrize("broken", [
+    {"images": None, "annotations": []}, {"images": {}, "annotations": [_NOTE]}, {"images": [1], "annotations": []},
+    {"images": [_IMAGE], "annotations": [_NOTE | {"caption": None}]}, {"images": [_IMAGE], "annotations": [_NOTE | {"image_id": [1]}]},
+    {"images": [_IMAGE | {"file_name": 7}], "annotations": [_NOTE]}, {"images": [_IMAGE | {"split": 7}], "annotations": [_NOTE]},
+    {"images": [{"filename": "a.png", "split": "trian", "sentences": [{"raw": "a dog"}]}]},
+    {"images": [{"filename": "a.png", "split": "train", "sentences": [{"raw": None}]}]}])
+def test_json_with_something_else_in_it_is_one_clear_line(broken, tmp_path):
+    (tmp_path / "a.png").touch()
+    (tmp_path / "mine.json").write_text(json.dumps(broken))
+    with pytest.raises(ValueError, match="mine.json") as error:
+        load(tmp_path / "mine.json")
+    assert "\n" not in str(error.value)
+
+
+def test_a_broken_note_of_places_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets, "cache_home", lambda: tmp_path)
+    (tmp_path / "places.json").write_text("{")
+    with pytest.raises(ValueError, match="places.json is broken: delete it"):
+        load("coco")
+
