@@ -201,6 +201,8 @@ def demo(
 def _may_draw(out: Path) -> None:
     if not out.absolute().parent.is_dir():
         raise FileNotFoundError(f"there is no folder {out.absolute().parent}: create it, or name another file")
+    if out.is_dir() or out.suffix.lower() != ".png":
+        raise ValueError(f"{out} cannot be the picture: name a file that ends in .png")
 
 
 def _save_figure(figure: "Figure", out: Path, dpi: int) -> None:

@@ -29,7 +29,12 @@ def log_probabilities(logits: Tensor, forbid: Iterable[int] = ()) -> Tensor:
 
     Returns:
         `(..., V)`; a forbidden word has minus infinity, the others sum to 1.
+
+    Raises:
+        ValueError: the logits are not numbers.
     """
+    if logits.isnan().any():
+        raise ValueError("what the model expects next is not a number: its weights are broken, or what it was shown")
     barred = torch.tensor([PAD, BOS, *forbid], device=logits.device)
     return torch.log_softmax(logits.float().index_fill(-1, barred, -math.inf), -1)
 
@@ -297,7 +302,13 @@ def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty
 
     Returns:
         The best caption of each of the B pictures, as `Found(ids, score)`.
+
+    Raises:
+        ValueError: a number is out of its range, or the model's logits are none.
     """
+    if width < 1 or longest < 1 or not abs(length_penalty) <= 10:
+        raise ValueError(f"a search with width {width}, length {longest} and length penalty {length_penalty}: "
+                         "take a width and a length of at least 1, and a penalty from -10 to 10")
     state, beams = model.start(memory, width), Beams(_bos(model, len(memory), width), length_penalty, longest)
     while beams.length < longest:
         logits, state = model.step(state, beams.ids[..., -1])

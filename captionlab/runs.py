@@ -1003,6 +1003,8 @@ def _choose(device: str | None) -> None:
     """accelerate takes the best device there is, unless told otherwise before it starts."""
     if device and device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("there is no CUDA device here: leave --device out")
+    if device and device.split(":")[0] not in ("cpu", "cuda"):
+        raise ValueError(f"no device {device!r}: take cpu or cuda, or leave it out")
     if device == "cpu":
         os.environ["ACCELERATE_USE_CPU"] = "true"
 

@@ -288,4 +288,7 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "holds no run" in mistake("caption", tmp_path, few[0])
     assert "one picture" in mistake("caption", "mine", *few, "--attention", "where.png")
     assert "no folder" in mistake("caption", "mine", few[0], "--attention", "no/where.png")
+    for name in (".", "where.pdf"):
+        assert "ends in .png" in mistake("caption", "mine", few[0], "--attention", name)
+    assert "no device 'foo'" in mistake("train", "vanilla", "--data", "few.csv", "--out", "other", "--device", "foo")
     assert call("train").exit_code == call("caption", "mine").exit_code == 2

@@ -338,3 +338,17 @@ def test_an_ensemble_says_what_is_wrong():
         Ensemble([])
     with pytest.raises(ValueError, match=r"vocabularies with \[5, 6\] words"):
         mean_probabilities([torch.zeros(2, 5), torch.zeros(2, 6)])
+
+
+@pytest.mark.parametrize("wrong", [{"width": 0}, {"longest": 0}, {"length_penalty": math.nan}, {"length_penalty": 1000}])
+def test_a_search_out_of_range_is_refused(wrong):
+    model = Eyes().eval()
+    with pytest.raises(ValueError, match="take a width and a length of at least 1, and a penalty from -10 to 10"):
+        beam_search(model, model.encode(Batch(grid=torch.randn(1, 4, 3))), **wrong)
+
+
+def test_weights_that_are_no_numbers_write_no_caption():
+    model = Eyes().eval()
+    nn.init.constant_(model.eyes.weight, math.nan)
+    with torch.no_grad(), pytest.raises(ValueError, match="is not a number: its weights are broken"):
+        beam_search(model, model.encode(Batch(grid=torch.randn(1, 4, 3))))
