@@ -270,8 +270,9 @@ def fill(folder: str | os.PathLike, names: Sequence[str], shape: Shape, made_by:
     folder = Path(folder)
     manifest = {"made_by": made_by, "shape": shape, "chunk": chunk, "names": list(names)}
     manifest = _begin(folder, manifest | {"skipped": {}, "complete": False})
-    # Pictures that could not be read are tried again: somebody may have mended them.
-    todo = [number for number in _chunks(manifest) if not _chunk(folder, number).exists() or _note(folder, number).exists()]
+    # What a complete store lacks is tried again: somebody may have mended the picture.
+    todo = [number for number in _chunks(manifest)
+            if not _chunk(folder, number).exists() or manifest["complete"] and _note(folder, number).exists()]
     work = partial(_fill_chunk, folder, manifest, compute)
     with _progress(manifest, todo) as bar:
         for number in _side_by_side(work, todo, workers or min(16, os.cpu_count() or 1)):
@@ -309,11 +310,11 @@ def _fill_chunk(folder: Path, manifest: dict, compute: Compute, number: int) -> 
     if not np.isfinite(rows).all():
         raise ValueError(f"features of {manifest['made_by']['backbone']['name']} do not fit into "
                          "16 bits: they exceed 65504 or are not numbers")
-    note = _note(folder, number)
-    note.unlink(missing_ok=True)
     if skipped:
-        write_whole(note, lambda file: file.write(json.dumps(skipped).encode()))
+        write_whole(_note(folder, number), lambda file: file.write(json.dumps(skipped).encode()))
     write_whole(_chunk(folder, number), lambda file: np.save(file, rows))
+    if not skipped:                     # only now: whoever is killed here reads the chunk once more
+        _note(folder, number).unlink(missing_ok=True)
     return number
 
 

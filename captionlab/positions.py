@@ -101,7 +101,8 @@ class SinusoidalPositions(nn.Module):
         end = start + x.shape[-2]
         if end > len(self.table):
             self.table = sinusoids(2 * end, self.width, self.base)
-        self.table = self.table.to(x.device)        # in 32 bits, whatever the words are in
+        # Words in 16 bits must not take its precision away.
+        self.table = self.table.to(x.device, torch.promote_types(self.table.dtype, x.dtype))
         return x + self.table[start:end].to(x.dtype)
 
 # %% ../nbs/03_positions.ipynb #f3b88a99
