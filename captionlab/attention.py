@@ -210,7 +210,12 @@ def copy_attention(source: nn.MultiheadAttention) -> MultiHeadAttention:
     Returns:
         A `MultiHeadAttention` with copies of those weights, in their precision, on their device and
         in the same mode.
+
+    Raises:
+        ValueError: its keys or values have widths of their own, or it adds rows to them.
     """
+    if source.in_proj_weight is None or source.bias_k is not None or source.add_zero_attn:
+        raise ValueError("ours knows no kdim, vdim, add_bias_kv or add_zero_attn: give an nn.MultiheadAttention without them")
     bias = source.in_proj_bias is not None
     ours = MultiHeadAttention(source.embed_dim, source.num_heads, source.dropout, bias)
     ours.to(source.in_proj_weight)

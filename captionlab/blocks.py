@@ -200,9 +200,12 @@ class Encoder(nn.Module):
 
 # %% ../nbs/05_blocks.ipynb #07cbe525
 def _config_of(layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> BlockConfig:
-    norm = "pre" if layer.norm_first else "post"
+    norm, activation = "pre" if layer.norm_first else "post", layer.activation
+    named = getattr(activation, "__name__", type(activation).__name__.lower())      # F.gelu, or nn.GELU()
+    if named not in ("relu", "gelu") or getattr(activation, "approximate", "none") != "none":
+        raise ValueError(f"the layer's activation is {activation}: ours knows relu and the exact gelu")
     return BlockConfig(layer.linear1.in_features, layer.self_attn.num_heads, layer.linear1.out_features,
-                       layer.dropout.p, layer.activation.__name__, norm, layer.norm1.eps)
+                       layer.dropout.p, named, norm, layer.norm1.eps)
 
 
 def _copy_rest(source: nn.Module, ours: nn.Module) -> nn.Module:

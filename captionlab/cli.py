@@ -420,12 +420,13 @@ def attributes_train(
     """Learn to detect the frequent words of a data set's captions."""
     from captionlab.attributes import detector_file, judge_detector, merge_detector, save_detector, train_detector
     from captionlab.datasets import load
-    from captionlab.runs import Eyes, _command, find_preset, look_at, open_stores
+    from captionlab.runs import Eyes, _command, _suits, find_preset, look_at, open_stores
 
     out = out or detector_file(Path(data).stem)
     if out.exists():
         raise ValueError(f"{out} is there already: choose another file with --out, or delete it")
     world, eyes = load(data), Eyes(find_preset("vanilla", preset))
+    _suits(world, eyes.preset)
     stores = open_stores(eyes, world, features)
     see, cells = look_at(eyes, stores)["grid"], eyes.preset.cells
     made_by = stores[0].made_by if stores else {"backbone": None, "preprocess": eyes.preprocess.to_dict(), "grid": [cells, cells]}
@@ -506,10 +507,21 @@ def caption(
     writer = load(run, boxes=boxes)
     if attention and (kinds := {"regions", "attributes"} & set(getattr(writer.eyes, "kinds", ()))):
         raise ValueError(f"--attention draws cells of a grid, and this run looks at {' and '.join(sorted(kinds))}: lesson 34 draws those")
-    for image, text in zip(images, writer.caption(images, beam, length_penalty)):
-        typer.echo(f"{image}: {text}")
+    problems = [problem for image in images if (problem := _say_caption(writer, image, beam, length_penalty))]
+    for problem in problems[:-1]:
+        typer.echo(f"captionlab: {_line(problem)}", err=True)
+    if problems:
+        raise problems[-1]
     if attention:
         _draw_attention(writer, images[0], beam, length_penalty, attention)
+
+# %% ../nbs/91_cli.ipynb #065be1a7
+def _say_caption(writer: "Run", image: Path, beam: int, length_penalty: float) -> Exception | None:
+    """Say the caption of a picture; why there is none, otherwise."""
+    try:
+        typer.echo(f"{image}: {writer.caption(image, beam, length_penalty)}")
+    except (ValueError, OSError) as problem:
+        return problem
 
 # %% ../nbs/91_cli.ipynb #9ae6fb2e
 def _draw_attention(writer: "Run", image: Path, beam: int, length_penalty: float, out: Path) -> None:

@@ -208,6 +208,9 @@ def _same_pictures(candidates: dict, references: dict) -> None:
     empty = [key for key, texts in references.items() if not texts]
     if empty:
         raise ValueError(f"{len(empty)} pictures have no reference{_such(empty)}")
+    wrong = [key for key, texts in references.items() if isinstance(texts, str) or not isinstance(candidates[key], str)]
+    if wrong:
+        raise ValueError(f"a picture needs one text as its candidate and a list of texts as references{_such(wrong)}")
 
 
 def _such(keys: Iterable) -> str:
@@ -495,6 +498,14 @@ def _chosen(results: str | Path, candidates: dict, references: dict) -> dict:
                          f"annotations{_such(unknown)}")
     return {key: texts for key, texts in references.items() if key in candidates}
 
+# %% ../nbs/17_metrics.ipynb #155a14c9
+def _may_hold(out: str | Path | None) -> None:
+    """Raises before the work is done, and not after it."""
+    if out and Path(out).is_dir():
+        raise ValueError(f"{out} is a folder: name a file for the report")
+    if out and not Path(out).absolute().parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {Path(out).absolute().parent}: create it, or name another file")
+
 # %% ../nbs/17_metrics.ipynb #be6b5ed3
 def score_files(results: str | Path, annotations: str | Path, other: str | Path | None = None,
                 out: str | Path | None = None, resamples: int = 1000, seed: int = 0) -> dict:
@@ -517,6 +528,7 @@ def score_files(results: str | Path, annotations: str | Path, other: str | Path 
         ValueError: a file is not what it should be, or the files do not fit each other.
         RuntimeError: Java is missing or failed.
     """
+    _may_hold(out)
     java()
     candidates, known = read_results(results), read_annotations(annotations)
     references = _chosen(results, candidates, known)

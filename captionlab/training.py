@@ -98,6 +98,9 @@ class Recipe:
         patience: stop after so many epochs without a better score; 0 never does.
         precision: of matrix products: "no" for 32-bit floats, "bf16", or "auto" for what `arithmetic` finds.
         seed: of the order of the data and of dropout.
+
+    Raises:
+        ValueError: there is nothing to do, or no step to warm up in.
     """
 
     epochs: int = 10
@@ -115,6 +118,10 @@ class Recipe:
     patience: int = 0
     precision: str = "no"
     seed: int = 0
+
+    def __post_init__(self):
+        if self.epochs < 1 or self.warmup < 1:
+            raise ValueError(f"{self.epochs} epochs with {self.warmup} steps of warm-up: give at least one of each")
 
     def batches(self, data: Encoded) -> Epochs:
         """Which rows of `data` make up each step of each epoch."""

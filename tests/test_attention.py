@@ -195,6 +195,12 @@ def test_copied_weights_are_copies(bias):
     close(theirs(x, x, x)[0], before)
 
 
+@pytest.mark.parametrize("more", [{"kdim": 4}, {"vdim": 4}, {"add_bias_kv": True}, {"add_zero_attn": True}])
+def test_attention_that_does_more_is_not_copied(more):
+    with pytest.raises(ValueError, match="without them"):
+        copy_attention(nn.MultiheadAttention(8, 2, **more))
+
+
 def test_no_picture_at_all_is_no_error():
     attention = MultiHeadAttention(16, 2)
     assert attention(torch.randn(0, 5, 3, 16), torch.randn(0, 7, 16)).shape == (0, 5, 3, 16)

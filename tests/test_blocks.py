@@ -108,6 +108,18 @@ def test_copies_keep_settings_and_mode():
     assert ours.residuals[0].norm.weight.data_ptr() != theirs.norm1.weight.data_ptr()
 
 
+@pytest.mark.parametrize("module", [nn.GELU(), nn.ReLU()])
+def test_activations_may_be_modules(module):
+    theirs, x = nn.TransformerEncoderLayer(D, 2, F, 0.0, module, batch_first=True), torch.randn(2, 3, D)
+    torch.testing.assert_close(copy_encoder_layer(theirs)(x), theirs(x))
+
+
+@pytest.mark.parametrize("other", [nn.GELU("tanh"), nn.SiLU(), torch.tanh])
+def test_another_activation_is_refused(other):
+    with pytest.raises(ValueError, match="ours knows relu and the exact gelu"):
+        copy_encoder_layer(nn.TransformerEncoderLayer(D, 2, F, 0.0, other))
+
+
 def decoder_of(norm, bend="relu", layers=2):
     return drawn(Decoder(layers, BlockConfig(D, 2, F, activation=bend, norm=norm)))
 

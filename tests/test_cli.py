@@ -207,6 +207,8 @@ def test_score_mistakes(tmp_path):
     assert "absent.json" in mistake("score", "absent.json", "people.json")
     assert "not a JSON file" in mistake("score", "broken.json", "people.json")
     assert "not in the annotations" in mistake("score", "other.json", "people.json")
+    assert "no folder" in mistake("score", "other.json", "people.json", "--json", "no/report.json")
+    assert "is a folder" in mistake("score", "other.json", "people.json", "--json", tmp_path)
 
 
 def test_the_error_itself_is_there_for_those_who_ask(monkeypatch):
@@ -272,6 +274,10 @@ def test_train_evaluate_caption(few, tmp_path):
     assert tuned.exit_code == 0 and "the run is runs/mine-scst" in tuned.stdout, tuned.output
     said = call("caption", "mine", *few)
     assert [line.split(":")[0] for line in said.stdout.splitlines()] == few, said.output
+    (tmp_path / "broken.png").write_text("no picture")
+    said = call("caption", "mine", few[0], "broken.png", "absent.png", few[1])
+    assert said.exit_code == 1 and [line.split(":")[0] for line in said.stdout.splitlines()] == few[:2], said.output
+    assert [name in line for name, line in zip(("broken.png", "absent.png"), said.stderr.splitlines(), strict=True)] == [True, True]
     drawn = call("caption", "mine", few[0], "--attention", "where.png")
     assert drawn.exit_code == 0 and Image.open("where.png").size[0] > 300, drawn.output
     assert not list(tmp_path.glob(".*.png"))
@@ -290,5 +296,9 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "no folder" in mistake("caption", "mine", few[0], "--attention", "no/where.png")
     for name in (".", "where.pdf"):
         assert "ends in .png" in mistake("caption", "mine", few[0], "--attention", name)
+    small30k(tmp_path / "pairs")
+    assert call("data", "use", "pairs").exit_code == 0
+    for command in (("train", "vanilla"), ("attributes", "train")):
+        assert "no pictures" in mistake(*command, "--data", "multi30k")
     assert "no device 'foo'" in mistake("train", "vanilla", "--data", "few.csv", "--out", "other", "--device", "foo")
     assert call("train").exit_code == call("caption", "mine").exit_code == 2

@@ -179,7 +179,8 @@ def test_a_fault_elsewhere_closes_meteor(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("candidates, references, line", [
-    ({1: "a"}, {2: ["a"]}, "different pictures"), ({1: "a"}, {1: []}, "no reference"), ({}, {}, "nothing to score")])
+    ({1: "a"}, {2: ["a"]}, "different pictures"), ({1: "a"}, {1: []}, "no reference"), ({}, {}, "nothing to score"),
+    ({1: "a"}, {1: "a"}, "a list of texts as references"), ({1: ["a"]}, {1: ["a"]}, "one text as its candidate")])
 def test_pictures_that_do_not_match(candidates, references, line):
     with pytest.raises(ValueError, match=line):
         score(candidates, references)
