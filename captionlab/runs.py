@@ -16,7 +16,7 @@ import shlex
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -291,9 +291,15 @@ def _regions_of(eyes: Eyes, picture: Picture, name: str) -> Regions:
     elif isinstance(eyes.boxes, Detector):
         found = eyes.boxes(_source(picture, eyes.preprocess.size))
     else:
-        found = _boxes_in(eyes.boxes, name or (Path(picture).name if isinstance(picture, (str, os.PathLike)) else ""))
+        found = _boxes_in(eyes.boxes, _known_as(eyes.boxes or (), name, picture))
     # A file's features are all there are, so they stand for the mirrored region as well.
     return replace(found.mirrored(), features=found.features) if eyes.preprocess.mirror else found
+
+
+def _known_as(there: Container[str], name: str, picture: Picture) -> str:
+    """Under which of its names a picture is `there`: its own, such as COCO's number, or that of its file."""
+    file = Path(picture).name if isinstance(picture, (str, os.PathLike)) else ""
+    return file if not name or name not in there and file in there else name
 
 
 def _boxes_in(file: RegionFile | None, name: str) -> Regions:
@@ -473,18 +479,18 @@ def look_at(eyes: Eyes | Reader, stores: Sequence[FeatureStore] = (),
     def field(name: str, item: Item) -> Tensor:
         nonlocal latest
         if latest[0] != item.name:
-            seen = _stored(stores, item.name) if stores else eyes.look([read(item)])
+            seen = _stored(stores, item) if stores else eyes.look([read(item)])
             latest = item.name, eyes.fields(seen)
         return latest[1][name][0]
 
     return {name: partial(field, name) for name in eyes.preset.reads}
 
 # %% ../nbs/24_runs.ipynb #9e260182
-def _stored(stores: Sequence[FeatureStore], name: str) -> dict[str, Tensor]:
+def _stored(stores: Sequence[FeatureStore], item: Item) -> dict[str, Tensor]:
     """What the stores hold of one picture, with the axis B."""
     seen = {}
     for store in stores:
-        row = store[[name]]
+        row = store[[_known_as(store, item.name, item.image)]]
         alone = {"grid": lambda: {"grid": row}, "attributes": lambda: {"chances": row[:, 0]}}
         seen |= row if isinstance(row, dict) else alone[_kinds(store)[0]]()
     return seen if "region_mask" not in seen else seen | {"region_mask": seen["region_mask"] > 0}

@@ -256,6 +256,18 @@ class TestStoresOfTheCommand:
         ours = {file.name: file.read_bytes() for file in open_stores(eyes, data)[0].folder.iterdir()}
         assert ours == theirs
 
+    def test_pictures_with_ids_are_found_by_their_files_names(self, photos):
+        """COCO knows a picture by its number; features and boxes that somebody made of its folder by the file."""
+        by_name, eyes = photos[0], Eyes(preset("regions", "squeezenet1_1", boxes=photos[1]))
+        split = [Item(f"photo {number}", item.captions, item.image) for number, item in enumerate(by_name["test"])]
+        by_id = CaptionData("numbered", {"train": split, "val": [], "test": []})
+        theirs = look_at(eyes, open_stores(eyes, by_id, open_stores(eyes, by_name)[0].folder))
+        ours, cached = look_at(eyes), look_at(eyes, open_stores(eyes, by_id))
+        for item in split:
+            for name, see in ours.items():
+                torch.testing.assert_close(theirs[name](item), cached[name](item))
+                torch.testing.assert_close(theirs[name](item).float(), see(item).float(), rtol=2e-3, atol=2e-3)
+
 
 class TestBoxes:
     def run(self, photos, tmp_path, backbone="pixels"):
