@@ -185,7 +185,7 @@ class Eyes:
         preprocess: what pictures go through first.
 
     Raises:
-        ValueError: the preset reads a field that there are no eyes for.
+        ValueError: the preset reads a field that there are no eyes for, or needs no boxes and gets some.
     """
 
     def __init__(self, preset: BasePreset, made: dict | None = None, weights: str | None = None,
@@ -196,6 +196,8 @@ class Eyes:
         if unknown := set(preset.reads) - _KIND_OF.keys():
             raise ValueError(f"there are no eyes for {', '.join(sorted(unknown))}: choose from {', '.join(_KIND_OF)}")
         self.kinds = list(dict.fromkeys(_KIND_OF[name] for name in preset.reads))
+        if boxes and "regions" not in self.kinds:
+            raise ValueError(f"this model reads {' and '.join(self.kinds)}, no regions: leave boxes out")
         self.source = boxes or self.made.get("boxes", {}).get("source") or getattr(preset, "boxes", "scene")
         plain = Preprocess(size=preset.size).to_dict()
         self.preprocess = Preprocess.from_dict(self.made.get("preprocess", plain))
@@ -382,8 +384,10 @@ def open_stores(eyes: Eyes | Reader, data: CaptionData,
         The stores, with rows such as (N, D); none if the model needs no network.
 
     Raises:
-        ValueError: a store was made another way than the model looks.
+        ValueError: a store was made another way than the model looks, or the model reads none.
     """
+    if folders and not eyes.needs_network:
+        raise ValueError("this model makes what it reads as it goes, and takes no features: leave them out")
     if not eyes.needs_network:
         return []
     folders = [folders] if isinstance(folders, (str, os.PathLike)) else folders or ()

@@ -233,6 +233,12 @@ class TestStoresOfTheCommand:
             open_stores(eyes, data, tmp_path / "a")
         one_line(fault)
 
+    def test_what_a_model_has_no_use_for_is_refused(self, photos):
+        with pytest.raises(ValueError, match="reads pyramid, no regions: leave boxes out"):
+            Eyes(preset("pyramid"), boxes=photos[1])
+        with pytest.raises(ValueError, match="takes no features: leave them out"):
+            open_stores(Eyes(preset("pyramid")), photos[0], photos[1])
+
     def test_two_data_sets_of_one_name_share_nothing(self, tmp_path):
         """Somebody's captions.csv, and somebody else's, with pictures of the same names."""
         eyes, seen = Eyes(preset("pyramid", "squeezenet1_1")), {}

@@ -268,6 +268,14 @@ def test_results_merge_by_seed_and_refuse_to_mix(tmp_path):
             load_result(written(tmp_path, "bad.json", content))
 
 
+def test_trials_are_a_table_and_need_not_be_there(tmp_path):
+    from captionlab.results import trials
+
+    file = written(tmp_path, "few.json", {"rows": [{"name": "one", "changed": "nothing", "CIDEr": [1.25, 30.0]}]})
+    assert trials(file).splitlines()[2:] == ["| one | nothing | 1.2 30.0 |"]
+    assert len(trials(tmp_path / "none.json").splitlines()) == 2
+
+
 def test_the_human_row_is_what_the_library_gives(real_data):
     from captionlab.results import flickr8k_test, load_result
 
