@@ -347,6 +347,10 @@ class Parts:
         """Caption c of picture b continues from caption `parents[b, c]`, shape `(B, C)`, in every part."""
         return Parts([part.reorder(parents) for part in self.parts])
 
+    def hide(self, places: Tensor) -> "Parts":
+        """Without one position of each picture, shape `(B,)`, in every part; all parts see the same positions."""
+        return Parts([part.hide(places) for part in self.parts])
+
 # %% ../nbs/22_decoding.ipynb #51c831d1
 def mean_probabilities(logits: list[Tensor]) -> Tensor:
     """The logarithm of the mean of several models' probabilities.

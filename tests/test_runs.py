@@ -19,6 +19,7 @@ from captionlab import runs
 from captionlab.attention import KeyValue
 from captionlab.captioner import Captioner, Memory, State
 from captionlab.datasets import CaptionData, Item, scenes
+from captionlab.decoding import Ensemble
 from captionlab.features import FeatureStore
 from captionlab.models import cptr, vanilla
 from captionlab.results import provenance
@@ -307,6 +308,14 @@ class TestExplain:
         assert words.tolist() == [[True, True, False], [True, False, False], [True, True, True]]
         assert (found.whole[words] > 0.99).all() and torch.equal(found.control[words], found.whole[words])
         torch.testing.assert_close(found.without[words], torch.full((6,), 1 / 9))
+
+    def test_one_model_twice_is_explained_as_the_model(self, trained, world):
+        model, seen = trained[0].model, trained[0].eyes([world["test"][0].image])
+        twice, ids = Ensemble([model, model]).eval(), torch.tensor([trained[0].search(seen, 1)[0].ids])
+        one, both = explain(model, model.encode(seen), ids), explain(twice, twice.encode(seen), ids)
+        assert one.places.equal(both.places)
+        torch.testing.assert_close(both.without, one.without)
+        torch.testing.assert_close(both.control, one.control)
 
     def test_a_single_position_cannot_be_explained(self):
         run = fresh("vanilla")
