@@ -137,7 +137,8 @@ class TestTargets:
 
 class TestRuns:
     @pytest.fixture(scope="class")
-    def runs(self, tmp_path_factory):
+    @classmethod
+    def runs(cls, tmp_path_factory):
         folder, data = tmp_path_factory.mktemp("taught"), scenes(train=40, val=4, test=4, novel=0)
         for seed in (1, 2):
             train_run("vanilla", data, "tiny", seed, folder / str(seed))

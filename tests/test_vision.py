@@ -276,7 +276,8 @@ def parents_pyramid(net, images):
 
 class TestPyramid:
     @pytest.fixture(scope="class")
-    def detector(self) -> torch.nn.Module:
+    @classmethod
+    def detector(cls) -> torch.nn.Module:
         """torchvision's Mask R-CNN; its batch norms have seen something."""
         torch.manual_seed(3)
         net = models.detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None).requires_grad_(False)
@@ -286,7 +287,8 @@ class TestPyramid:
         return net.eval()
 
     @pytest.fixture(scope="class")
-    def released(self, detector, tmp_path_factory):
+    @classmethod
+    def released(cls, detector, tmp_path_factory):
         """Its weights as torchvision releases them: batch norms without their counters."""
         file = tmp_path_factory.mktemp("weights") / "maskrcnn.pth"
         torch.save({name: x for name, x in detector.state_dict().items() if "num_batches" not in name}, file)
