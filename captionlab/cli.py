@@ -199,10 +199,11 @@ def demo(
 
 # %% ../nbs/91_cli.ipynb #78fdc00e
 def _may_draw(out: Path) -> None:
-    if not out.absolute().parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {out.absolute().parent}: create it, or name another file")
+    from captionlab.metrics import _may_hold
+
     if out.is_dir() or out.suffix.lower() != ".png":
         raise ValueError(f"{out} cannot be the picture: name a file that ends in .png")
+    _may_hold(out)
 
 
 def _save_figure(figure: "Figure", out: Path, dpi: int) -> None:

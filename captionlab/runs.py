@@ -386,9 +386,9 @@ def open_stores(eyes: Eyes | Reader, data: CaptionData,
     Raises:
         ValueError: a store was made another way than the model looks, or the model reads none.
     """
-    if folders and not eyes.needs_network:
-        raise ValueError("this model makes what it reads as it goes, and takes no features: leave them out")
     if not eyes.needs_network:
+        if folders:
+            raise ValueError("this model makes what it reads as it goes, and takes no features: leave them out")
         return []
     folders = [folders] if isinstance(folders, (str, os.PathLike)) else folders or ()
     stores = [_as_we_look(eyes, FeatureStore.open(folder)) for folder in folders]
