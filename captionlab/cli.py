@@ -20,13 +20,15 @@ import typer
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from captionlab.datasets import CaptionData, Item
     from captionlab.runs import Run
     from captionlab.scenes import Scene
+    from torch import Tensor
 
 # %% ../nbs/91_cli.ipynb #79585e06
 def _line(problem: Exception) -> str:
@@ -373,6 +375,7 @@ def features_extract(
 # %% ../nbs/91_cli.ipynb #9c76321c
 @app.command()
 def train(
+    ctx: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="vanilla, cptr, translation, ...")],
     data: Annotated[str, typer.Option(help="Name, folder or file of the data set.")] = "scenes",
     preset: Annotated[str, typer.Option(help="tiny, small, strong or paper, as the model has them")] = "tiny",
@@ -385,7 +388,7 @@ def train(
     boxes: Annotated[str | None, typer.Option(help="For models that read regions: a file, or a detector of torchvision's.")] = None,
     detector: Annotated[str | None, typer.Option(help="For models that read attributes: name or file of a detector.")] = None,
     stage: Annotated[str, typer.Option(help="xe: learn people's words; scst: go on from a run, on marks for its own captions.")] = "xe",
-    start: Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Where scst begins; data, preset and seed are that run's.")] = None,
+    start: Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Where scst begins; data, preset, variant and seed are that run's.")] = None,
     teacher: Annotated[list[Path] | None, typer.Option(metavar="RUN", help="A trained run whose expectations it learns from as well; may be given several times.")] = None,
 ) -> None:
     """Train a model on a data set, into a folder."""
@@ -393,8 +396,10 @@ def train(
 
     if stage not in ("xe", "scst") or (stage == "scst") != (start is not None):
         raise ValueError("--stage scst needs --from RUN, the run to begin from, and xe needs none: give both or neither")
-    if start and teacher:
-        raise ValueError("scst learns from marks, and teachers have no part in it: leave --teacher out")
+    said = [name for name in ("data", "preset", "seed", "variant", "detector", "teacher")
+            if ctx.get_parameter_source(name).name == "COMMANDLINE"]
+    if start and said:
+        raise ValueError(f"scst goes on with what {start} is, and learns from marks alone: leave --{said[0]} out")
     taught = "distilled" if teacher else None
     named = [f"{start.name}-scst"] if start else filter(None, [Path(data).stem, model, variant, preset, taught, str(seed)])
     out = out or Path("runs") / "-".join(named)
@@ -404,6 +409,24 @@ def train(
     last = made.about["history"][-1]
     typer.echo(f"{len(made.about['history'])} epochs in {made.about['train_seconds']:.0f} s, loss {last['loss']:.2f}; "
                f"the run is {out}.  Next: captionlab evaluate {out}")
+
+# %% ../nbs/91_cli.ipynb #c452f9b9
+def _grid(world: "CaptionData", preset: str, features: Path | None) -> tuple["Callable[[Item], Tensor]", dict]:
+    """How a detector of attributes sees an item of `world`: the cells (N, D) of the model vanilla; and what made them."""
+    from captionlab.runs import Eyes, _suits, find_preset, look_at, open_stores
+
+    eyes = Eyes(find_preset("vanilla", preset))
+    _suits(world, eyes.preset)
+    stores, cells = open_stores(eyes, world, features), eyes.preset.cells
+    by_pixels = {"backbone": None, "preprocess": eyes.preprocess.to_dict(), "grid": [cells, cells]}
+    return look_at(eyes, stores)["grid"], stores[0].made_by if stores else by_pixels
+
+
+def _judgement(found: dict) -> str:
+    """What `judge_detector` found, for people."""
+    best = list(found["words"])
+    return (f"on test pictures, mean average precision {found['mAP']:.1f}, chance {found['chance']:.1f}\n"
+            f"best: {', '.join(best[:8])}\nworst: {', '.join(best[-8:])}")
 
 # %% ../nbs/91_cli.ipynb #70f5b7f5
 @attributes.command("train")
@@ -421,24 +444,19 @@ def attributes_train(
     """Learn to detect the frequent words of a data set's captions."""
     from captionlab.attributes import detector_file, judge_detector, merge_detector, save_detector, train_detector
     from captionlab.datasets import load
-    from captionlab.runs import Eyes, _command, _suits, find_preset, look_at, open_stores
+    from captionlab.runs import _command
 
-    out = out or detector_file(Path(data).stem)
+    world = load(data)
+    out = out or detector_file(world.name)
     if out.exists():
         raise ValueError(f"{out} is there already: choose another file with --out, or delete it")
-    world, eyes = load(data), Eyes(find_preset("vanilla", preset))
-    _suits(world, eyes.preset)
-    stores = open_stores(eyes, world, features)
-    see, cells = look_at(eyes, stores)["grid"], eyes.preset.cells
-    made_by = stores[0].made_by if stores else {"backbone": None, "preprocess": eyes.preprocess.to_dict(), "grid": [cells, cells]}
+    see, made_by = _grid(world, preset, features)
     detector = train_detector(world, see, made_by, count, hidden, pool, seed=seed)
     save_detector(detector, out)
     typer.echo(f"{len(detector.words)} words in {detector.about['train_seconds']:.0f} s; the detector is {out}")
     if world["test"]:
         found = judge_detector(detector, world["test"], see)
-        best = list(found["words"])
-        typer.echo(f"on test pictures, mean average precision {found['mAP']:.1f}, chance {found['chance']:.1f}\n"
-                   f"best: {', '.join(best[:8])}\nworst: {', '.join(best[-8:])}")
+        typer.echo(_judgement(found))
         if json:
             typer.echo(f"written to {merge_detector(detector, found, preset, _command())}")
     typer.echo(f"Next: captionlab features extract IMAGES --out FOLDER --kind attributes --weights {out}")
@@ -461,7 +479,7 @@ def evaluate(
     from captionlab.runs import evaluate_run, load, merge_result
 
     judged, others = load(run, boxes=boxes), [load(other, boxes=boxes) for other in fuse or ()]
-    found = evaluate_run(judged, data, split, beam, length_penalty, features=features, oracle=oracle, fused=others)
+    found = evaluate_run(judged, data, split, beam, length_penalty, features=features, oracle=oracle, fused=others, kept=json)
     _say_figures(found)
     if json:
         typer.echo(f"written to {merge_result(judged, found)}")

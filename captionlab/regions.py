@@ -12,6 +12,7 @@ import re
 import warnings
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
 from functools import cached_property
@@ -257,7 +258,8 @@ class RegionFile:
     def __init__(self, file: Path, names: Sequence[str]):
         self.file, self.names, self.told, self.broken = file, list(names), False, {}
         self.rows = {name: row for row, name in enumerate(self.names)}
-        self.short = {_short(name): row for row, name in enumerate(self.names)}
+        shared = Counter(map(_short, self.names))
+        self.short = {_short(name): row for name, row in self.rows.items() if shared[_short(name)] == 1}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -298,6 +300,11 @@ def _arrays(file: Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
         raise ValueError(
             f"{file} is broken or cut off, or not an .npz of numbers: get it again") from None
 
+
+def _some(rows: Sequence, count: int = 64) -> Sequence:
+    """Some of many, evenly spread: enough to tell two files of features from each other without reading all."""
+    return rows[::max(1, len(rows) // count)]
+
 # %% ../nbs/15_regions.ipynb #e762ed52
 class _OneForAll(RegionFile):
     """One .npz for all pictures, as `save_boxes` writes it."""
@@ -332,11 +339,37 @@ class _OneForAll(RegionFile):
     def _fingerprint(self) -> str:
         return _fingerprint(self.file.read_bytes())
 
-# %% ../nbs/15_regions.ipynb #30c81dca
+# %% ../nbs/15_regions.ipynb #c8a5df8b
 _CALLED = {"bbox": "bbox", "boxes": "bbox", "num_bbox": "count", "num_boxes": "count",
            "x": "features", "features": "features", "image_w": "image_w", "image_h": "image_h"}
 
 
+def _one(file: Path, but: str = "") -> dict[str, np.ndarray]:
+    """The arrays of one picture's file, `but` for one, and the number of its boxes."""
+    data = _arrays(file, [name for name, called in _CALLED.items() if called != but])
+    data = {_CALLED[name]: array for name, array in data.items()}
+    if missing := {"bbox", "image_w", "image_h"} - data.keys():
+        raise ValueError(f"{file} has no {', '.join(sorted(missing))}: it is not "
+                         "of the bottom-up-attention programs")
+    return {"count": len(data["bbox"])} | data
+
+
+def _readable(files: Sequence[Path], but: str = "") -> Iterator[dict[str, np.ndarray]]:
+    """What can be read of every picture; of the others one hears when they are asked for."""
+    for file in files:
+        try:
+            yield _one(file, but)
+        except ValueError:
+            continue
+
+# %% ../nbs/15_regions.ipynb #2d2e85d0
+def _upright(data: dict[str, np.ndarray]) -> Tensor:
+    """Features (N, D), which some programs store as (D, N); (N, 0) if there are none."""
+    boxes = len(data["bbox"])
+    rows = torch.from_numpy(data.get("features", np.zeros((boxes, 0)))).float()
+    return rows.T if len(rows) != boxes and rows.shape[-1] == boxes else rows
+
+# %% ../nbs/15_regions.ipynb #30c81dca
 class _OneEach(RegionFile):
     """A folder with one .npz a picture, as bottom-up-attention programs write it."""
 
@@ -346,17 +379,9 @@ class _OneEach(RegionFile):
         if not self.files:
             raise ValueError(f"{folder} holds no .npz: give the folder with one for each picture")
 
-    def _read(self, row: int, but: str = "") -> dict[str, np.ndarray]:
-        """The arrays of one picture, `but` for one, and the number of its boxes."""
-        data = _arrays(self.files[row], [name for name, called in _CALLED.items() if called != but])
-        data = {_CALLED[name]: array for name, array in data.items()}
-        if missing := {"bbox", "image_w", "image_h"} - data.keys():
-            raise ValueError(f"{self.files[row]} has no {', '.join(sorted(missing))}: it is not "
-                             "of the bottom-up-attention programs")
-        return {"count": len(data["bbox"])} | data
-
     def _regions(self, row: int) -> Regions:
-        data, file = self._read(row), self.files[row]
+        file = self.files[row]
+        data = _one(file)
         sides = np.array([data["image_w"], data["image_h"]] * 2, np.float32)
         shares = data["bbox"].reshape(-1, 4)[:int(data["count"])] / sides
         boxes = self._checked(shares, lambda box: f"{file}, box {box}")
@@ -369,31 +394,16 @@ class _OneEach(RegionFile):
     @cached_property
     def most(self) -> int:
         """Boxes of the picture that has the most; looks into every file."""
-        return max((int(data["count"]) for data in self._all("features")), default=0)
+        return max((int(data["count"]) for data in _readable(self.files, "features")), default=0)
 
     @cached_property
     def width(self) -> int:
         """D of the features of the first picture that has boxes, 0 if there are no features."""
-        return next((_upright(data).shape[1] for data in self._all() if data["count"]), 0)
-
-    def _all(self, but: str = "") -> Iterator[dict[str, np.ndarray]]:
-        """What can be read of every picture; of the others one hears when they are asked for."""
-        for row in range(len(self)):
-            try:
-                yield self._read(row, but)
-            except ValueError:
-                continue
+        return next((_upright(data).shape[1] for data in _readable(self.files) if data["count"]), 0)
 
     def _fingerprint(self) -> str:
-        sizes = (f"{file.name} {file.stat().st_size}\n" for file in self.files)
-        return _fingerprint(*map(str.encode, sizes))
-
-# %% ../nbs/15_regions.ipynb #2d2e85d0
-def _upright(data: dict[str, np.ndarray]) -> Tensor:
-    """Features (N, D), which some programs store as (D, N); (N, 0) if there are none."""
-    boxes = len(data["bbox"])
-    rows = torch.from_numpy(data.get("features", np.zeros((boxes, 0)))).float()
-    return rows.T if len(rows) != boxes and rows.shape[-1] == boxes else rows
+        sizes = (f"{file.name} {file.stat().st_size}\n".encode() for file in self.files)
+        return _fingerprint(*sizes, *(file.read_bytes() for file in _some(self.files)))
 
 # %% ../nbs/15_regions.ipynb #b6b70629
 def _decoded(text: bytes) -> int:
@@ -417,22 +427,34 @@ def _whole(line: bytes, width: int) -> tuple[str, int, int]:
         raise ValueError(f"its features are not {count} rows{of_width}")
     return parts[0].decode(), count, here
 
+# %% ../nbs/15_regions.ipynb #ea0bc763
+def _index(file: Path) -> tuple[dict[str, tuple[int, int, int]], dict[int, str], int, int]:
+    """Where a picture's first whole line begins, its length and number; what is wrong with other lines; most boxes; D."""
+    places, broken, most, width, place = {}, {}, 0, 0, 0
+    with open(file, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                name, count, width = _whole(line, width)
+                places.setdefault(name, (place, len(line), number))
+                most = max(most, count)
+            except ValueError as fault:
+                broken[number] = f"line {number} is cut off or damaged: {fault}"
+            place += len(line)
+    return places, broken, most, width
+
+
+def _columns(file: Path, place: int, length: int) -> list[bytes]:
+    """The six columns of the line that begins at a `place`."""
+    with open(file, "rb") as lines:
+        lines.seek(place)
+        return lines.read(length).rstrip(b"\r\n").split(b"\t")[:6]
+
 # %% ../nbs/15_regions.ipynb #4b6c1e5e
 class _Lines(RegionFile):
     """A .tsv with one line a picture; lines that are not whole are left out."""
 
     def __init__(self, file: Path):
-        self.places, broken = {}, {}
-        with open(file, "rb") as lines:
-            place = 0
-            for number, line in enumerate(lines, 1):
-                try:
-                    name, count, self.width = _whole(line, self.width)
-                    self.places.setdefault(name, (place, len(line), number))
-                    self.most = max(self.most, count)
-                except ValueError as fault:
-                    broken[number] = f"line {number} is cut off or damaged: {fault}"
-                place += len(line)
+        self.places, broken, self.most, self.width = _index(file)
         super().__init__(file, self.places)
         self.broken = broken
         self._tell()
@@ -449,10 +471,7 @@ class _Lines(RegionFile):
 
     def _regions(self, row: int) -> Regions:
         place, length, number = self.places[self.names[row]]
-        with open(self.file, "rb") as lines:
-            lines.seek(place)
-            columns = lines.read(length).rstrip(b"\r\n").split(b"\t")
-        name, wide, high, count, boxes, features = columns[:6]
+        name, wide, high, count, boxes, features = _columns(self.file, place, length)
         where = f"{self.file}, line {number}, picture {name.decode()}"
         sides = np.float32([wide, high] * 2)
         values = [np.frombuffer(base64.b64decode(text), np.float32).reshape(int(count), width)
@@ -461,7 +480,9 @@ class _Lines(RegionFile):
         return Regions(boxes, features=torch.from_numpy(values[1].copy()), where=where)
 
     def _fingerprint(self) -> str:
-        return _fingerprint(*(f"{name} {place}\n".encode() for name, place in self.places.items()))
+        places = (f"{name} {place}\n".encode() for name, place in self.places.items())
+        some = (column for place, length, _ in _some([*self.places.values()]) for column in _columns(self.file, place, length))
+        return _fingerprint(*places, *some)
 
 # %% ../nbs/15_regions.ipynb #1982a399
 def open_boxes(source: str | os.PathLike, weights: str | None = "DEFAULT") -> RegionFile | Detector:
@@ -651,7 +672,7 @@ Boxes = RegionFile | Detector | Mapping[str, Regions]
 def _describe(boxes: Boxes) -> dict:
     if not isinstance(boxes, Mapping):
         return boxes.describe()
-    parts = [f"{name} {regions.boxes.tolist()}".encode() for name, regions in boxes.items()]
+    parts = [f"{name} {regions.boxes.tolist()} {regions.features}".encode() for name, regions in boxes.items()]
     return {"source": "own", "fingerprint": _fingerprint(*parts)}
 
 # %% ../nbs/15_regions.ipynb #2655b1d3

@@ -701,3 +701,18 @@ class TestCommand:
 def test_extract_command_says_what_came_of_it(pictures, tmp_path, capsys):
     extract_command([pictures], tmp_path / "s", boxes=pictures / "boxes.npz", weights="none", size=SIZE)
     assert "27 pictures, up to 6 regions x 512 each" in capsys.readouterr().out
+
+
+def test_short_names_never_lead_to_another_picture(tmp_path):
+    boxes = boxes_of(2)
+    shared = open_boxes(one_for_all(tmp_path / "shared.npz", ["cats/2.jpg", "dogs/2.jpg"], [1, 1], boxes))
+    assert "cats/2.jpg" in shared and "2" not in shared and "birds/2.jpg" not in shared
+
+
+def test_features_tell_two_files_apart(tmp_path):
+    marks = set()
+    for number, shift in enumerate((0, 1)):
+        file = tmp_path / f"{number}.tsv"
+        file.write_bytes(b"".join(tsv_line(name, [[0, 0, 64, 48]], features_of(1, name + shift)) for name in (1, 2)))
+        marks.add(open_boxes(file).describe()["fingerprint"])
+    assert len(marks) == 2

@@ -115,3 +115,7 @@ def test_real_captions_make_the_round_trip(real_data):
     built = SubwordVocabulary.build(captions, 2000)
     assert len(built) == 2000
     assert all(built.decode(built.encode(caption)) == " ".join(normalise(caption)) for caption in captions)
+
+
+def test_how_an_emoji_is_drawn_is_no_word():
+    assert normalise("my dog \u2764\ufe0f \u0031\u20e3") == ["my", "dog", "1"]
