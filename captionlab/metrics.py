@@ -138,7 +138,7 @@ class _Meteor(meteor_program.Meteor):
 
     def judge(self, gts: dict, res: dict) -> tuple[float, list[float], np.ndarray]:
         """The corpus figure, those of B pictures, and their counts of shape (B, 23)."""
-        self.counts = []
+        self.counts, self.lock = [], threading.Lock()      # a judgement that broke off never gave the last one back
         try:
             corpus, each = self.compute_score(gts, res)
         except (OSError, ValueError) as fault:
@@ -397,7 +397,7 @@ def compare(ours: Scores, theirs: Scores, resamples: int = 1000,
 
     Returns:
         One comparison for each metric both have. p is twice the share of draws on the far side of
-        zero, one draw added so that it is never zero.
+        zero, one draw added so that it is never zero; with B pictures it is 2^(1 - B) at least.
 
     Raises:
         ValueError: the runs were not scored on the same pictures.
@@ -406,20 +406,21 @@ def compare(ours: Scores, theirs: Scores, resamples: int = 1000,
         raise ValueError("the runs were scored on different pictures: compare on the same ones")
     drawn = draws(len(ours.ids), resamples, seed)
     one, two = reweigh(ours, drawn), reweigh(theirs, drawn)
-    return {name: _compared(ours.corpus[name] - theirs.corpus[name], one[name] - two[name])
+    return {name: _compared(ours.corpus[name] - theirs.corpus[name], one[name] - two[name], len(ours.ids))
             for name in ours.corpus if name in theirs.corpus}
 
 # %% ../nbs/17_metrics.ipynb #573adb53
-def _compared(difference: float, drawn: np.ndarray) -> Comparison:
+def _compared(difference: float, drawn: np.ndarray, pictures: int) -> Comparison:
     """A comparison from the differences of R draws, shape (R,)."""
     far = min((drawn <= 0).sum(), (drawn >= 0).sum())
-    return Comparison(difference, *_middle(drawn), float(min(1, 2 * (far + 1) / (len(drawn) + 1))))
+    least = 2.0 ** (1 - pictures)           # of a test of signs: all differ alike, by chance
+    return Comparison(difference, *_middle(drawn), float(min(1, max(least, 2 * (far + 1) / (len(drawn) + 1)))))
 
 # %% ../nbs/17_metrics.ipynb #40765e10
 def _json(path: str | Path) -> list | dict:
     """What a JSON file holds, or one clear line."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: no such file") from None
     except OSError as fault:
@@ -563,7 +564,7 @@ def write_json(path: str | Path, content: object) -> None:
     path = Path(path)
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     with NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))       # half a character becomes an escape of JSON
     Path(file.name).chmod(0o644)
     Path(file.name).replace(path)
 

@@ -374,3 +374,23 @@ def test_the_score_of_one_translation_is_sacrebleus():
     metric = BLEU(tokenize="none", effective_order=True)
     assert judged.each["BLEU"][0] == metric.sentence_score("ein hund", ["ein hund rennt ."]).score
     assert judged.each["BLEU"][1] == pytest.approx(100) and judged.each["TER"].tolist() == [50, 0]
+
+
+def test_meteor_that_dies_does_not_keep_a_second_run_waiting(tmp_path, monkeypatch):
+    real = java()
+    program = fake_java(tmp_path, f'case "$*" in *PTB*) exec {real} "$@";; *) exit 3;; esac')
+    monkeypatch.setattr(metrics, "java", lambda: program)
+    with pytest.raises(RuntimeError, match="METEOR stopped early"):
+        metrics.score_runs({"one": {1: "a dog"}, "other": {1: "a cat"}}, {1: ["a dog"]})
+
+
+def test_few_pictures_prove_little():
+    ours, theirs = ({number: text for number in range(3)} for text in ("a red circle", "two blue dogs"))
+    references = {number: ["a red circle"] for number in range(3)}
+    one, other = (score(said, references, meteor=False) for said in (ours, theirs))
+    assert all(found.p >= 0.25 for found in metrics.compare(one, other).values())
+
+
+def test_half_a_character_does_not_lose_a_file(tmp_path):
+    metrics.write_json(tmp_path / "kept.json", {"caf\udce9.jpg": "größer"})
+    assert json.loads((tmp_path / "kept.json").read_text()) == {"caf\udce9.jpg": "größer"}
