@@ -33,11 +33,14 @@ def write_whole(path: str | os.PathLike, write: Callable[[BinaryIO], object]) ->
         write: gets an open binary file (of no particular shape) and writes into it.
     """
     half = Path(path).with_name(f"{Path(path).name}.{os.getpid()}.part")     # of its own: two programs may write at once
-    with open(half, "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(half, path)
+    try:
+        with open(half, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(half, path)
+    finally:
+        half.unlink(missing_ok=True)
 
 # %% ../nbs/14_features.ipynb #f5abf006
 def _manifest(folder: Path) -> dict | None:
@@ -47,7 +50,7 @@ def _manifest(folder: Path) -> dict | None:
 
 def _save_manifest(folder: Path, manifest: dict) -> None:
     text = json.dumps(manifest, ensure_ascii=False, separators=(",", ":"))
-    write_whole(folder / "manifest.json", lambda file: file.write(text.encode()))
+    write_whole(folder / "manifest.json", lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
 def _chunk(folder: Path, number: int) -> Path:
@@ -56,6 +59,14 @@ def _chunk(folder: Path, number: int) -> Path:
 
 def _chunks(manifest: dict) -> range:
     return range(-(-len(manifest["names"]) // manifest["chunk"]))
+
+
+def _is_whole(folder: Path, number: int) -> bool:
+    """Whether a chunk is there, and not cut off while somebody copied it."""
+    try:
+        return np.load(_chunk(folder, number), mmap_mode="r") is not None
+    except (OSError, EOFError, ValueError):
+        return False
 
 # %% ../nbs/14_features.ipynb #5bda311a
 Cells = int | tuple[int, int] | None
@@ -144,6 +155,9 @@ def command(made_by: dict, out: str | os.PathLike, images: str = "IMAGES") -> st
     return f"captionlab features extract {images} {' '.join(given)}"
 
 # %% ../nbs/14_features.ipynb #e5206dba
+_OPEN = 64      # files of a store at once: some systems allow a program no more than 256
+
+
 class FeatureStore:
     """Features of many pictures on disk, found by name. `FeatureStore.open` opens one.
 
@@ -207,6 +221,8 @@ class FeatureStore:
             raise ValueError(f"no features of {name} in {self.folder}: {why}")
         number, row = divmod(self.rows[name], self.chunk)
         if number not in self.maps:
+            if len(self.maps) >= _OPEN:
+                self.maps.pop(next(iter(self.maps)))
             self.maps[number] = np.load(_chunk(self.folder, number), mmap_mode="r")
         return self.maps[number][row]
 
@@ -237,7 +253,7 @@ def _joined(rows: Rows) -> np.ndarray:
 # %% ../nbs/14_features.ipynb #83f1a739
 def _check_complete(folder: Path, manifest: dict) -> None:
     chunks = _chunks(manifest)
-    missing = sum(not _chunk(folder, number).exists() for number in chunks)
+    missing = sum(not _is_whole(folder, number) for number in chunks)
     if missing or not manifest["complete"]:
         raise ValueError(
             f"the features in {folder} are not complete ({missing} of {len(chunks)} chunks missing)"
@@ -272,7 +288,7 @@ def fill(folder: str | os.PathLike, names: Sequence[str], shape: Shape, made_by:
     manifest = _begin(folder, manifest | {"skipped": {}, "complete": False})
     # What a complete store lacks is tried again: somebody may have mended the picture.
     todo = [number for number in _chunks(manifest)
-            if not _chunk(folder, number).exists() or manifest["complete"] and _note(folder, number).exists()]
+            if not _is_whole(folder, number) or manifest["complete"] and _note(folder, number).exists()]
     work = partial(_fill_chunk, folder, manifest, compute)
     with _progress(manifest, todo) as bar:
         for number in _side_by_side(work, todo, workers or min(16, os.cpu_count() or 1)):

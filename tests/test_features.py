@@ -375,3 +375,30 @@ def test_real_photos(real_data, tmp_path):
     store = extract_command(photos, tmp_path / "out", weights=str(real_data / "weights" / "squeezenet1_1.pth"), grid="7")
     assert len(store) == 12 and store.shape == (49, 512) and not store.skipped
     assert store[store.names].std() > 0.1
+
+
+def test_a_chunk_that_was_cut_off_is_made_again(tmp_path):
+    rows = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    make = lambda names: (rows[[int(name) for name in names]], {})
+    store = fill(tmp_path / "s", list("0123"), (2, 3), {"backbone": {"name": "own", "weights": None}}, make, chunk=2)
+    file = sorted((tmp_path / "s").glob("chunk-*.npy"))[1]
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(ValueError, match="not complete"):
+        FeatureStore.open(tmp_path / "s")
+    again = fill(tmp_path / "s", list("0123"), (2, 3), {"backbone": {"name": "own", "weights": None}}, make, chunk=2)
+    assert torch.equal(again["3"], torch.from_numpy(rows[3])) and len(store) == 4
+
+
+def test_only_so_many_files_are_open_at_once(tmp_path):
+    names = [str(number) for number in range(200)]
+    store = fill(tmp_path / "s", names, (1,), {"backbone": None}, lambda names: (np.float32([[int(n)] for n in names]), {}), chunk=1)
+    assert [store[name].item() for name in names] == list(range(200)) and len(store.maps) <= 64
+
+
+def test_a_failed_writing_leaves_nothing_behind(tmp_path):
+    def fail(file):
+        file.write(b"half")
+        raise OSError("disk full")
+    with pytest.raises(OSError):
+        write_whole(tmp_path / "file", fail)
+    assert list(tmp_path.iterdir()) == []
