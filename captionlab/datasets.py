@@ -16,6 +16,7 @@ import random
 import sys
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import count as integers
@@ -428,6 +429,9 @@ def _gather(file: Path, rows: Iterable[_Row], folder: Path | None, unit: str = "
             both = f"{row.split} here and in {seen.split} in {unit} {seen.line}"
             raise _wrong(file, unit, row.line, f"{row.image} is in {both}: a picture has one split")
         texts.setdefault(row.image, []).append(caption)
+    names = Counter(row.name or image for image, row in first.items())
+    if twice := next((name for name, times in names.items() if times > 1), None):
+        raise ValueError(f"{file}: two pictures are called {twice}: give each its own name or id")
     splits = {"train": [], "val": [], "test": []}
     for image, row in first.items():
         path = folder / image if folder else None
@@ -678,6 +682,8 @@ def _coco_rows(file: Path) -> Iterator[_Row]:
     except (KeyError, TypeError) as problem:
         raise ValueError(f"{file}: not captions in COCO's format ({problem!r}): give images with id and file_name, "
                          "annotations with image_id and caption") from None
+    if len(images) < len(coco["images"]):
+        raise ValueError(f"{file}: two of its images have one id: give each its own")
     for number, (key, caption) in enumerate(notes):
         if key not in images or "file_name" not in images[key]:
             raise _wrong(file, "annotations entry", number, f"no image with id {key!r} and a file_name: add it to images")

@@ -459,3 +459,10 @@ def test_a_broken_note_of_places_says_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="places.json is broken: delete it"):
         load("coco")
 
+
+def test_two_pictures_of_one_name_are_refused(photos):
+    image = {"id": 1, "file_name": "a.jpg"}
+    note = {"image_id": 1, "caption": "a dog"}
+    (photos / "twice.json").write_text(json.dumps({"images": [image, image | {"file_name": "b.jpg"}], "annotations": [note]}))
+    with pytest.raises(ValueError, match="two of its images have one id"):
+        own(photos / "twice.json")
