@@ -33,7 +33,7 @@ def log_probabilities(logits: Tensor, forbid: Iterable[int] = ()) -> Tensor:
     Raises:
         ValueError: the logits are not numbers.
     """
-    if logits.isnan().any():
+    if not logits.amax(-1).isfinite().all():          # minus infinity alone only says "never"
         raise ValueError("what the model expects next is not a number: its weights are broken, or what it was shown")
     barred = torch.tensor([PAD, BOS, *forbid], device=logits.device)
     return torch.log_softmax(logits.float().index_fill(-1, barred, -math.inf), -1)
@@ -64,7 +64,13 @@ def write(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor], 
 
     Returns:
         Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's log-probability, `(B, C)`.
+
+    Raises:
+        ValueError: `longest` is below 1, or the model's logits are no numbers.
     """
+    if longest < 1:
+        raise ValueError(f"captions of {longest} tokens: let them have at least 1")
+    forbid = [*forbid]
     state, tokens = model.start(memory, captions), _bos(model, len(memory), captions)
     ids, scores = tokens.new_zeros(*tokens.shape, longest), torch.zeros(tokens.shape, device=tokens.device)
     rows = torch.arange(len(memory), device=tokens.device)          # the pictures that are still being written about
@@ -177,7 +183,7 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, temperature: flo
     Raises:
         ValueError: a temperature or share that makes no sense.
     """
-    if temperature <= 0 or top_k < 0 or not 0 < top_p <= 1:
+    if not temperature > 0 or top_k < 0 or not 0 < top_p <= 1:
         raise ValueError(f"temperature {temperature}, top_k {top_k}, top_p {top_p}: the temperature must be above 0 "
                          "(greedy search is its limit), top_k 0 or more, top_p above 0 and at most 1")
     return write(model, memory, lambda options: _draw(options, temperature, top_k, top_p, generator),
@@ -309,6 +315,7 @@ def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty
     if width < 1 or longest < 1 or not abs(length_penalty) <= 10:
         raise ValueError(f"a search with width {width}, length {longest} and length penalty {length_penalty}: "
                          "take a width and a length of at least 1, and a penalty from -10 to 10")
+    forbid = [*forbid]
     state, beams = model.start(memory, width), Beams(_bos(model, len(memory), width), length_penalty, longest)
     while beams.length < longest:
         logits, state = model.step(state, beams.ids[..., -1])

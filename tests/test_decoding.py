@@ -352,3 +352,27 @@ def test_weights_that_are_no_numbers_write_no_caption():
     nn.init.constant_(model.eyes.weight, math.nan)
     with torch.no_grad(), pytest.raises(ValueError, match="is not a number: its weights are broken"):
         beam_search(model, model.encode(Batch(grid=torch.randn(1, 4, 3))))
+
+
+def test_a_model_that_has_burst_is_told_from_one_that_forbids():
+    row = torch.zeros(1, 1, V)
+    for broken in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="not a number"):
+            log_probabilities(row.index_fill(-1, torch.tensor([4]), broken))
+    assert log_probabilities(row.index_fill(-1, torch.tensor([4]), -math.inf))[0, 0, 4] == -math.inf
+
+
+def test_captions_without_a_token_are_refused():
+    model = Eyes().eval()
+    memory = model.encode(Batch(grid=torch.randn(1, 3, 3)))
+    with pytest.raises(ValueError, match="at least 1"):
+        greedy(model, memory, longest=0)
+    with pytest.raises(ValueError, match="temperature nan"):
+        sample(model, memory, temperature=math.nan)
+
+
+def test_forbidden_words_given_once_are_forbidden_at_every_step():
+    model = Eyes().eval()
+    memory = model.encode(Batch(grid=torch.randn(4, 3, 3)))
+    once = greedy(model, memory, 6, (word for word in (3, 4)))
+    assert torch.equal(once, greedy(model, memory, 6, [3, 4])) and not torch.isin(once, torch.tensor([3, 4])).any()
