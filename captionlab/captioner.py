@@ -341,7 +341,7 @@ class TransformerCaptioner(Captioner):
     def loss(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Summed cross-entropy of the `(B, C, T)` captions, and how many words it sums over. See `Captioner.loss`."""
         hidden, words = self.before_words(batch)
-        return projected_loss(hidden[None], self.output, words, smoothing), hidden.new_tensor(len(words))
+        return projected_loss(hidden[None], self.output, words, smoothing), words.new_tensor(len(words))
 
     def start(self, memory: Memory, captions: int = 1) -> State:
         """A state of C captions without words. See `Captioner.start`."""

@@ -2,6 +2,7 @@
 import json
 from collections import defaultdict
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -418,3 +419,28 @@ class TestGate:
                                             ("building", "other"), ("dog", "other")])
     def test_kinds_of_words(self, word, kind):
         assert word_class(word) == kind
+
+
+def test_with_the_norm_first_the_words_are_counted_once():
+    """An open gate gives one path exactly, and what the path brings has the words in it already."""
+    torch.manual_seed(0)
+    block = EntangledBlock(BlockConfig(16, 2, 32, norm="pre"), VARIANTS["eta"])
+    nn.init.zeros_(block.control.gate.weight)
+    nn.init.constant_(block.control.gate.bias, 30.0)
+    x, memory = torch.randn(2, 3, 16), {"v": torch.randn(2, 5, 16), "s": torch.randn(2, 4, 16)}
+    kept = block.cross_attention.project(memory)
+    found = block.cross_attention(x, kept, dict.fromkeys("vs"))
+    torch.testing.assert_close(block.look_across(x, kept), found["sv"])
+
+
+def test_semantic_attention_needs_nothing_to_see():
+    assert replace(PRESETS["tiny"], variant="semantic", most=0, cells=0).reads == ("attributes",)
+    with pytest.raises(ValueError, match="no bend 'gelu'"):
+        GatedController(8, "gelu")
+
+
+def test_a_model_without_paths_has_no_gate():
+    from captionlab.models import image_transformer
+    run = SimpleNamespace(eyes=SimpleNamespace(preset=image_transformer.PRESETS["tiny"]))
+    with pytest.raises(ValueError, match="this run has no gate"):
+        measure_gate(run)

@@ -190,7 +190,7 @@ class TestCPTR:
 
     def test_a_picture_of_another_size_is_refused(self):
         model, _ = small("cptr")
-        with pytest.raises(ValueError, match="places"):
+        with pytest.raises(ValueError, match="resize them"):
             model.encode(Batch(images=torch.randn(1, 3, 96, 96)))
 
 
@@ -218,3 +218,21 @@ class TestVanilla:
             torch.testing.assert_close(model.decode(model.encode(batch), batch.captions),
                                        model.decode(model.encode(shuffled), batch.captions), rtol=1e-4, atol=1e-5)
         assert difference > 1e-3
+
+
+def test_a_grid_or_a_picture_of_another_shape_is_refused():
+    """Fewer places would find places of their own, and be others."""
+    model = vanilla.Model(vanilla.PRESETS["tiny"], 9)
+    with pytest.raises(ValueError, match="a map of 25 cells, and this model was made for 8 x 8 = 64"):
+        model.encode(Batch(grid=torch.randn(1, 25, vanilla.PRESETS["tiny"].channels)))
+    size = cptr.PRESETS["tiny"].size
+    with pytest.raises(ValueError, match=f"pictures of {size // 2} x {2 * size} pixels"):
+        cptr.Model(cptr.PRESETS["tiny"], 9).encode(Batch(images=torch.randn(1, 3, size // 2, 2 * size)))
+
+
+def test_the_count_of_words_is_exact_in_half_precision():
+    """481 is no number of 16 bits' precision."""
+    model = vanilla.Model(vanilla.PRESETS["tiny"], 9).bfloat16().eval()
+    batch = Batch(grid=torch.randn(1, 64, vanilla.PRESETS["tiny"].channels).bfloat16(), captions=torch.full((1, 37, 14), 4))
+    with torch.no_grad():
+        assert model.loss(batch)[1].item() == 37 * 13 == 481

@@ -210,6 +210,12 @@ def test_patience_counts_from_the_latest_best(scores, patience):
     assert out_of_patience(history, patience) == (patience > 0 and waited >= patience)
 
 
+def test_a_score_that_is_no_number_is_never_the_best():
+    nan = float("nan")
+    assert epochs_since_best([{"epoch": 1, "score": 3.0}, {"epoch": 2, "score": nan}]) == 1
+    assert epochs_since_best([{"epoch": 1, "score": nan}, {"epoch": 2, "score": 3.0}, {"epoch": 3, "score": nan}]) == 1
+
+
 @given(st.integers(1, 50), st.integers(1, 20))
 def test_schedules_rise_to_one_and_then_never_again(warmup, every):
     steps = range(warmup + 60)

@@ -37,13 +37,20 @@ class PatchEncoder(nn.Module):
     def __init__(self, size: int, patch: int, layers: int, config: BlockConfig,
                  class_token: bool = False):
         super().__init__()
-        self.patches = PatchEmbedding(patch, config.width)
+        self.size, self.patches = size, PatchEmbedding(patch, config.width)
         self.first = nn.Parameter(torch.zeros(int(class_token), config.width))
         self.places = LearnedPositions((size // patch) ** 2 + class_token, config.width)
         self.dropout, self.encoder = Dropout(config.dropout), Encoder(layers, config)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Encode `(B, 3, size, size)` to `(B, N, D)`, or `(B, 1 + N, D)` with a class token."""
+        """Encode `(B, 3, size, size)` to `(B, N, D)`, or `(B, 1 + N, D)` with a class token.
+
+        Raises:
+            ValueError: the pictures have another size.
+        """
+        if images.shape[-2:] != (self.size, self.size):
+            raise ValueError(f"pictures of {images.shape[-2]} x {images.shape[-1]} pixels, and this model was made for "
+                             f"{self.size} x {self.size}: resize them")
         patches = self.patches(images)
         rows = torch.cat([self.first.expand(len(images), -1, -1), patches], dim=1)
         return self.encoder(self.dropout(self.places(rows)))
@@ -136,7 +143,7 @@ def copy_vit(source: VisionTransformer) -> PatchEncoder:
     layers, dropout = source.encoder.layers, source.encoder.dropout.p
     config = BlockConfig(source.hidden_dim, layers[0].num_heads, source.mlp_dim, dropout,
                          "gelu", "pre", layers[0].ln_1.eps)
-    ours = PatchEncoder(source.image_size, source.patch_size, len(layers), config, class_token=True)
+    ours = PatchEncoder(source.image_size, source.patch_size, len(layers), config, class_token=True).to(source.conv_proj.weight)
     ours.patches.projection.load_state_dict(source.conv_proj.state_dict())
     ours.first.data = source.class_token.data[0].clone()
     ours.places.table.data = source.encoder.pos_embedding.data[0].clone()

@@ -90,12 +90,17 @@ class GatedController(nn.Module):
         width: D.
         bend: f, one of `BENDS`.
 
+    Raises:
+        ValueError: for another bend.
+
     Source:
         Li et al. 2019, equations (11) and (12).
     """
 
     def __init__(self, width: int, bend: str = "identity"):
         super().__init__()
+        if bend not in BENDS:
+            raise ValueError(f"no bend {bend!r}: choose from {', '.join(BENDS)}")
         self.gate, self.bend = nn.Linear(3 * width, width), BENDS[bend]
 
     def forward(self, visual: Tensor, semantic: Tensor, context: tuple[Tensor, Tensor, Tensor],
@@ -156,28 +161,30 @@ class EntangledBlock(DecoderBlock):
         super().__init__(config)
         self.paths, self.cross_attention = form.paths, EntangledAttention(config, form.paths)
         self.control = GatedController(config.width, form.bend) if len(form.paths) > 1 else None
-        # The attentions bring residuals of their own, and what reaches the controller was dropped from there.
-        self.residuals[1] = nn.Identity() if self.control is None else replace(config, dropout=0.0).residuals(1)[0]
+        # The attentions bring residuals of their own, and what reaches the controller was dropped from there. With the
+        # norm first, x is a part of what they bring, and would count twice.
+        around = self.control is not None and config.norm == "post"
+        self.residuals[1] = replace(config, dropout=0.0).residuals(1)[0] if around else nn.Identity()
 
-    def look_across(self, x: Tensor, memory: dict[str, KeyValue], mask: dict[str, Tensor],
+    def look_across(self, x: Tensor, memory: dict[str, KeyValue], mask: dict[str, Tensor] | None = None,
                     trace: Trace | None = None) -> Tensor:
         """Ask both memories, and mix what they say: `(B, C, T, D)` to the same.
 
         Args:
             x: the words.
             memory: what `project` made.
-            mask: of each memory, broadcastable to `(B, H, C·T, N)`.
+            mask: of each memory, broadcastable to `(B, H, C·T, N)`; None for everywhere.
             trace: receives weights `(B, H, C·T, N)` under the names of the steps and, of the first path,
                 also under "cross"; the gate `(B, C, T, D)` under "gate".
         """
-        found = self.cross_attention(x, memory, mask, trace)
+        found = self.cross_attention(x, memory, mask or dict.fromkeys("vs"), trace)
         ends = [found[path] for path in self.paths]
         if trace is not None:
             trace.setdefault("cross", []).append(trace[self.paths[0]][-1])
         if self.control is None:
             return ends[0]
         mixed = self.control(*ends, (found["s"], found["v"], x), _kept(trace, "gate"))
-        return self.residuals[1].after(x, mixed)
+        return mixed if isinstance(self.residuals[1], nn.Identity) else self.residuals[1].after(x, mixed)
 
 # %% ../../nbs/34_entangled.ipynb #c48156bf
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +220,7 @@ class Preset(BasePreset):
     def __post_init__(self):
         if self.variant not in VARIANTS:
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
-        if not self.most and not self.cells:
+        if "v" in self.streams and not self.most and not self.cells:
             raise ValueError("neither regions nor cells to see: choose most or cells above 0")
 
     @property
@@ -427,7 +434,7 @@ def measure_gate(run: Run, data: str | None = None, split: str = "test") -> Path
     Raises:
         ValueError: the run's variant has no gate.
     """
-    if len(getattr(run.eyes.preset, "form", Form(())).paths) < 2:
+    if len(getattr(getattr(run.eyes.preset, "form", None), "paths", ())) < 2:
         raise ValueError("this run has no gate: take one of the entangled variants " + ", ".join(
             name for name, form in VARIANTS.items() if len(form.paths) > 1))
     world = load_data(data or run.about["source"])

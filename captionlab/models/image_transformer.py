@@ -18,7 +18,7 @@ from ..blocks import BlockConfig, Encoder
 from ..captioner import Memory, TransformerCaptioner
 from ..datasets import Batch
 from ..regions import as_regions, spatial_graph
-from ..training import BasePreset, Recipe
+from ..training import BasePreset, Recipe, processes
 
 # %% ../../nbs/35_image_transformer.ipynb #d197e1e0
 #| implements: eq-it-6 eq-it-7
@@ -516,7 +516,7 @@ class Model(TransformerCaptioner):
         """
         if self.training and self.form.sampled:
             self.sampling = min(0.5, 0.05 * (self.shown.item() // self.every))
-            self.shown += len(batch)
+            self.shown += len(batch) * processes()
         try:
             return super().loss(batch, smoothing if self.form.smoothing is None else self.form.smoothing)
         finally:

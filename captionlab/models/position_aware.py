@@ -16,6 +16,7 @@ from ..attention import Dropout, attend, masked_softmax, merge_heads, split_head
 from ..blocks import BlockConfig, Encoder
 from ..captioner import TransformerCaptioner
 from ..datasets import Batch
+from .vanilla import fits
 from ..positions import LearnedPositions
 from ..training import BasePreset, Recipe
 
@@ -304,8 +305,7 @@ class Model(TransformerCaptioner):
         Raises:
             ValueError: if the coarse map has another number of cells than the model's.
         """
-        high = self.project(batch.need("high"))
-        _fits(high, self.grid)
+        high = self.project(fits(batch.need("high"), self.grid))
         if self.fusion is None:
             return high
         return self.fusion(high, self.project_low(batch.need("low")), trace)
@@ -326,12 +326,6 @@ def _projection(preset: Preset, channels: int) -> nn.Module:
     """From a map's channels to width D; cells of a network are first made equally loud."""
     even = nn.Identity() if preset.backbone == "pixels" else nn.LayerNorm(channels)
     return nn.Sequential(even, nn.Linear(channels, preset.width))
-
-
-def _fits(high: Tensor, grid: tuple[int, int]) -> None:
-    if high.shape[1] != math.prod(grid):
-        raise ValueError(f"a coarse map of {high.shape[1]} cells, and this model was made for "
-                         f"{grid[0]} x {grid[1]} = {math.prod(grid)}: extract features with that grid")
 
 # %% ../../nbs/33_position_aware.ipynb #ad8f11f8
 PRESETS = {

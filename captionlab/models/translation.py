@@ -15,7 +15,7 @@ from ..blocks import Encoder
 from ..captioner import TransformerCaptioner, projected_loss
 from ..datasets import Batch
 from ..masks import padding_mask
-from ..training import BasePreset, Recipe
+from ..training import BasePreset, Recipe, processes
 
 # %% ../../nbs/30_translation.ipynb #8636b334
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +79,13 @@ class Model(TransformerCaptioner):
         Source:
             Liang et al. 2021, section 2.1.
         """
-        self.shown += len(batch) * self.training
-        if not (self.consistency and self.training and self.shown > self.begins):
+        begun = self.shown.item() >= self.begins
+        self.shown += len(batch) * processes() * self.training
+        if not (self.consistency and self.training and begun):
             return super().loss(batch, smoothing)
         hidden, words = self.before_words(batch.select(torch.arange(len(batch)).repeat(2)))
         total = projected_loss(hidden.unflatten(0, (2, -1)), self.output, words.chunk(2)[0], smoothing, self.consistency)
-        return total, hidden.new_tensor(len(words))
+        return total, words.new_tensor(len(words))
 
 # %% ../../nbs/30_translation.ipynb #9320c7aa
 #| implements: eq-rdrop-kl
