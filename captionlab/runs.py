@@ -12,11 +12,12 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 import shlex
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -27,7 +28,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from accelerate import PartialState
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from PIL import Image
 from pycocoevalcap.cider.cider import Cider
 from safetensors import SafetensorError
@@ -49,11 +51,11 @@ from .metrics import SCORER, TRANSLATION_SCORER, score_runs, score_translations,
 from .models.vanilla import pixel_grid
 from .regions import DETECTORS, Detector, RegionFile, Regions, open_boxes
 from .regions import pool_regions, region_fields, scene_regions
-from .results import merge_run, provenance, results_home
+from .results import may_merge, merge_run, provenance, results_home
 from .scenes import FACT_KINDS, Scene, coverage, truth
 from .scst import CiderD, SelfCritical
 from .text import SubwordVocabulary, Vocabulary, normalise, pad_ids, vocabulary_from_dict
-from .training import BasePreset, Recipe, Trainer, arithmetic
+from .training import BasePreset, Recipe, Trainer, arithmetic, processes
 from .vision import BACKBONES, Backbone, Preprocess, Pyramid, pool_cells
 
 # %% ../nbs/24_runs.ipynb #d111b8c6
@@ -198,7 +200,7 @@ class Eyes:
         self.kinds = list(dict.fromkeys(_KIND_OF[name] for name in preset.reads))
         if boxes and "regions" not in self.kinds:
             raise ValueError(f"this model reads {' and '.join(self.kinds)}, no regions: leave boxes out")
-        self.source = boxes or self.made.get("boxes", {}).get("source") or getattr(preset, "boxes", "scene")
+        self.moved, self.source = bool(boxes), boxes or self.made.get("boxes", {}).get("source") or getattr(preset, "boxes", "scene")
         plain = Preprocess(size=preset.size).to_dict()
         self.preprocess = Preprocess.from_dict(self.made.get("preprocess", plain))
 
@@ -258,8 +260,10 @@ class Eyes:
 
     def describe(self) -> dict:
         """All that decides how a picture looks to the model, as plain values for JSON."""
-        return self.made or {"reads": list(self.preset.reads), "fingerprint": self.preprocess.fingerprint,
-                             "backbone": None, **_recipe(self, self.kinds)}
+        if self.made and not self.moved:
+            return self.made
+        return {"reads": list(self.preset.reads), "fingerprint": self.preprocess.fingerprint, "backbone": None,
+                **_recipe(self, self.kinds)}
 
 # %% ../nbs/24_runs.ipynb #4313dd58
 def _open_backbone(eyes: Eyes) -> Backbone:
@@ -299,9 +303,13 @@ def _regions_of(eyes: Eyes, picture: Picture, name: str) -> Regions:
 
 
 def _known_as(there: Container[str], name: str, picture: Picture) -> str:
-    """Under which of its names a picture is `there`: its own, such as COCO's number, or that of its file."""
-    file = Path(picture).name if isinstance(picture, (str, os.PathLike)) else ""
-    return file if not name or name not in there and file in there else name
+    """Under which of its names a picture is `there`: its own, such as COCO's number, or that of its file, with folders or without."""
+    parts = Path(picture).parts if isinstance(picture, (str, os.PathLike)) else ()
+    names = [name, *("/".join(parts[-k:]) for k in range(len(parts), 0, -1))]
+    # A file of boxes also knows pictures by shorter names; two names that agree in full come first.
+    exact = getattr(there, "rows", there)
+    return next((known for known in names if known and known in exact),
+                next((known for known in (names[-1], name) if known and known in there), name or names[-1]))
 
 
 def _boxes_in(file: RegionFile | None, name: str) -> Regions:
@@ -416,6 +424,17 @@ def _as_we_look(eyes: Eyes, store: FeatureStore) -> FeatureStore:
         raise ValueError(f"the features in {store.folder} were made another way ({'; '.join(wrong)}): run {how}")
     return store
 
+# %% ../nbs/24_runs.ipynb #dbb02673
+def _having(stores: Sequence[FeatureStore], items: Sequence[Item]) -> Sequence[FeatureStore]:
+    """The stores, if none of the items is missing there: better to hear of it now than after an hour of training."""
+    for store in stores:
+        lacking = [name for item in items if (name := _known_as(store, item.name, item.image)) not in store]
+        if lacking:
+            why = store.skipped.get(lacking[0], "it was not among the pictures")
+            raise ValueError(f"{len(lacking)} of {len(items)} pictures have no features in {store.folder}, such as {lacking[0]} "
+                             f"({why}): mend or remove those pictures, or extract features of all")
+    return stores
+
 # %% ../nbs/24_runs.ipynb #ac653c19
 def _fill_cache(eyes: Eyes, data: CaptionData, kinds: Sequence[str]) -> FeatureStore:
     """A store of some kinds in the cache folder, begun or complete, now complete."""
@@ -448,7 +467,9 @@ def _store_name(eyes: Eyes, data: CaptionData, kinds: Sequence[str]) -> str:
 
 
 def _edition(data: CaptionData) -> list[str]:
-    """A mark of the picture files of somebody's own data set: another may have its name. Those known by name need none."""
+    """A mark of scenes' names, or of the picture files of somebody's own data set: another may have its name."""
+    if drawn := [item.name for items in data.splits.values() for item in items if isinstance(item.image, Scene)]:
+        return [_mark(drawn)]
     files = [item.image for items in data.splits.values() for item in items if isinstance(item.image, Path)]
     if data.name in NAMES or not files:
         return []
@@ -664,8 +685,9 @@ class Run:
         write_json(folder / "run.json", {
             "format": FORMAT, "captionlab": captionlab.__version__, **self.about, "weights": kept[0],
             "eyes": self.eyes.describe(), "preset": asdict(self.eyes.preset), "vocabulary": self.vocabulary.to_dict()})
-        for old in set(folder.glob("*-*.safetensors")) - {folder / name for name in kept}:
-            old.unlink()
+        for old in folder.iterdir():
+            if old.name not in kept and re.fullmatch(r"(weights|attributes)-[0-9a-f]+\.safetensors", old.name):
+                old.unlink()
         return folder
 
     @classmethod
@@ -891,7 +913,7 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     preset = replace(preset, recipe=replace(preset.recipe, seed=seed))
     data = _data(data, preset)
     vocabulary, eyes = _vocabulary(data, preset, boxes, detector)
-    inputs = look_at(eyes, open_stores(eyes, data, features))
+    inputs = look_at(eyes, _having(open_stores(eyes, data, features), data["train"] + data.splits.get("val", [])[:judged]))
     torch.manual_seed(seed)
     net = model_module(model).Model(preset, len(vocabulary))
     about = {"model": model, "preset_name": name, "data": data.name, "source": source, "variant": _variant(model, name, preset),
@@ -902,7 +924,7 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     judge = _judge(vocabulary, eyes, data.splits.get("val", [])[:judged], inputs)
     learner = _taught(net, examples, data, teachers, preset.recipe) if teachers else net
     about |= _keep_schooling(out, schooling)
-    _as_begun(out, {"model": model, "data": data.name, "words": _mark(vocabulary.to_dict())} | _sizes(preset))
+    _as_begun(out, {"model": model, "data": data.name, "words": _mark(vocabulary.to_dict()), "eyes": _look(eyes)} | _sizes(preset))
     trainer = Trainer(learner, examples, preset.recipe, out, judge, watch)
     fitted = trainer.fit()
     return _finished(Run(fitted.model if teachers else fitted, vocabulary, eyes, about), trainer)
@@ -1005,6 +1027,8 @@ def _mirrored(eyes: Eyes, data: CaptionData) -> dict:
 def _may_write(out: Path, resume: bool) -> None:
     if out.is_file():
         raise ValueError(f"{out} is a file: name a folder for the run")
+    if resume and (out / "run.json").exists() and not (out / "checkpoint.pt").exists():
+        raise ValueError(f"{out} holds a finished run and no checkpoint to go on from: choose another folder")
     if not resume and any((out / name).exists() for name in ("checkpoint.pt", "run.json")):
         raise ValueError(f"{out} holds a run already: add --resume to go on with it, or choose another folder")
 
@@ -1013,10 +1037,12 @@ def _choose(device: str | None) -> None:
     """accelerate takes the best device there is, unless told otherwise before it starts."""
     if device and device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("there is no CUDA device here: leave --device out")
-    if device and device.split(":")[0] not in ("cpu", "cuda"):
-        raise ValueError(f"no device {device!r}: take cpu or cuda, or leave it out")
-    if device == "cpu":
-        os.environ["ACCELERATE_USE_CPU"] = "true"
+    if device not in (None, "cpu", "cuda"):
+        raise ValueError(f"no device {device!r}: take cpu or cuda, or leave it out; CUDA_VISIBLE_DEVICES chooses one of several")
+    if device:
+        os.environ["ACCELERATE_USE_CPU"] = str(device == "cpu").lower()
+    if processes() == 1:
+        AcceleratorState._reset_state(reset_partial_state=True)         # a training before this one may have had another
 
 
 def _command() -> str:
@@ -1054,10 +1080,11 @@ def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run
     run = load(start, boxes=boxes)
     _fits_scst(run, model, start)
     data = data or _data(run.about["source"], run.eyes.preset)
-    inputs = look_at(run.eyes, open_stores(run.eyes, data, features))
+    inputs = look_at(run.eyes, _having(open_stores(run.eyes, data, features), data["train"] + data.splits.get("val", [])[:judged]))
     examples = _examples(data, run.vocabulary, run.eyes, inputs)
     judge = _judge(run.vocabulary, run.eyes, data.splits.get("val", [])[:judged], inputs)
     recipe = replace(run.eyes.preset.scst, seed=run.about["seed"], precision=run.eyes.preset.recipe.precision)
+    _as_begun(out, {"start": _mark(run.about), "eyes": _look(run.eyes)})
     trainer = Trainer(_critic(run, examples), examples, recipe, out, judge, watch)
     run.about |= {"stage": "distilled-scst" if run.about.get("teachers") else "scst", "command": _command()}
     return _finished(replace(run, model=trainer.fit().model), trainer)
@@ -1085,7 +1112,7 @@ def _taught(net: Captioner, examples: Encoded, data: CaptionData, teachers: Sequ
     for run in told:
         looks |= look_at(run.eyes, open_stores(run.eyes, data))
     seen = Encoded(data["train"], *examples.vocabularies.values(), looks, examples.longest)
-    speaker, device = fuse(told[0], told[1:]).model, PartialState().device
+    speaker, device = fuse(told[0], told[1:]).model, Accelerator().device
     with torch.autocast(device.type, torch.bfloat16, enabled=arithmetic(recipe.precision) == "bf16"):
         lessons = soft_targets(speaker.to(device), seen)
     for look in examples.looks:
@@ -1130,11 +1157,18 @@ def _sizes(preset: BasePreset) -> dict:
     return {name: value for name, value in json.loads(json.dumps(asdict(preset))).items() if name not in ("recipe", "scst")}
 
 
+def _look(eyes: Eyes | Reader) -> str:
+    """A mark of how pictures are looked at, wherever the files lie."""
+    said = {} if isinstance(eyes, Reader) else _recipe(eyes, eyes.kinds)
+    bare = {name: x.get("fingerprint") if name in ("backbone", "boxes") else x for name, x in said.items()}
+    return _mark(bare)
+
+
 def _as_begun(out: Path, said: dict) -> None:
     """Notes what a training is about; one that goes on must be about the same."""
     file = out / "begun.json"
     begun = json.loads(file.read_text()) if file.exists() and (out / "checkpoint.pt").exists() else said
-    changed = [f"{name} was {begun.get(name)} and is now {value}" for name, value in said.items() if begun.get(name) != value]
+    changed = [f"{name} was {begun[name]} and is now {value}" for name, value in said.items() if begun.get(name, value) != value]
     if changed:
         raise ValueError(f"the training in {out} was begun with something else ({'; '.join(changed)}): go on with the same, or choose another folder")
     out.mkdir(parents=True, exist_ok=True)
@@ -1164,7 +1198,7 @@ def derangement(rows: int, seed: int = 0) -> np.ndarray:
 def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "test", beam: int = 3,
                  length_penalty: float = 0.0, blind: bool = True, meteor: bool = True,
                  features: str | os.PathLike | Sequence[str | os.PathLike] = (), oracle: bool = False,
-                 fused: Sequence[Run] = ()) -> dict:
+                 fused: Sequence[Run] = (), kept: bool = False) -> dict:
     """Caption a split and judge the captions, with the blind control.
 
     Args:
@@ -1178,28 +1212,33 @@ def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "
         features: as for `train_run`.
         oracle: whether to take attributes from the true captions, and not from the detector.
         fused: runs that speak with this one, by the mean of all their probabilities.
+        kept: whether `merge_result` will follow; a result file about something else is then refused before the work.
 
     Returns:
         `about`, what all seeds of a result share; `run`, the figures in percent; `captions` in COCO's result format.
         `merge_result` writes it.
 
     Raises:
-        ValueError: the run reads no attributes that an oracle could give, or the fused ones do not fit.
+        ValueError: the run reads no attributes that an oracle could give, the fused ones do not fit, or the result
+            file is about something else.
     """
     data = _data(run.about["source"] if data is None else data, run.eyes.preset, split == "train")
     items, inputs = data[split], {}
     for one in (*fused, run):
-        inputs |= look_at(one.eyes, open_stores(one.eyes, data, features), keep=0)
+        inputs |= look_at(one.eyes, _having(open_stores(one.eyes, data, features), items), keep=0)
     run = fuse(run, fused) if fused else run
     run, inputs = _with_oracle(run, inputs) if oracle else (run, inputs)
+    about = _about(run, data.name, split, beam, length_penalty)
+    if kept:
+        may_merge(_result_name(about), {key: x for key, x in about.items() if key != "scorer"})
     said = {"own": caption_items(run, items, inputs, beam, length_penalty)}
     if blind:
         said["blind"] = [said["own"][row] for row in derangement(len(items), run.about["seed"])]
     figures = _translated(said, items) if isinstance(run.eyes, Reader) else _figures(said, items, meteor)
-    kept = ("seed", "train_seconds", "command")
+    noted = ("seed", "train_seconds", "command", "fused")
     row = {"metrics": figures["own"]} | ({"blind": figures["blind"]} if blind else {})
     return {"about": _about(run, data.name, split, beam, length_penalty, figures["own"]),
-            "run": {key: run.about.get(key) for key in kept} | row | provenance(),
+            "run": {key: run.about.get(key) for key in noted if key != "fused" or fused} | row | provenance(),
             "captions": [{"image_id": item.image_id, "caption": text} for item, text in zip(items, said["own"])]}
 
 # %% ../nbs/24_runs.ipynb #9b7e8685
@@ -1221,6 +1260,7 @@ def fuse(run: Run, others: Sequence[Run]) -> Run:
             raise ValueError(f"the fused runs do not see the same {wrong[0]}: take runs with the same backbone, size and boxes")
     named = "+".join(getattr(one.eyes.preset, "variant", one.about["model"]) for one in runs)
     said = {"variant": named, **{key: sum(one.about[key] for one in runs) for key in ("parameters", "train_seconds")}}
+    said["fused"] = ["-".join(str(one.about[key]) for key in ("data", "model", "stage", "seed")) for one in runs]
     return replace(run, model=Ensemble(one.model for one in runs).eval(), about=run.about | said)
 
 # %% ../nbs/24_runs.ipynb #5820e424
@@ -1269,10 +1309,13 @@ def _translated(said: dict[str, list[str]], items: Sequence[Item]) -> dict[str, 
     return _true({name: score_translations(texts, references) for name, texts in said.items()}, said, items)
 
 
-def _about(run: Run, data: str, split: str, beam: int, length_penalty: float, metrics: dict) -> dict:
+def _about(run: Run, data: str, split: str, beam: int, length_penalty: float, metrics: Iterable[str] = ()) -> dict:
     """What all seeds of a result have in common."""
+    own, moved = run.about["preset_name"] == "own", not isinstance(run.eyes, Reader) and run.eyes.moved
     named = {"model": run.about["model"], "variant": run.about["variant"], "preset": run.about["preset_name"],
-             "stage": run.about["stage"], "teachers": run.about.get("teachers")}
+             "stage": run.about["stage"], "teachers": run.about.get("teachers"),
+             "trained_on": run.about["data"] if run.about["data"] != data else None,
+             "boxes": str(run.eyes.source) if moved else None, "sizes": _mark(_sizes(run.eyes.preset)) if own else None}
     return {"data": data, "split": split, **{key: value for key, value in named.items() if value},
             "decoding": {"beam": beam, "length_penalty": length_penalty},
             "scorer": {metric: (SCORER | TRANSLATION_SCORER).get(metric, "captionlab.scenes, exact")
@@ -1298,6 +1341,7 @@ def merge_result(run: Run, found: dict, name: str | os.PathLike | None = None) -
 def _result_name(about: dict) -> str:
     """Where a result about this belongs, under `results/`."""
     parts = [about[key] for key in ("model", "variant", "preset", "stage") if key in about]
+    parts += [about["split"]] if about["split"] != "test" else []
     return f"{about['data']}/{'-'.join(parts)}"
 
 # %% ../nbs/24_runs.ipynb #5a5df5a1
@@ -1412,5 +1456,8 @@ def write_explained(found: dict) -> Path:
     """Write what `explain_run` found beside the run's result, under `results/`; returns where."""
     path = results_home() / f"{_result_name(found)}.seed{found['seed']}.explain.json"
     path.parent.mkdir(parents=True, exist_ok=True)
+    old = json.loads(path.read_text()) if path.exists() else found
+    if old["decoding"] != found["decoding"]:
+        raise ValueError(f"{path}: its decoding is {old['decoding']}, that of this run is {found['decoding']}: move that file away")
     write_json(path, found)
     return path

@@ -7,7 +7,7 @@ __all__ = ['advantages', 'count_grams', 'Weighed', 'CiderD', 'SelfCritical']
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -74,10 +74,14 @@ class CiderD:
     """
 
     def __init__(self, captions: Iterable[Sequence[Sequence[int]]]):
-        seen = [set().union(*map(count_grams, said)) for said in captions]
-        self.rarest = math.log(max(len(seen), 1))
-        found = Counter(gram for grams in seen for gram in grams)
+        found, pictures = Counter(), 0
+        for pictures, said in enumerate(captions, 1):
+            found.update(set().union(*map(count_grams, said)))
+        self.rarest = math.log(max(pictures, 1))
         self.rarity = {gram: self.rarest - math.log(count) for gram, count in found.items()}
+
+    def __deepcopy__(self, memo: dict) -> Self:
+        return self     # nothing in it changes, and of a large data set it is millions of entries
 
     def weigh(self, ids: Sequence[int]) -> Weighed:
         """A caption's vectors, from its T `ids`."""

@@ -442,3 +442,11 @@ def test_evaluated_with_and_without_stores(photos, tmp_path):
     extract_regions(images, open_boxes(boxes), tmp_path / "r", Backbone("squeezenet1_1", None, 64), most=5)
     one, other = (evaluate_run(run, data, features=folders, meteor=False)["captions"] for folders in ((), [tmp_path / "r"]))
     assert one == other
+
+
+def test_a_pictures_own_file_comes_before_another_ones_number():
+    there = {f"{number:06}.jpg": number for number in range(9)}
+    assert runs._known_as(there, "7", "/photos/000006.jpg") == "000006.jpg"
+    assert runs._known_as({"train/a.jpg"}, "42", "/photos/train/a.jpg") == "train/a.jpg"
+    assert runs._known_as({"42", "a.jpg"}, "42", "/photos/train/a.jpg") == "42"
+    assert runs._known_as(set(), "42", "/photos/a.jpg") == "42"

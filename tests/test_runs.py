@@ -24,7 +24,7 @@ from captionlab.features import FeatureStore
 from captionlab.models import cptr, vanilla
 from captionlab.results import provenance
 from captionlab.runs import Eyes, Run, derangement, evaluate_run, explain, explain_run, find_preset, look_at, merge_result, open_stores
-from captionlab.runs import train_run, write_explained
+from captionlab.runs import train_run, tune_run, write_explained
 from captionlab.scenes import generate, render, truth
 from captionlab.text import SubwordVocabulary, Vocabulary
 
@@ -57,6 +57,11 @@ def fresh(name, vocabulary=None):
     torch.manual_seed(0)
     about = {"model": name, "preset_name": "tiny", "data": "scenes", "variant": None, "stage": "xe", "seed": 0, "history": []}
     return Run(module.Model(preset, len(vocabulary)).eval(), vocabulary, Eyes(preset), about)
+
+
+def replace_preset(eyes, **more):
+    """Eyes of another preset of one's own."""
+    return Eyes(replace(eyes.preset, **more))
 
 
 def refusal(folder):
@@ -227,10 +232,15 @@ class TestEvaluation:
         path = merge_result(run, found)
         assert path == tmp_path / "results" / "scenes" / "vanilla-own-xe.json"
         result = json.loads(path.read_text())
-        assert {"data", "split", "model", "preset", "stage", "decoding", "scorer", "parameters", "runs"} == set(result)
+        assert {"data", "split", "model", "preset", "sizes", "stage", "decoding", "scorer", "parameters", "runs"} == set(result)
         row = result["runs"][0]
         assert {"seed", "metrics", "blind", "train_seconds", "command", "commit", "machine"} == set(row)
         assert result["decoding"] == {"beam": 2, "length_penalty": 0.5} and "truth" in row["blind"]
+        with pytest.raises(ValueError, match="its decoding is .*move that file away"):
+            evaluate_run(run, world, beam=1, meteor=False, kept=True)
+        wider = replace(run, eyes=replace_preset(run.eyes, hidden=64))
+        with pytest.raises(ValueError, match="its sizes is"):
+            evaluate_run(wider, world, beam=2, length_penalty=0.5, meteor=False, kept=True)
         captions = json.loads(path.with_name("vanilla-own-xe.seed3.captions.json").read_text())
         assert [one["caption"] for one in captions] == run.caption([item.image for item in world["test"]], 2, 0.5)
 
@@ -361,6 +371,22 @@ class TestEyes:
         assert [type(store) for store in stores] == [FeatureStore] and len(stores[0]) == 8
         torch.testing.assert_close(look_at(eyes, stores)["grid"](item), eyes([item.image]).grid[0], rtol=2e-3, atol=2e-3)
 
+    def test_scenes_seen_by_a_network_are_stored_apart_for_each_number_of_them(self, net):
+        """Training looks at more scenes than judging does, and both under the name of the data set."""
+        eyes = Eyes(self.NET, weights="0")
+        one, other = (open_stores(eyes, scenes(train=some, val=1, test=2, novel=0))[0] for some in (3, 0))
+        name = scenes(train=0, val=0, test=2, novel=0)["test"][0].name
+        torch.testing.assert_close(one[name], other[name])
+        assert len(one) == 6 and len(other) == 3
+
+    def test_a_picture_without_features_is_named_before_training(self, net):
+        eyes = Eyes(self.NET, weights="0")
+        few, more = (scenes(train=some, val=1, test=1, novel=0) for some in (2, 3))
+        stores = open_stores(eyes, few)
+        assert runs._having(stores, few["train"]) is stores
+        with pytest.raises(ValueError, match="1 of 3 pictures have no features"):
+            runs._having(stores, more["train"])
+
     def test_other_weights_are_noticed(self, photos, net):
         made = Eyes(self.NET, weights="0").describe()
         with pytest.raises(ValueError, match="are others"):
@@ -479,3 +505,36 @@ def test_a_model_is_asked_for_what_the_data_has(trained):
 def test_without_git_the_commit_is_unknown(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert provenance()["commit"] == "unknown"
+
+
+def test_saving_leaves_other_files_alone(trained, tmp_path):
+    others = [tmp_path / name for name in ("my-detector.safetensors", "model-00001-of-00002.safetensors")]
+    for file in others:
+        file.write_text("not ours")
+    trained[0].save(tmp_path)
+    kept = trained[0].save(tmp_path)
+    assert all(file.read_text() == "not ours" for file in others) and len(list(kept.glob("weights-*"))) == 1
+
+
+def test_a_finished_run_without_its_checkpoint_is_not_trained_over(trained, tmp_path):
+    run = trained[0].save(tmp_path / "run")
+    before = (run / "run.json").read_text()
+    with pytest.raises(ValueError, match="no checkpoint to go on from"):
+        train_run("vanilla", scenes(train=4, val=2, test=2, novel=0), BRIEF, out=run, resume=True)
+    assert (run / "run.json").read_text() == before
+
+
+def test_a_device_by_number_is_refused(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES"):
+        train_run("vanilla", world, BRIEF, out=tmp_path / "run", device="cuda:1")
+
+
+def test_scst_goes_on_from_the_run_that_it_began_from(trained, world, tmp_path):
+    run, folder = trained
+    other = replace(run, about=run.about | {"history": []}).save(tmp_path / "other")
+    small = replace(BRIEF, scst=replace(BRIEF.scst, epochs=1, pictures=20))
+    begun = replace(run, eyes=Eyes(small)).save(tmp_path / "begun")
+    tune_run("vanilla", begun, tmp_path / "tuned", data=world)
+    with pytest.raises(ValueError, match="begun with something else .start was"):
+        tune_run("vanilla", other, tmp_path / "tuned", resume=True, data=world)
