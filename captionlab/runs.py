@@ -1189,7 +1189,7 @@ def derangement(rows: int, seed: int = 0) -> np.ndarray:
         ValueError: fewer than two rows.
     """
     if rows < 2:
-        raise ValueError("the blind control needs two pictures at least: evaluate more, or without it")
+        raise ValueError("the blind control needs two pictures at least: evaluate more")
     circle, other = order(rows, seed, 0), np.empty(rows, dtype=int)
     other[circle] = np.roll(circle, 1)
     return other
@@ -1442,7 +1442,7 @@ def explain_run(run: Run, data: CaptionData | str | None = None, split: str = "t
 def _falls(run: Run, rows: Sequence[tuple[int, float, float, float]]) -> dict:
     """The figures of rows of an id and three probabilities, together and by word."""
     if not rows:
-        raise ValueError("its captions have no words to explain: train it for longer")
+        raise ValueError("there is no word to explain: give it pictures, or train it for longer")
     ids, odds = [row[0] for row in rows], 100 * np.array([row[1:] for row in rows])
     falls = odds[:, :1] - odds[:, 1:]
     mean = lambda kept: dict(zip(("own", "control"), falls[kept].mean(0).round(2).tolist()))

@@ -100,7 +100,7 @@ class Recipe:
         seed: of the order of the data and of dropout.
 
     Raises:
-        ValueError: there is nothing to do, or no step to warm up in.
+        ValueError: there is nothing to do or to learn from, or no step to warm up in.
     """
 
     epochs: int = 10
@@ -120,8 +120,10 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self):
-        if self.epochs < 1 or self.warmup < 1:
-            raise ValueError(f"{self.epochs} epochs with {self.warmup} steps of warm-up: give at least one of each")
+        if min(self.epochs, self.pictures, self.warmup) < 1:
+            raise ValueError(f"{self.epochs} epochs of {self.pictures} pictures a step, {self.warmup} steps of warm-up: give at least one of each")
+        if not self.clip > 0:
+            raise ValueError(f"gradients clipped to {self.clip}: nothing could be learnt; to clip nothing give float('inf')")
 
     def batches(self, data: Encoded) -> Epochs:
         """Which rows of `data` make up each step of each epoch."""

@@ -86,10 +86,12 @@ def test_another_recipe_in_the_folder_is_one_clear_line(trained):
     assert (trained / "checkpoint.pt").read_bytes() == before
 
 
-@pytest.mark.parametrize("nothing", [{"epochs": 0}, {"warmup": 0}])
+@pytest.mark.parametrize("nothing", [{"epochs": 0}, {"warmup": 0}, {"pictures": 0}])
 def test_a_recipe_has_something_to_do(nothing):
     with pytest.raises(ValueError, match="give at least one of each"):
         Recipe(**nothing)
+    with pytest.raises(ValueError, match="to clip nothing give float"):
+        Recipe(clip=0.0)
 
 
 def test_a_checkpoint_from_before_a_recipe_could_say_more_is_read(tmp_path):
