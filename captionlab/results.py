@@ -65,7 +65,7 @@ def may_merge(name: str | Path, about: dict) -> dict | None:
     old = load_result(path) if path.exists() else None
     for key in about if old else ():
         if old.get(key) != about[key]:
-            raise ValueError(f"{path}: its {key} is {old.get(key)!r}, that of this run is {about[key]!r}: move that file away")
+            raise ValueError(f"{path}: its {key} is {old.get(key)!r}, that of this run is {about[key]!r}: write to another file, or move that one away")
     return old
 
 # %% ../nbs/90_results.ipynb #51f429f5
@@ -90,7 +90,7 @@ def merge_run(name: str | Path, about: dict, run: dict, captions: list[dict] | N
     path.parent.mkdir(parents=True, exist_ok=True)
     old = may_merge(path, about) or about | {"runs": []}
     if extra := {*old} - {*about, "runs"}:
-        raise ValueError(f"{path}: its {min(extra)} is {old[min(extra)]!r}, and this run has none: move that file away")
+        raise ValueError(f"{path}: its {min(extra)} is {old[min(extra)]!r}, and this run has none: write to another file, or move that one away")
     seed = "" if run.get("seed") is None else f".seed{run['seed']}"
     for content, kind in ((captions, "captions"), (history, "history")):
         if content is not None:

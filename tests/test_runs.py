@@ -236,7 +236,7 @@ class TestEvaluation:
         row = result["runs"][0]
         assert {"seed", "metrics", "blind", "train_seconds", "command", "commit", "machine"} == set(row)
         assert result["decoding"] == {"beam": 2, "length_penalty": 0.5} and "truth" in row["blind"]
-        with pytest.raises(ValueError, match="its decoding is .*move that file away"):
+        with pytest.raises(ValueError, match="its decoding is .*move that one away"):
             evaluate_run(run, world, beam=1, meteor=False, kept=True)
         wider = replace(run, eyes=replace_preset(run.eyes, hidden=64))
         with pytest.raises(ValueError, match="its sizes is"):
