@@ -704,7 +704,7 @@ def test_extract_command_says_what_came_of_it(pictures, tmp_path, capsys):
 
 
 def test_short_names_never_lead_to_another_picture(tmp_path):
-    boxes = boxes_of(2)
+    boxes = boxes_of(2).tolist()
     shared = open_boxes(one_for_all(tmp_path / "shared.npz", ["cats/2.jpg", "dogs/2.jpg"], [1, 1], boxes))
     assert "cats/2.jpg" in shared and "2" not in shared and "birds/2.jpg" not in shared
 
