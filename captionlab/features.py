@@ -337,7 +337,7 @@ def _fill_chunk(folder: Path, manifest: dict, compute: Compute, number: int) -> 
 def _note(folder: Path, number: int) -> Path:
     return folder / f"skipped-{number:05}.json"
 
-
+# %% ../nbs/14_features.ipynb #fdb24ed6
 def _all_skipped(folder: Path) -> dict[str, str]:
     """Name to reason, over all chunks."""
     notes = [json.loads(file.read_text()) for file in sorted(folder.glob("skipped-*.json"))]

@@ -57,7 +57,7 @@ def meteor_of(counts: np.ndarray) -> np.ndarray:
     broken = _ratio(counts[..., 20], counts[..., 21:].mean(-1))
     return (1 - gamma * broken**beta) * mean
 
-
+# %% ../nbs/17_metrics.ipynb #5c8238ae
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     """Division in which nothing by nothing is nothing."""
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below != 0)

@@ -311,7 +311,7 @@ def _known_as(there: Container[str], name: str, picture: Picture) -> str:
     return next((known for known in names if known and known in exact),
                 next((known for known in (names[-1], name) if known and known in there), name or names[-1]))
 
-
+# %% ../nbs/24_runs.ipynb #f682962f
 def _boxes_in(file: RegionFile | None, name: str) -> Regions:
     if file is not None and name in file:
         return file[name]
@@ -465,7 +465,7 @@ def _store_name(eyes: Eyes, data: CaptionData, kinds: Sequence[str]) -> str:
     parts += ["mirrored"] if eyes.preprocess.mirror else []
     return "-".join([data.name, *_edition(data), eyes.network, str(size), *parts])
 
-
+# %% ../nbs/24_runs.ipynb #709c3f06
 def _edition(data: CaptionData) -> list[str]:
     """A mark of scenes' names, or of the picture files of somebody's own data set: another may have its name."""
     if drawn := [item.name for items in data.splits.values() for item in items if isinstance(item.image, Scene)]:
@@ -954,7 +954,7 @@ def _data(data: CaptionData | str, preset: BasePreset, train: bool = True) -> Ca
     _suits(found, preset)
     return found
 
-
+# %% ../nbs/24_runs.ipynb #d1f147bb
 def _suits(data: CaptionData, preset: BasePreset) -> None:
     some, translates = next((item for items in data.splits.values() for item in items), None), "source" in preset.reads
     if some and translates and some.source is None:
@@ -1163,7 +1163,7 @@ def _look(eyes: Eyes | Reader) -> str:
     bare = {name: x.get("fingerprint") if name in ("backbone", "boxes") else x for name, x in said.items()}
     return _mark(bare)
 
-
+# %% ../nbs/24_runs.ipynb #abf74729
 def _as_begun(out: Path, said: dict) -> None:
     """Notes what a training is about; one that goes on must be about the same."""
     file = out / "begun.json"
