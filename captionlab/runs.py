@@ -1230,14 +1230,14 @@ def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "
     run, inputs = _with_oracle(run, inputs) if oracle else (run, inputs)
     about = _about(run, data.name, split, beam, length_penalty)
     if kept:
-        may_merge(_result_name(about), {key: x for key, x in about.items() if key != "scorer"})
+        may_merge(_result_name(about), about)
     said = {"own": caption_items(run, items, inputs, beam, length_penalty)}
     if blind:
         said["blind"] = [said["own"][row] for row in derangement(len(items), run.about["seed"])]
     figures = _translated(said, items) if isinstance(run.eyes, Reader) else _figures(said, items, meteor)
     noted = ("seed", "train_seconds", "command", "fused")
     row = {"metrics": figures["own"]} | ({"blind": figures["blind"]} if blind else {})
-    return {"about": _about(run, data.name, split, beam, length_penalty, figures["own"]),
+    return {"about": about | {"scorer": _scorer(figures["own"])},
             "run": {key: run.about.get(key) for key in noted if key != "fused" or fused} | row | provenance(),
             "captions": [{"image_id": item.image_id, "caption": text} for item, text in zip(items, said["own"])]}
 
@@ -1309,7 +1309,7 @@ def _translated(said: dict[str, list[str]], items: Sequence[Item]) -> dict[str, 
     return _true({name: score_translations(texts, references) for name, texts in said.items()}, said, items)
 
 
-def _about(run: Run, data: str, split: str, beam: int, length_penalty: float, metrics: Iterable[str] = ()) -> dict:
+def _about(run: Run, data: str, split: str, beam: int, length_penalty: float) -> dict:
     """What all seeds of a result have in common."""
     own, moved = run.about["preset_name"] == "own", not isinstance(run.eyes, Reader) and run.eyes.moved
     named = {"model": run.about["model"], "variant": run.about["variant"], "preset": run.about["preset_name"],
@@ -1318,9 +1318,12 @@ def _about(run: Run, data: str, split: str, beam: int, length_penalty: float, me
              "boxes": str(run.eyes.source) if moved else None, "sizes": _mark(_sizes(run.eyes.preset)) if own else None}
     return {"data": data, "split": split, **{key: value for key, value in named.items() if value},
             "decoding": {"beam": beam, "length_penalty": length_penalty},
-            "scorer": {metric: (SCORER | TRANSLATION_SCORER).get(metric, "captionlab.scenes, exact")
-                       for metric in metrics if ", " not in metric},
             "parameters": run.about["parameters"]}
+
+
+def _scorer(metrics: Iterable[str]) -> dict[str, str]:
+    """What computed each metric; kinds of truth are computed as truth is."""
+    return {metric: (SCORER | TRANSLATION_SCORER).get(metric, "captionlab.scenes, exact") for metric in metrics if ", " not in metric}
 
 # %% ../nbs/24_runs.ipynb #45339a00
 def merge_result(run: Run, found: dict, name: str | os.PathLike | None = None) -> Path:
@@ -1435,8 +1438,8 @@ def explain_run(run: Run, data: CaptionData | str | None = None, split: str = "t
         found = explain(run.model, run.model.encode(seen), ids, seed=first)
         words = found.words()
         rows += zip(*(x[words].tolist() for x in (ids, found.whole, found.without, found.control)))
-    about = _about(run, data.name, split, beam, length_penalty, {})
-    return {key: about[key] for key in about if key != "scorer"} | {"seed": run.about["seed"]} | _falls(run, rows) | provenance()
+    about = _about(run, data.name, split, beam, length_penalty)
+    return about | {"seed": run.about["seed"]} | _falls(run, rows) | provenance()
 
 # %% ../nbs/24_runs.ipynb #d6d265b3
 def _falls(run: Run, rows: Sequence[tuple[int, float, float, float]]) -> dict:
