@@ -307,7 +307,7 @@ class Encoded(Dataset):
         inputs: for fields of `Batch`, the function that makes an item's tensor, without the axis B:
             `{"grid": lambda item: store[item.name]}` gives `(N, D)`.
         longest: captions and sources are cut after so many ids. A cut one has no eos: it did not end there.
-        mirrored: like `inputs`, of the mirrored pictures; if given, each reading draws which of the two is seen.
+        others: each like `inputs`, of the pictures seen in another way, such as mirrored; each reading draws one of all.
         dropout: chance from 0 to 1 that a merge is passed over, anew each time a row is read; needs subwords.
 
     Raises:
@@ -317,10 +317,10 @@ class Encoded(Dataset):
     def __init__(self, items: Sequence[Item], vocabulary: Vocabulary | SubwordVocabulary,
                  source_vocabulary: Vocabulary | SubwordVocabulary | None = None,
                  inputs: Mapping[str, Callable[[Item], Tensor]] | None = None, longest: int | None = None,
-                 mirrored: Mapping[str, Callable[[Item], Tensor]] | None = None, dropout: float = 0.0):
+                 others: Sequence[Mapping[str, Callable[[Item], Tensor]]] = (), dropout: float = 0.0):
         if not items:
             raise ValueError("there are no items to learn from: this split is empty")
-        self.items, self.looks = items, [dict(look) for look in (inputs or {}, mirrored) if look is not None]
+        self.items, self.looks = items, [dict(look) for look in (inputs or {}, *others)]
         self.longest, self.dropout = longest, dropout
         self.vocabularies = {"captions": vocabulary, "source": source_vocabulary}
         self.said = {"captions": [item.captions for item in items]}

@@ -30,7 +30,7 @@ from torchvision.transforms.functional import pil_to_tensor
 from .datasets import Batch, data_home
 from .features import FeatureStore, fill, find_images, in_batches, write_whole
 from .scenes import SHAPES, Scene
-from .vision import Backbone, Preprocess, _bytes, _fingerprint, _state, load_image, pool_cells
+from .vision import WHOLE, Backbone, Preprocess, _bytes, _fingerprint, _state, load_image, pool_cells
 
 # %% ../nbs/15_regions.ipynb #b68e43d1
 ROUNDING = 0.01     # of the picture's side; what sticks out no further is cut without a word
@@ -117,16 +117,38 @@ class Regions:
         return len(self.boxes)
 
     def mirrored(self) -> Self:
-        """The same in the picture's mirror image; features are left out, since they are of this one."""
+        """The same in the picture's mirror image; features stay as they are."""
         left, top, right, bottom = self.boxes.unbind(-1)
-        return Regions(torch.stack([1 - right, top, 1 - left, bottom], -1), self.classes, self.scores)
+        return replace(self, boxes=torch.stack([1 - right, top, 1 - left, bottom], -1))
+
+    def within(self, window: Sequence[float]) -> Self:
+        """Those of which a window shows more than half, cut at its edges; features stay as they are.
+
+        Args:
+            window: left, top, right, bottom, in shares of the picture.
+
+        Returns:
+            Regions whose boxes are in shares of the window.
+        """
+        corner, end = torch.tensor(window, dtype=torch.float).view(2, 1, 2)
+        whole = (self.boxes.unflatten(-1, (2, 2)) - corner) / (end - corner)
+        cut = whole.clamp(0, 1)
+        shown, area = ((box[:, 1] - box[:, 0]).prod(-1) for box in (cut, whole))
+        return replace(self, boxes=cut.flatten(1))._rows(2 * shown > area)
+
+    def shown(self, preprocess: Preprocess) -> Self:
+        """Where they lie in the picture as it comes out of preprocessing that does not crop."""
+        seen = self if preprocess.window == WHOLE else self.within(preprocess.window)
+        return seen.mirrored() if preprocess.mirror else seen
 
     def best(self, most: int) -> Self:
         """The `most` with the highest scores, in their order; the first ones without scores."""
         if len(self) <= most:
             return self
         scores = -torch.arange(len(self)) if self.scores is None else self.scores
-        rows = scores.argsort(descending=True, stable=True)[:most].sort().values
+        return self._rows(scores.argsort(descending=True, stable=True)[:most].sort().values)
+
+    def _rows(self, rows: Tensor) -> Self:
         parts = {name: getattr(self, name) for name in ("boxes", "classes", "scores", "features")}
         return Regions(**{name: x if x is None else x[rows] for name, x in parts.items()})
 
@@ -719,7 +741,7 @@ def extract_regions(images: Mapping[str, str | os.PathLike | Image.Image], boxes
         out: folder of the store.
         backbone: the network whose map is pooled; None keeps the features that the boxes bring.
         most: N, rows a picture; as many as any picture has by default.
-        preprocess: the backbone's own by default; it must not crop. If it mirrors, so are the boxes.
+        preprocess: the backbone's own by default; it must not crop. Boxes go through its window and mirror, too.
         chunk: pictures a file, a scalar.
         batch: pictures that go through the net together, a scalar.
         workers: threads; as many as there are cores by default.
@@ -746,7 +768,7 @@ def extract_regions(images: Mapping[str, str | os.PathLike | Image.Image], boxes
         found = _find(boxes, name, images[name])
         if preprocess is None:
             return found, None
-        return found.mirrored() if preprocess.mirror else found, preprocess.pixels(images[name])
+        return found.shown(preprocess), preprocess.pixels(images[name])
 
     def see(seen: list[tuple[Regions, np.ndarray | None]]) -> dict[str, np.ndarray]:
         found, pixels = zip(*seen)

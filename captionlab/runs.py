@@ -56,7 +56,7 @@ from .scenes import FACT_KINDS, Scene, coverage, truth
 from .scst import CiderD, SelfCritical
 from .text import SubwordVocabulary, Vocabulary, normalise, pad_ids, vocabulary_from_dict
 from .training import BasePreset, Recipe, Trainer, arithmetic, processes
-from .vision import BACKBONES, Backbone, Preprocess, Pyramid, pool_cells
+from .vision import BACKBONES, WHOLE, Backbone, Preprocess, Pyramid, pool_cells
 
 # %% ../nbs/24_runs.ipynb #d111b8c6
 Picture = str | os.PathLike | Image.Image | np.ndarray | Scene
@@ -204,10 +204,10 @@ class Eyes:
         plain = Preprocess(size=preset.size).to_dict()
         self.preprocess = Preprocess.from_dict(self.made.get("preprocess", plain))
 
-    def mirrored(self) -> "Eyes":
-        """Eyes to which left and right change places."""
+    def through(self, **changes) -> "Eyes":
+        """Eyes that see pictures in another way, such as `mirror=True` or `window=(0, 0, 0.8, 0.8)`."""
         twin = copy(self)
-        twin.preprocess = replace(self.preprocess, mirror=True)
+        twin.preprocess = replace(self.preprocess, **changes)
         return twin
 
     @property
@@ -284,22 +284,21 @@ def _fitting(detector: AttributeDetector | None, eyes: Eyes) -> AttributeDetecto
     made = detector.about["made_by"]
     net = eyes.backbone.fingerprint if eyes.needs_network else None
     if ((made["backbone"] or {}).get("fingerprint"), Preprocess.from_dict(made["preprocess"])) != (
-            net, replace(eyes.preprocess, mirror=False)):
+            net, replace(eyes.preprocess, mirror=False, window=WHOLE)):
         raise ValueError("the attribute detector was trained on grids that were made another way than this model "
                          f"looks (backbone {eyes.network}, size {eyes.preset.size}): train one with the same")
     return detector
 
 # %% ../nbs/24_runs.ipynb #28a12ae5
 def _regions_of(eyes: Eyes, picture: Picture, name: str) -> Regions:
-    """The regions of one picture, boxes (N, 4), mirrored if the picture is."""
+    """The regions of one picture as the eyes see it, boxes (N, 4)."""
     if isinstance(picture, Scene):
         found = scene_regions(picture)
     elif isinstance(eyes.boxes, Detector):
         found = eyes.boxes(_source(picture, eyes.preprocess.size))
     else:
         found = _boxes_in(eyes.boxes, _known_as(eyes.boxes or (), name, picture))
-    # A file's features are all there are, so they stand for the mirrored region as well.
-    return replace(found.mirrored(), features=found.features) if eyes.preprocess.mirror else found
+    return found.shown(eyes.preprocess)
 
 
 def _known_as(there: Container[str], name: str, picture: Picture) -> str:
@@ -462,6 +461,7 @@ def _store_name(eyes: Eyes, data: CaptionData, kinds: Sequence[str]) -> str:
     if "boxes" in said:
         parts += ["regions", str(said["most"]), said["boxes"].get("fingerprint", "scene")]
     parts += ["attributes", said["detector"]] if "detector" in said else []
+    parts += [f"{share:g}" for share in eyes.preprocess.window if eyes.preprocess.window != WHOLE]
     parts += ["mirrored"] if eyes.preprocess.mirror else []
     return "-".join([data.name, *_edition(data), eyes.network, str(size), *parts])
 
@@ -985,7 +985,7 @@ def _examples(data: CaptionData, vocabulary: Vocabulary | SubwordVocabulary, eye
     items, preset = data["train"], eyes.preset
     if isinstance(eyes, Reader):
         return Encoded(items, vocabulary, eyes.vocabulary, longest=preset.longest, dropout=preset.piece_dropout)
-    return Encoded(items, vocabulary, None, inputs, preset.longest, _mirrored(eyes, data) if preset.flips else None)
+    return Encoded(items, vocabulary, None, inputs, preset.longest, _otherwise(eyes, data))
 
 # %% ../nbs/24_runs.ipynb #c2e7f3ff
 def quick_bleu(run: Run, items: Sequence[Item]) -> float:
@@ -1018,10 +1018,17 @@ def _judge(vocabulary: Vocabulary | SubwordVocabulary, eyes: Eyes | Reader, item
     return judge
 
 
-def _mirrored(eyes: Eyes, data: CaptionData) -> dict:
-    """How training sees the mirrored pictures."""
-    twin, shown = eyes.mirrored(), CaptionData(data.name, {"train": data["train"]})
-    return look_at(twin, open_stores(twin, shown))
+def _otherwise(eyes: Eyes, data: CaptionData) -> list[dict]:
+    """How training sees the pictures other than whole and as they are."""
+    twins, shown = [eyes.through(**changes) for changes in _views(eyes.preset)], CaptionData(data.name, {"train": data["train"]})
+    return [look_at(twin, open_stores(twin, shown)) for twin in twins]
+
+
+def _views(preset: BasePreset) -> list[dict]:
+    """What preprocessing changes for them."""
+    flipped, side = [{"mirror": True}] if preset.flips else [], preset.zoom
+    starts = [] if side == 1 else (0.0, round(1 - side, 6))
+    return flipped + [{"window": (x, y, x + side, y + side), "mirror": preset.flips and x == y} for x in starts for y in starts]
 
 # %% ../nbs/24_runs.ipynb #831ef7ee
 def _may_write(out: Path, resume: bool) -> None:
@@ -1104,7 +1111,7 @@ def _critic(run: Run, examples: Encoded) -> SelfCritical:
 
 # %% ../nbs/24_runs.ipynb #fd0c4761
 def _taught(net: Captioner, examples: Encoded, data: CaptionData, teachers: Sequence[str | os.PathLike], recipe: Recipe) -> Distilled:
-    """The captioner as a pupil of trained runs; what they expect joins the examples, and the mirrored ones."""
+    """The captioner as a pupil of trained runs; what they expect joins the examples, however they are seen."""
     told = [load(teacher) for teacher in teachers]
     for name, run in zip(teachers, told):
         _same_words(name, run, examples)

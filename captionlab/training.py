@@ -161,7 +161,9 @@ class BasePreset:
         size: side of the pictures in pixels, before any backbone.
         min_count: how often a word must occur in the training captions to get into the vocabulary.
         longest: captions are cut after so many tokens; None leaves them whole.
-        flips: whether training shows pictures mirrored half of the time.
+        flips: whether training shows pictures mirrored as well.
+        zoom: side of the windows in the four corners that training shows as well, in shares of the picture's, every
+            other one mirrored if `flips`; at 1 it shows none.
         scenes: how many scenes it learns from where the data are the scenes.
         recipe: how it is trained.
         scst: how a captioner is trained further, on marks for what it says itself (see `captionlab.scst`);
@@ -181,6 +183,7 @@ class BasePreset:
     min_count: int = 1
     longest: int | None = None
     flips: bool = False
+    zoom: float = 1.0
     scenes: int = 1000
     recipe: Recipe
     scst: Recipe = Recipe(epochs=4, pictures=16, rate=3e-5, warmup=100, smoothing=0.0)

@@ -344,7 +344,7 @@ class TestRuns:
         again = load(tmp_path / "run")
         assert again.caption([item.image for item in world["test"]]) == run.caption([item.image for item in world["test"]])
         eyes = run.eyes
-        straight, turned = (twin([world["train"][0].image]) for twin in (eyes, eyes.mirrored()))
+        straight, turned = (twin([world["train"][0].image]) for twin in (eyes, eyes.through(mirror=True)))
         torch.testing.assert_close(turned.boxes[..., [0, 2]], (1 - straight.boxes[..., [2, 0]]) * turned.region_mask[..., None],
                                    rtol=0, atol=1e-3)     # boxes are kept in half precision
 

@@ -353,7 +353,7 @@ class TestMirrored:
     def test_regions_are_those_of_the_mirrored_picture(self, backbone):
         scene = generate(3)
         eyes = Eyes(preset("regions", backbone))
-        seen = eyes.mirrored()([scene])
+        seen = eyes.through(mirror=True)([scene])
         left, top, right, bottom = torch.from_numpy(scene.boxes).unbind(-1)
         flipped = Regions(torch.stack([1 - right, top, 1 - left, bottom], -1))
         with_boxes = Eyes(preset("regions", backbone))
@@ -364,7 +364,7 @@ class TestMirrored:
 
     def test_stores_are_apart(self, photos):
         eyes = Eyes(preset("regions", "squeezenet1_1", boxes=photos[1]))
-        plain, mirrored = (open_stores(one, photos[0])[0] for one in (eyes, eyes.mirrored()))
+        plain, mirrored = (open_stores(one, photos[0])[0] for one in (eyes, eyes.through(mirror=True)))
         name = photos[0]["test"][0].name
         assert plain.folder != mirrored.folder
         assert not plain[name]["boxes"].equal(mirrored[name]["boxes"])
