@@ -1027,8 +1027,9 @@ def _otherwise(eyes: Eyes, data: CaptionData) -> list[dict]:
 def _views(preset: BasePreset) -> list[dict]:
     """What preprocessing changes for them."""
     flipped, side = [{"mirror": True}] if preset.flips else [], preset.zoom
-    starts = [] if side == 1 else (0.0, round(1 - side, 6))
-    return flipped + [{"window": (x, y, x + side, y + side), "mirror": preset.flips and x == y} for x in starts for y in starts]
+    spans = [] if side == 1 else [(0.0, side), (round(1 - side, 6), 1.0)]
+    return flipped + [{"window": (*start, *end), "mirror": preset.flips and start[0] == start[1]}
+                      for start, end in (zip(x, y) for x in spans for y in spans)]
 
 # %% ../nbs/24_runs.ipynb #831ef7ee
 def _may_write(out: Path, resume: bool) -> None:

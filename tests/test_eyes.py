@@ -370,6 +370,53 @@ class TestMirrored:
         assert not plain[name]["boxes"].equal(mirrored[name]["boxes"])
 
 
+class TestWindows:
+    @pytest.mark.parametrize("backbone", ["pixels", "squeezenet1_1"])
+    def test_what_is_seen_is_what_a_picture_of_the_window_shows(self, backbone):
+        pixels = np.asarray(render(generate(3), 128))
+        window = Image.fromarray(pixels[:64, 64:])
+        eyes = Eyes(replace(preset("pyramid", backbone), size=128))
+        seen, want = eyes.through(window=(0.5, 0, 1, 0.5))([Image.fromarray(pixels)]), eyes([window])
+        for name in PYRAMID:
+            near = (seen.need(name) - want.need(name)).abs().mean() / want.need(name).abs().mean()
+            far = (eyes([Image.fromarray(pixels)]).need(name) - want.need(name)).abs().mean() / want.need(name).abs().mean()
+            assert near < 0.1 and near < far / 3        # resizing looks a little beyond the window's edge
+
+    def test_boxes_of_a_file_come_along(self, photos, tmp_path):
+        name, boxes = photos[0]["test"][0].name, torch.tensor([[0.1, 0.1, 0.2, 0.2], [0.8, 0.8, 0.9, 0.9]])
+        save_boxes(tmp_path / "n.npz", {name: Regions(boxes)})
+        eyes = Eyes(preset("regions", boxes=str(tmp_path / "n.npz"))).through(window=(0.5, 0.5, 1, 1))
+        seen = eyes([photos[0]["test"][0].image])
+        assert seen.region_mask.sum() == 1
+        torch.testing.assert_close(seen.boxes[0, 0], torch.tensor([0.6, 0.6, 0.8, 0.8]), atol=1e-3, rtol=0)
+
+    def test_stores_are_apart(self, photos):
+        eyes = Eyes(preset("regions", "squeezenet1_1", boxes=photos[1]))
+        windows = [{}, {"mirror": True}, {"window": (0, 0, 0.8, 0.8)}, {"window": (0.2, 0, 1, 0.8)}, {"window": (0.2, 0, 1, 0.8), "mirror": True}]
+        assert len({open_stores(eyes.through(**changes), photos[0])[0].folder for changes in windows}) == 5
+
+    @pytest.mark.parametrize("flips, zoom, ways", [(False, 1.0, 1), (True, 1.0, 2), (False, 0.5, 5), (True, 0.8, 6)])
+    def test_training_draws_among_all_ways_of_looking(self, flips, zoom, ways):
+        data = scenes(train=1, val=1, test=1)
+        changed = replace(preset("pyramid"), flips=flips, zoom=zoom)
+        examples = runs._examples(data, Vocabulary.build(data.captions("train")), Eyes(changed), look_at(Eyes(changed)))
+        torch.manual_seed(0)
+        seen = [examples[0]["high"] for _ in range(60)]
+        different = [x for i, x in enumerate(seen) if not any(x.equal(y) for y in seen[:i])]
+        assert len(examples.looks) == len(different) == ways
+
+    def test_corners_stay_inside(self):
+        for zoom in (0.7, 0.8, 0.9, 1 / 3):
+            views = runs._views(replace(preset("pyramid"), zoom=zoom))
+            seen = [Eyes(preset("pyramid")).through(**changes).preprocess.window for changes in views]
+            assert len({*seen}) == 4 and all(right - left == pytest.approx(zoom) for left, _, right, _ in seen)
+
+    def test_a_zoom_that_cannot_be_is_one_line(self):
+        for zoom in (0.0, 1.5):
+            with pytest.raises(ValueError, match="window"):
+                runs._otherwise(Eyes(replace(preset("pyramid"), zoom=zoom)), scenes(train=1, val=1, test=1))
+
+
 class TestPixelRegions:
     def test_as_roi_align_with_bins(self):
         pixels, corners = torch.randn(2, 20, 30, 3), torch.rand(2, 7, 2, 2).sort(2).values.flatten(2)

@@ -224,9 +224,40 @@ class TestPool:
         torch.testing.assert_close(pool_regions(cells.flip(2), found.mirrored().boxes[None]), pool_regions(cells, found.boxes[None]),
                                    rtol=1e-4, atol=1e-5)
 
+    def test_boxes_in_a_window_read_the_windows_map(self):
+        """Where all boxes are inside, a map seen in part says of them what the whole map says."""
+        cells = (torch.arange(20.)[:, None, None] + 100 * torch.arange(30.)[None, :, None])[None]       # a slope both ways
+        inner = boxes_of(8) * 0.2 + 0.4
+        found, part = Regions(inner), cells[:, 5:15, 9:24]
+        seen = found.within((0.3, 0.25, 0.8, 0.75))
+        torch.testing.assert_close(pool_regions(part, seen.boxes[None]), pool_regions(cells, found.boxes[None]), rtol=1e-3, atol=0.1)
+
     def test_half_precision_boxes_and_other_dtypes(self):
         cells, boxes = torch.randn(1, 7, 7, 4), boxes_of(3)[None]
         torch.testing.assert_close(pool_regions(cells.double(), boxes).float(), pool_regions(cells, boxes))
+
+
+class TestWindow:
+    def test_what_shows_half_or_less_is_left_out_with_all_that_belongs_to_it(self):
+        boxes = torch.tensor([[0.1, 0, 0.5, 1], [0.3, 0, 0.7, 1], [0.29, 0, 0.69, 1], [0.6, 0, 0.9, 1], [0.2, 0.2, 0.4, 0.4]])
+        found = Regions(boxes, torch.arange(5), torch.arange(5) / 5, torch.arange(10.).view(5, 2))
+        seen = found.within((0, 0, 0.5, 1))
+        assert seen.classes.tolist() == [0, 2, 4]
+        torch.testing.assert_close(seen.boxes, torch.tensor([[0.2, 0, 1, 1], [0.58, 0, 1, 1], [0.4, 0.2, 0.8, 0.4]]))
+        assert seen.scores.equal(found.scores[[0, 2, 4]]) and seen.features.equal(found.features[[0, 2, 4]])
+
+    def test_nothing_seen_is_no_region(self):
+        assert len(Regions([(0.6, 0.6, 0.9, 0.9)]).within((0, 0, 0.5, 0.5))) == 0
+        assert len(Regions(torch.zeros(0, 4)).within((0, 0, 0.5, 0.5))) == 0
+
+    def test_the_whole_picture_and_twice_mirrored_change_nothing(self):
+        found = Regions(boxes_of(9), features=torch.randn(9, 3))
+        assert found.within((0, 0, 1, 1)).boxes.equal(found.boxes) and found.shown(Preprocess()) is found
+        assert found.mirrored().features.equal(found.features)
+
+    def test_the_window_is_cut_before_it_is_mirrored(self):
+        found, window = Regions(boxes_of(9)), (0.0, 0.2, 0.8, 1.0)
+        assert found.shown(Preprocess(mirror=True, window=window)).boxes.equal(found.within(window).mirrored().boxes)
 
 
 class TestFields:

@@ -2,6 +2,7 @@
 import io
 import json
 import warnings
+from dataclasses import replace
 from urllib.error import URLError
 
 import numpy as np
@@ -157,16 +158,39 @@ class TestPreprocess:
         crop = transforms.Compose([transforms.Resize(96), transforms.CenterCrop(96), *finish])(photo)
         assert (Preprocess(size=96, resize="crop")([photo])[0] - crop).abs().mean() < 0.03
 
+    @pytest.mark.parametrize("window", [(0, 0, 0.8, 0.8), (0.2, 0.25, 1, 1), (0.5, 0.5, 0.75, 0.55)])
+    def test_window_equals_torchvisions_crop(self, picture, window):
+        photo = picture.resize((400, 600), Image.Resampling.BICUBIC)
+        left, top, right, bottom = (round(share * side) for share, side in zip(window, photo.size * 2))
+        theirs = transforms.functional.resized_crop(photo, top, left, bottom - top, right - left, [64, 64])
+        ours = Preprocess(size=64, window=window)
+        assert np.abs(ours.pixels(photo).astype(float) - np.array(theirs)).mean() < 2
+        assert (replace(ours, mirror=True).pixels(photo) == ours.pixels(photo)[:, ::-1]).all()
+
+    def test_crop_takes_the_middle_of_the_window(self, picture):
+        photo = picture.resize((400, 600), Image.Resampling.BICUBIC)
+        middle = Preprocess(size=64, resize="crop", window=(0, 0.5, 1, 1)).pixels(photo)
+        assert (middle == Preprocess(size=64, window=(0.125, 0.5, 0.875, 1)).pixels(photo)).all()
+
+    def test_small_windows_of_large_jpegs_are_sharp(self, picture, tmp_path):
+        picture.resize((4000, 4000), Image.Resampling.BICUBIC).save(tmp_path / "large.jpg", quality=95)
+        ours = Preprocess(size=64, window=(0.4, 0.4, 0.42, 0.42))
+        with Image.open(tmp_path / "large.jpg") as whole:
+            assert np.abs(ours.pixels(tmp_path / "large.jpg").astype(float) - ours.pixels(whole.copy())).mean() < 1
+
     def test_survives_json(self):
-        choices = Preprocess(size=99, resize="crop", interpolation="bicubic", mean=(0.5, 0.5, 0.5))
+        choices = Preprocess(size=99, resize="crop", interpolation="bicubic", mean=(0.5, 0.5, 0.5), mirror=True, window=(0, 0, 0.5, 1))
         assert Preprocess.from_dict(json.loads(json.dumps(choices.to_dict()))) == choices
 
     def test_every_choice_changes_the_fingerprint(self):
         other = dict(size=99, resize="crop", interpolation="bicubic", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+        assert other.keys() == Preprocess().to_dict().keys()        # those that came later are told only if they are not plain
+        other |= {"mirror": True, "window": (0, 0, 1, 0.9)}
         prints = {Preprocess(**{name: value}).fingerprint for name, value in other.items()} | {Preprocess().fingerprint}
-        assert len(prints) == 6 and other.keys() == Preprocess().to_dict().keys()
+        assert len(prints) == 8
 
-    @pytest.mark.parametrize("wrong", [{"size": 0}, {"resize": "squash"}, {"interpolation": "nearest"}, {"std": (1, 0, 1)}, {"mean": (1, 1)}])
+    @pytest.mark.parametrize("wrong", [{"size": 0}, {"resize": "squash"}, {"interpolation": "nearest"}, {"std": (1, 0, 1)}, {"mean": (1, 1)},
+                                       {"window": (0, 0, 227, 227)}, {"window": (0.5, 0, 0.5, 1)}, {"window": (0, 0.6, 1, 0.4)}])
     def test_wrong_choice_is_one_line(self, wrong):
         with pytest.raises(ValueError) as fault:
             Preprocess(**wrong)
