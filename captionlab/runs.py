@@ -1017,7 +1017,7 @@ def _judge(vocabulary: Vocabulary | SubwordVocabulary, eyes: Eyes | Reader, item
 
     return judge
 
-
+# %% ../nbs/24_runs.ipynb #0cdb7425
 def _otherwise(eyes: Eyes, data: CaptionData) -> list[dict]:
     """How training sees the pictures other than whole and as they are."""
     twins, shown = [eyes.through(**changes) for changes in _views(eyes.preset)], CaptionData(data.name, {"train": data["train"]})
