@@ -30,7 +30,7 @@ $(VENV)/.lab: $(VENV)/.dev
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
-	@echo "make: installing the peers that the benchmarks compare with (once)"
+	@echo "make: installing what the benchmarks need (once)"
 	@$(PIP) --editable '.[dev,docs,bench]'
 	@touch $@
 
@@ -62,5 +62,6 @@ hooks:  # nbdev's git hooks, found from any shell
 	@sed -i.old 's#^nbdev_trust#"$(abspath $(BIN))/nbdev_trust"#' .git/hooks/post-merge && rm .git/hooks/post-merge.old
 	@git config merge.nbdev-merge.driver '"$(abspath $(BIN))/nbdev_merge" %O %A %B %P'
 
-clean:  ## remove what make built, the environment included
+clean:  ## remove what make built, the environment and its git hooks included
+	-@git config --local --remove-section merge.nbdev-merge 2>/dev/null; git config --local --unset include.path; rm -f .git/hooks/post-merge
 	rm -rf $(VENV) docs/_build docs/course docs/api build *.egg-info

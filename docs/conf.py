@@ -45,6 +45,8 @@ html_favicon = LOGO = "_static/logo.svg"
 html_copy_source = False
 html_theme_options = {
     "logo": {"text": "captionlab", "image_light": LOGO, "image_dark": LOGO},
+    "repository_url": "https://github.com/captionlab/captionlab",
+    "use_repository_button": True,
     "home_page_in_toc": True,
     "show_toc_level": 2,
     "use_download_button": False,
