@@ -42,7 +42,7 @@ class _OneLine(TyperGroup):
     """Commands whose errors are one line, unless somebody wants to see it all."""
 
     def invoke(self, ctx: typer.Context) -> object:
-        debug = ctx.params.get("debug") or os.environ.get("CAPTIONLAB_DEBUG")
+        debug = ctx.params.get("debug") or os.environ.get("CAPTIONLAB_DEBUG", "0") not in ("", "0")
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort, BrokenPipeError):
@@ -247,12 +247,15 @@ def _java_health() -> tuple[str, str]:
 
 
 def _data_health(name: str) -> tuple[str, str]:
-    from captionlab.datasets import where
+    from captionlab.datasets import registry, where
 
+    how = f"captionlab data get {name}" if "files" in registry()[name] else "if you have it, captionlab data use FOLDER"
     try:
         return OK, str(where(name))
     except FileNotFoundError:
-        return ABSENT, f"not here: captionlab data get {name}"
+        return ABSENT, f"not here: {how}"
+    except ValueError as problem:
+        return BROKEN, _line(problem)
 
 # %% ../nbs/91_cli.ipynb #3fff3459
 def _weights_health() -> tuple[str, str]:
@@ -318,7 +321,7 @@ def data_list() -> None:
 
 
 @data.command("get")
-def data_get(name: Annotated[str, typer.Argument(metavar="NAME", help="scenes, multi30k, flickr8k or coco")]) -> None:
+def data_get(name: Annotated[str, typer.Argument(metavar="NAME", help="multi30k, flickr8k or coco")]) -> None:
     """Download a data set by its name, or say how to come by it."""
     from captionlab.datasets import get, load
 
@@ -352,7 +355,7 @@ def features_extract(
     grid: Annotated[str | None, typer.Option(help="Cells, such as 7 or 7x5, of a pyramid 28,14; the network's own by default.")] = None,
     size: Annotated[int | None, typer.Option(min=1, help="Side of the pictures in pixels; what suits the network.")] = None,
     resize: Annotated[str, typer.Option(help="stretch or crop")] = "stretch",
-    device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     boxes: Annotated[str | None, typer.Option(help="For regions: a file or folder of boxes, or a detector of torchvision's.")] = None,
     most: Annotated[int | None, typer.Option(min=1, help="For regions: how many of a picture to keep; all by default.")] = None,
     detector_weights: Annotated[str | None, typer.Option(help="For regions: like --weights, of the detector.")] = None,
@@ -365,6 +368,9 @@ def features_extract(
     """
     if kind not in _KINDS:
         raise ValueError(f"no features of kind {kind!r}: choose from {', '.join(_KINDS)}")
+    from captionlab.runs import _is_there
+
+    _is_there(device)
     maker = import_module(f"captionlab.{_KINDS[kind]}")
     own = {"boxes": boxes, "most": most, "detector_weights": detector_weights}
     own = {name: value for name, value in own.items() if value is not None}
@@ -394,8 +400,10 @@ def train(
     """Train a model on a data set, into a folder."""
     from captionlab.runs import train_run, tune_run
 
-    if stage not in ("xe", "scst") or (stage == "scst") != (start is not None):
-        raise ValueError("--stage scst needs --from RUN, the run to begin from, and xe needs none: give both or neither")
+    if stage not in ("xe", "scst"):
+        raise ValueError(f"there is no stage {stage!r}: choose xe or scst")
+    if (stage == "scst") != (start is not None):
+        raise ValueError("--stage scst goes on from a run, and xe from none: give --stage scst and --from RUN together, or neither")
     said = [name for name in ("data", "preset", "seed", "variant", "detector", "teacher")
             if ctx.get_parameter_source(name).name == "COMMANDLINE"]
     if start and said:
@@ -459,7 +467,9 @@ def attributes_train(
         typer.echo(_judgement(found))
         if json:
             typer.echo(f"written to {merge_detector(detector, found, preset, _command())}")
-    typer.echo(f"Next: captionlab features extract IMAGES --out FOLDER --kind attributes --weights {out}")
+    use = (f"features extract IMAGES --out FOLDER --kind attributes --weights {out}" if made_by["backbone"]
+           else f"train entangled --data {data} --preset {preset} --detector {out}")
+    typer.echo(f"Next: captionlab {use}")
 
 # %% ../nbs/91_cli.ipynb #33f2ce51
 @app.command()
@@ -491,6 +501,7 @@ def explain(
     data: Annotated[str | None, typer.Option(help="Name, folder or file; what it was trained on by default.")] = None,
     split: Annotated[str, typer.Option(help="train, val, test, ...")] = "test",
     beam: Annotated[int, typer.Option(min=1, help="Unfinished captions side by side.")] = 3,
+    length_penalty: Annotated[float, typer.Option(help="0 compares sums of log-probabilities, 1 means.")] = 0.0,
     json: Annotated[bool, typer.Option("--json", help="Write the figures to a file under results/.")] = False,
     features: Annotated[list[Path] | None, typer.Option(help="A folder that features extract made; may be given several times.")] = None,
     boxes: Annotated[str | None, typer.Option(help="For models that read regions: a file, or a detector; as in training by default.")] = None,
@@ -498,8 +509,8 @@ def explain(
     """Hide what each word attends to most: how far does its probability fall?"""
     from captionlab.runs import explain_run, load, write_explained
 
-    found = explain_run(load(run, boxes=boxes), data, split, beam, features=features)
-    typer.echo(f"{found['words']} words, {found['probability']:.1f} % likely on average. That falls by")
+    found = explain_run(load(run, boxes=boxes), data, split, beam, length_penalty, features)
+    typer.echo(f"{found['words']} words, {found['probability']:.1f} % likely on average. In percentage points, that falls by")
     typer.echo(f"{found['own']:6.2f}  without the place that a word attends to most")
     typer.echo(f"{found['control']:6.2f}  without another place")
     typer.echo(f"{found['further']:.0f} % of the words lose more without the former.")

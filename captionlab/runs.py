@@ -51,7 +51,7 @@ from .metrics import SCORER, TRANSLATION_SCORER, score_runs, score_translations,
 from .models.vanilla import pixel_grid
 from .regions import DETECTORS, Detector, RegionFile, Regions, open_boxes
 from .regions import pool_regions, region_fields, scene_regions
-from .results import may_merge, merge_run, provenance, results_home
+from .results import differing, may_merge, merge_run, provenance, results_home
 from .scenes import FACT_KINDS, Scene, coverage, truth
 from .scst import CiderD, SelfCritical
 from .text import SubwordVocabulary, Vocabulary, normalise, pad_ids, vocabulary_from_dict
@@ -918,7 +918,7 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     net = model_module(model).Model(preset, len(vocabulary))
     about = {"model": model, "preset_name": name, "data": data.name, "source": source, "variant": _variant(model, name, preset),
              "stage": "distilled" if teachers else "xe", "seed": seed,
-             "parameters": sum(x.numel() for x in net.parameters()), "command": _command()}
+             "parameters": sum(x.numel() for x in net.parameters()), "command": _command(), "trained": provenance()}
     examples = _examples(data, vocabulary, eyes, inputs)
     net.begin(collate([examples[row] for row in range(min(len(examples), 500))]))
     judge = _judge(vocabulary, eyes, data.splits.get("val", [])[:judged], inputs)
@@ -1041,12 +1041,16 @@ def _may_write(out: Path, resume: bool) -> None:
         raise ValueError(f"{out} holds a run already: add --resume to go on with it, or choose another folder")
 
 # %% ../nbs/24_runs.ipynb #fafcf0d0
-def _choose(device: str | None) -> None:
-    """accelerate takes the best device there is, unless told otherwise before it starts."""
+def _is_there(device: str | None) -> None:
     if device and device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("there is no CUDA device here: leave --device out")
     if device not in (None, "cpu", "cuda"):
         raise ValueError(f"no device {device!r}: take cpu or cuda, or leave it out; CUDA_VISIBLE_DEVICES chooses one of several")
+
+
+def _choose(device: str | None) -> None:
+    """accelerate takes the best device there is, unless told otherwise before it starts."""
+    _is_there(device)
     if device:
         os.environ["ACCELERATE_USE_CPU"] = str(device == "cpu").lower()
     if processes() == 1:
@@ -1054,8 +1058,8 @@ def _choose(device: str | None) -> None:
 
 
 def _command() -> str:
-    """How this program was called, without the folder it lies in."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """How this program was called, without the folders of this machine."""
+    return shlex.join(Path(part).name if Path(part).is_absolute() else part for part in sys.argv)
 
 # %% ../nbs/24_runs.ipynb #3bc3729a
 def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run", resume: bool = False,
@@ -1094,7 +1098,7 @@ def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run
     recipe = replace(run.eyes.preset.scst, seed=run.about["seed"], precision=run.eyes.preset.recipe.precision)
     _as_begun(out, {"start": _mark(run.about), "eyes": _look(run.eyes)})
     trainer = Trainer(_critic(run, examples), examples, recipe, out, judge, watch)
-    run.about |= {"stage": "distilled-scst" if run.about.get("teachers") else "scst", "command": _command()}
+    run.about |= {"stage": "distilled-scst" if run.about.get("teachers") else "scst", "command": _command(), "trained": provenance()}
     return _finished(replace(run, model=trainer.fit().model), trainer)
 
 # %% ../nbs/24_runs.ipynb #58b75cd4
@@ -1232,21 +1236,22 @@ def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "
     """
     data = _data(run.about["source"] if data is None else data, run.eyes.preset, split == "train")
     items, inputs = data[split], {}
+    if not items:
+        raise ValueError(f"the split {split} of {data.name} is empty: there is nothing to judge")
     for one in (*fused, run):
         inputs |= look_at(one.eyes, _having(open_stores(one.eyes, data, features), items), keep=0)
     run = fuse(run, fused) if fused else run
     run, inputs = _with_oracle(run, inputs) if oracle else (run, inputs)
-    about = _about(run, data.name, split, beam, length_penalty)
+    about, row = _about(run, data.name, split, beam, length_penalty), _row(run, fused)
     if kept:
-        may_merge(_result_name(about), about)
+        may_merge(_result_name(about), about, row, later=["scorer"])
+    others = derangement(len(items), run.about["seed"]) if blind else ()
     said = {"own": caption_items(run, items, inputs, beam, length_penalty)}
     if blind:
-        said["blind"] = [said["own"][row] for row in derangement(len(items), run.about["seed"])]
+        said["blind"] = [said["own"][other] for other in others]
     figures = _translated(said, items) if isinstance(run.eyes, Reader) else _figures(said, items, meteor)
-    noted = ("seed", "train_seconds", "command", "fused")
-    row = {"metrics": figures["own"]} | ({"blind": figures["blind"]} if blind else {})
-    return {"about": about | {"scorer": _scorer(figures["own"])},
-            "run": {key: run.about.get(key) for key in noted if key != "fused" or fused} | row | provenance(),
+    row |= {"metrics": figures["own"]} | ({"blind": figures["blind"]} if blind else {}) | provenance()
+    return {"about": about | {"scorer": _scorer(figures["own"])}, "run": row,
             "captions": [{"image_id": item.image_id, "caption": text} for item, text in zip(items, said["own"])]}
 
 # %% ../nbs/24_runs.ipynb #9b7e8685
@@ -1332,6 +1337,15 @@ def _about(run: Run, data: str, split: str, beam: int, length_penalty: float) ->
 def _scorer(metrics: Iterable[str]) -> dict[str, str]:
     """What computed each metric; kinds of truth are computed as truth is."""
     return {metric: (SCORER | TRANSLATION_SCORER).get(metric, "captionlab.scenes, exact") for metric in metrics if ", " not in metric}
+
+
+def _row(run: Run, fused: Sequence[Run]) -> dict:
+    """What a result says of one run: where it comes from, and a mark of all settings of its preset."""
+    said = {key: run.about.get(key) for key in ("seed", "train_seconds", "command")}
+    said |= {"fused": run.about.get("fused")} if fused else {}
+    said |= {"trained": run.about["trained"]} if "trained" in run.about else {}       # older runs do not know
+    preset = asdict(replace(run.eyes.preset, recipe=replace(run.eyes.preset.recipe, seed=0)))
+    return said | {"made": _mark(json.loads(json.dumps(preset)))}
 
 # %% ../nbs/24_runs.ipynb #45339a00
 def merge_result(run: Run, found: dict, name: str | os.PathLike | None = None) -> Path:
@@ -1463,12 +1477,16 @@ def _falls(run: Run, rows: Sequence[tuple[int, float, float, float]]) -> dict:
             "further": round(100 * (falls[:, 0] > falls[:, 1]).mean().item(), 1), "by_word": by_word}
 
 # %% ../nbs/24_runs.ipynb #a81a5cf6
+_EXPLAINED = {"words", "probability", "own", "control", "further", "by_word", "commit", "machine"}
+
+
 def write_explained(found: dict) -> Path:
     """Write what `explain_run` found beside the run's result, under `results/`; returns where."""
     path = results_home() / f"{_result_name(found)}.seed{found['seed']}.explain.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     old = json.loads(path.read_text()) if path.exists() else found
-    if old["decoding"] != found["decoding"]:
-        raise ValueError(f"{path}: its decoding is {old['decoding']}, that of this run is {found['decoding']}: move that file away")
+    about = {key: value for key, value in found.items() if key not in _EXPLAINED}
+    for key, was, now in differing(old, about, _EXPLAINED):
+        raise ValueError(f"{path}: its {key} is {was!r}, that of this run is {now!r}: move that file away")
     write_json(path, found)
     return path

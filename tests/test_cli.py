@@ -165,6 +165,32 @@ def test_data_use_list_and_mistakes(tmp_path):
     assert "holds no data set" in mistake("data", "use", tmp_path)
 
 
+def test_doctor_and_the_list_go_on_behind_a_broken_note_of_places(tmp_path):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "places.json").write_text("{")
+    listed, looked = call("data", "list"), call("doctor")
+    assert "places.json is broken: delete it" in listed.stdout and "coco" in listed.stdout
+    assert looked.exit_code == 1 and "BROKEN" in looked.stdout and "disk" in looked.stdout
+
+
+def test_what_cannot_be_downloaded_is_not_said_to_be():
+    listed = call("data", "list").stdout
+    assert listed.count("if you have it, captionlab data use FOLDER") == 2
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda"])
+def test_no_such_device_is_one_line(device, monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "device" in mistake("features", "extract", tmp_path, "--out", tmp_path / "f", "--device", device)
+
+
+@pytest.mark.parametrize("said, traceback", [("0", False), ("", False), ("1", True)])
+def test_debug_may_be_switched_off(said, traceback, monkeypatch):
+    monkeypatch.setenv("CAPTIONLAB_DEBUG", said)
+    ran = call("train", "vanilla", "--stage", "foo")
+    assert isinstance(ran.exception, ValueError) == traceback
+
+
 def test_data_get_says_how_to_come_by_what_it_may_not_fetch():
     assert "captionlab data use FOLDER" in mistake("data", "get", "flickr8k")
     assert "nothing to get" in mistake("data", "get", "scenes")
@@ -287,8 +313,9 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "choose from" in mistake("train", "vanila", "--data", "few.csv")
     assert "no preset" in mistake("train", "vanilla", "--data", "few.csv", "--preset", "huge")
     assert "no data set" in mistake("train", "vanilla", "--data", "imagenet")
-    assert "give both or neither" in mistake("train", "vanilla", "--stage", "scst")
-    assert "give both or neither" in mistake("train", "vanilla", "--from", "mine")
+    assert "together, or neither" in mistake("train", "vanilla", "--stage", "scst")
+    assert "no stage 'foo'" in mistake("train", "vanilla", "--stage", "foo")
+    assert "together, or neither" in mistake("train", "vanilla", "--from", "mine")
     assert "no run 'absent'" in mistake("evaluate", "absent") and "no run 'absent'" in mistake("caption", "absent", few[0])
     assert "no run 'absent'" in mistake("explain", "absent")
     assert "holds no run" in mistake("caption", tmp_path, few[0])

@@ -268,6 +268,40 @@ def test_results_merge_by_seed_and_refuse_to_mix(tmp_path):
             load_result(written(tmp_path, "bad.json", content))
 
 
+def test_what_cannot_be_merged_is_said_before_the_work(tmp_path):
+    from captionlab.results import may_merge, merge_run
+
+    file, about = tmp_path / "demo.json", {"model": "demo", "boxes": "b.npz", "grid": (7, 7), "scorer": {"CIDEr": "c"}}
+    merge_run(file, about, {"seed": 0, "made": "one", "metrics": {}})
+    bare = {"model": "demo", "grid": (7, 7)}
+    with pytest.raises(ValueError, match="its boxes is 'b.npz', that of this run is None"):
+        may_merge(file, bare, {"seed": 1}, later=["scorer"])
+    with pytest.raises(ValueError, match="its scorer"):
+        may_merge(file, bare | {"boxes": "b.npz"})
+    assert may_merge(file, bare | {"boxes": "b.npz"}, later=["scorer"])["model"] == "demo"
+
+
+def test_seeds_of_other_settings_are_not_averaged(tmp_path):
+    from captionlab.results import load_result, merge_run
+
+    file = tmp_path / "demo.json"
+    for seed, made in ((0, None), (1, "one"), (1, "two"), (0, "two")):      # 0 is of a time that left no mark
+        merge_run(file, {"model": "demo"}, {"seed": seed, "made": made, "metrics": {}})
+    with pytest.raises(ValueError, match="other settings"):
+        merge_run(file, {"model": "demo"}, {"seed": 2, "made": "one", "metrics": {}})
+    assert [run["made"] for run in load_result(file)["runs"]] == ["two", "two"]
+
+
+def test_what_json_cannot_hold_changes_no_file(tmp_path):
+    from captionlab.results import merge_run
+
+    file = tmp_path / "demo.json"
+    merge_run(file, {"model": "demo"}, {"seed": 0, "metrics": {}}, captions=["old"])
+    with pytest.raises(TypeError):
+        merge_run(file, {"model": "demo"}, {"seed": 0, "metrics": {"CIDEr": object()}}, captions=["new"])
+    assert json.loads((tmp_path / "demo.seed0.captions.json").read_text()) == ["old"]
+
+
 def test_trials_are_a_table_and_need_not_be_there(tmp_path):
     from captionlab.results import trials
 

@@ -234,13 +234,17 @@ class TestEvaluation:
         result = json.loads(path.read_text())
         assert {"data", "split", "model", "preset", "sizes", "stage", "decoding", "scorer", "parameters", "runs"} == set(result)
         row = result["runs"][0]
-        assert {"seed", "metrics", "blind", "train_seconds", "command", "commit", "machine"} == set(row)
+        assert {"seed", "metrics", "blind", "train_seconds", "command", "trained", "made", "commit", "machine"} == set(row)
+        assert row["trained"] == provenance()
         assert result["decoding"] == {"beam": 2, "length_penalty": 0.5} and "truth" in row["blind"]
         with pytest.raises(ValueError, match="its decoding is .*move that one away"):
             evaluate_run(run, world, beam=1, meteor=False, kept=True)
         wider = replace(run, eyes=replace_preset(run.eyes, hidden=64))
         with pytest.raises(ValueError, match="its sizes is"):
             evaluate_run(wider, world, beam=2, length_penalty=0.5, meteor=False, kept=True)
+        later = replace(run, eyes=replace_preset(run.eyes, recipe=replace(run.eyes.preset.recipe, rate=1.0)), about=run.about | {"seed": 4})
+        with pytest.raises(ValueError, match="trained with other settings"):
+            evaluate_run(later, world, beam=2, length_penalty=0.5, meteor=False, kept=True)
         captions = json.loads(path.with_name("vanilla-own-xe.seed3.captions.json").read_text())
         assert [one["caption"] for one in captions] == run.caption([item.image for item in world["test"]], 2, 0.5)
 
@@ -251,6 +255,23 @@ class TestEvaluation:
         figures = runs._figures(said, items, False)
         assert figures["own"]["truth"] == 100 and figures["own"]["BLEU-1"] == pytest.approx(100)
         assert figures["blind"]["truth"] < 50 and figures["blind"]["CIDEr"] < figures["own"]["CIDEr"] / 2
+
+    def test_nothing_to_judge_is_said_before_the_work(self, trained, world, monkeypatch):
+        monkeypatch.setattr(runs, "caption_items", lambda *rest: pytest.fail("it has begun to caption"))
+        with pytest.raises(ValueError, match="the split test of scenes is empty"):
+            evaluate_run(trained[0], replace(world, splits=world.splits | {"test": []}))
+        with pytest.raises(ValueError, match="two pictures"):
+            evaluate_run(trained[0], replace(world, splits=world.splits | {"test": world["test"][:1]}))
+
+    def test_explained_words_of_another_run_are_not_overwritten(self, trained, world, tmp_path, monkeypatch):
+        (tmp_path / "results").mkdir()
+        (tmp_path / "results" / "README.md").touch()
+        monkeypatch.chdir(tmp_path)
+        found = explain_run(trained[0], world)
+        path = write_explained(found)
+        with pytest.raises(ValueError, match="its boxes is None, that of this run is 'mine.npz'"):
+            write_explained(found | {"boxes": "mine.npz"})
+        assert write_explained(found | {"own": 1.0}) == path
 
     @pytest.mark.parametrize("rows", [2, 3, 10, 101])
     def test_derangement(self, rows):
@@ -505,6 +526,17 @@ def test_a_model_is_asked_for_what_the_data_has(trained):
 def test_without_git_the_commit_is_unknown(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert provenance()["commit"] == "unknown"
+
+
+def test_provenance_names_the_gpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
+    assert ", a GPU, torch" in provenance()["machine"]
+
+
+def test_a_command_is_noted_without_the_folders_of_a_machine(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/opt/bin/captionlab", "train", "vanilla", "--out", "/home/me/run", "--data", "runs/x"])
+    assert runs._command() == "captionlab train vanilla --out run --data runs/x"
 
 
 def test_saving_leaves_other_files_alone(trained, tmp_path):
