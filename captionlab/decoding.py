@@ -31,12 +31,15 @@ def log_probabilities(logits: Tensor, forbid: Iterable[int] = ()) -> Tensor:
         `(..., V)`; a forbidden word has minus infinity, the others sum to 1.
 
     Raises:
-        ValueError: the logits are not numbers.
+        ValueError: the logits are not numbers, or no word is left that may be said.
     """
+    barred = torch.tensor([PAD, BOS, *forbid], device=logits.device)
+    left = logits.float().index_fill(-1, barred, -math.inf)
     if not logits.amax(-1).isfinite().all():          # minus infinity alone only says "never"
         raise ValueError("what the model expects next is not a number: its weights are broken, or what it was shown")
-    barred = torch.tensor([PAD, BOS, *forbid], device=logits.device)
-    return torch.log_softmax(logits.float().index_fill(-1, barred, -math.inf), -1)
+    if left.amax(-1).isneginf().any():
+        raise ValueError("no word is left that may be said: forbid fewer")
+    return torch.log_softmax(left, -1)
 
 # %% ../nbs/22_decoding.ipynb #f6d92dc6
 def _over(tokens: Tensor) -> Tensor:
@@ -76,7 +79,8 @@ def write(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor], 
     rows = torch.arange(len(memory), device=tokens.device)          # the pictures that are still being written about
     for t in range(longest):
         logits, state = model.step(state, tokens)
-        options, over = log_probabilities(logits, forbid), _over(tokens)
+        over = _over(tokens)            # what a model would say after the end is nobody's business
+        options = log_probabilities(logits.masked_fill(over[..., None], 0.0), forbid)
         tokens = choose(options)
         scores[rows] += options.gather(-1, tokens[..., None])[..., 0].masked_fill(over, 0.0)
         tokens = tokens.masked_fill(over, PAD)
@@ -169,7 +173,7 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, temperature: flo
         model: a captioner, in evaluation mode.
         memory: of B pictures.
         captions: C, how many to draw for each picture.
-        temperature: above 0; below 1 bolder in what is likely, above 1 more even.
+        temperature: from 1e-6; below 1 bolder in what is likely, above 1 more even.
         top_k: draw from so many likeliest words; 0 from all.
         top_p: draw from the likeliest words that have this share together, above 0; 1 for all.
         longest: T, the most tokens of a caption, eos included.
@@ -183,8 +187,8 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, temperature: flo
     Raises:
         ValueError: a temperature or share that makes no sense.
     """
-    if not temperature > 0 or top_k < 0 or not 0 < top_p <= 1:
-        raise ValueError(f"temperature {temperature}, top_k {top_k}, top_p {top_p}: the temperature must be above 0 "
+    if not 1e-6 <= temperature < math.inf or top_k < 0 or not 0 < top_p <= 1:
+        raise ValueError(f"temperature {temperature}, top_k {top_k}, top_p {top_p}: the temperature must be a number from 1e-6 "
                          "(greedy search is its limit), top_k 0 or more, top_p above 0 and at most 1")
     return write(model, memory, lambda options: _draw(options, temperature, top_k, top_p, generator),
                  captions, longest, forbid)

@@ -311,12 +311,17 @@ def reweigh(scores: Scores, weights: np.ndarray) -> dict[str, np.ndarray]:
 
     Args:
         scores: what B pictures scored.
-        weights: shape (R, B), not negative; zero leaves a picture out.
+        weights: shape (R, B), not negative; zero leaves a picture out. Translations need whole numbers.
 
     Returns:
         For each metric its R figures in percent, shape (R,). CIDEr's document frequencies stay
         those of all the references.
+
+    Raises:
+        ValueError: for weights of translations that are no whole numbers.
     """
+    if "BLEU" in scores.corpus and (np.asarray(weights) % 1).any():
+        raise ValueError("sacreBLEU counts translations whole: give whole weights")
     sums = {name: weights @ counts for name, counts in scores.counts.items()}
     out = {}
     for name in scores.corpus:

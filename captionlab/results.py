@@ -64,16 +64,15 @@ def may_merge(name: str | Path, about: dict, run: dict | None = None, later: Ite
         ValueError: the file there is about something else, or holds another seed trained with other settings.
     """
     path = _path(name)
-    old = load_result(path) if path.exists() else None
-    mend = "write to another file, or move that one away"
-    for key, was, now in differing(old, about, {"runs", *later}) if old else ():
-        raise ValueError(f"{path}: its {key} is {was!r}, that of this run is {now!r}: {mend}")
-    marks = {one.get("made") for one in old["runs"] if one.get("seed") != run.get("seed")} if old and run else set()
-    if run and marks - {None, run.get("made")}:
-        raise ValueError(f"{path}: another seed there was trained with other settings, and their mean would say nothing: {mend}")
+    if not path.exists():
+        return None
+    old = load_result(path)
+    faults = [f"its {key} is {was!r}, that of this run is {now!r}" for key, was, now in differing(old, about, {"runs", *later})]
+    if faults := faults + (_strange(old["runs"], run) if run else []):
+        raise ValueError(f"{path}: {faults[0]}: write to another file, or move that one away")
     return old
 
-
+# %% ../nbs/90_results.ipynb #8416724c
 def differing(old: dict, new: dict, besides: Iterable[str] = ()) -> list[tuple[str, object, object]]:
     """What two results are about differently: key, the `old` value and the `new` one, as JSON has them.
 
@@ -84,6 +83,15 @@ def differing(old: dict, new: dict, besides: Iterable[str] = ()) -> list[tuple[s
     """
     new = json.loads(json.dumps(new))
     return [(key, old.get(key), new.get(key)) for key in sorted({*old, *new} - {*besides}) if old.get(key) != new.get(key)]
+
+
+def _strange(runs: list[dict], run: dict) -> list[str]:
+    """Why a run cannot stand beside those of a file, or take the place of that of its own seed."""
+    same = [one for one in runs if one.get("seed") == run.get("seed")]
+    marks = {one.get("made") for one in runs if one not in same} - {None, run.get("made")}
+    return [f"its seed {one.get('seed')} is of {one.get('fused')}, that of this run of {run.get('fused')}"
+            for one in same if one.get("fused") != run.get("fused")
+            ] + ["another seed was trained with other settings, and their mean would say nothing"] * bool(marks)
 
 # %% ../nbs/90_results.ipynb #51f429f5
 def merge_run(name: str | Path, about: dict, run: dict, captions: list[dict] | None = None,

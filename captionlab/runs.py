@@ -1271,6 +1271,8 @@ def fuse(run: Run, others: Sequence[Run]) -> Run:
             raise ValueError("the fused runs have different vocabularies: train them on the same data with the same preset")
         if wrong := [kind for kind in _shared(one, other) if _recipe(one.eyes, [kind]) != _recipe(other.eyes, [kind])]:
             raise ValueError(f"the fused runs do not see the same {wrong[0]}: take runs with the same backbone, size and boxes")
+        if "attributes" in _shared(one, other) and _told(one) != _told(other):
+            raise ValueError(f"the fused runs are told attributes by other rules (most, and how sure): {_told(one)} and {_told(other)}")
     named = "+".join(getattr(one.eyes.preset, "variant", one.about["model"]) for one in runs)
     said = {"variant": named, **{key: sum(one.about[key] for one in runs) for key in ("parameters", "train_seconds")}}
     said["fused"] = ["-".join(str(one.about[key]) for key in ("data", "model", "stage", "seed")) for one in runs]
@@ -1291,6 +1293,11 @@ def _with_oracle(run: Run, inputs: dict) -> tuple[Run, dict]:
     words, most = run.eyes.detector.words, run.eyes.preset.words
     told = lambda item: true_attributes([item.captions], words, run.vocabulary, most)[0]
     return replace(run, about=run.about | {"variant": named}), inputs | {"attributes": told}
+
+
+def _told(run: Run) -> tuple[int, float]:
+    """How many attributes a run reads at most, and how sure they must be."""
+    return run.eyes.preset.words, run.eyes.preset.sure
 
 # %% ../nbs/24_runs.ipynb #fe4c2d0b
 def _figures(said: dict[str, list[str]], items: Sequence[Item], meteor: bool) -> dict[str, dict[str, float]]:

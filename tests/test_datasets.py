@@ -141,7 +141,8 @@ def test_scenes_pair_languages_and_longer_splits_begin_alike():
     assert short["train"][0].picture(32).size == (32, 32)
     pairs = scenes(train=2, val=0, test=0, novel=0, language="de", source="en")["train"]
     assert [item.source for item in pairs[:5]] == list(short["train"][0].captions) and len(pairs) == 10
-    assert {item.name for items in long.splits.values() for item in items} and len(long.annotations("train")["annotations"]) == 25
+    names = [item.name for items in long.splits.values() for item in items]
+    assert len(names) == len({*names}) == 8 and len(long.annotations("train")["annotations"]) == 25
 
 
 # Flickr8k

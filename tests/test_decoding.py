@@ -298,9 +298,23 @@ def test_cuts_with_ties_and_the_forbidden():
     assert keep_top_k(even, 8)[:2].isneginf().all()
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])
+def test_a_model_that_says_nothing_after_the_end_is_asked_for_the_others():
+    table = torch.zeros(6, 5, 5)
+    table[:, [0, EOS]] = -math.inf
+    torch.manual_seed(1)
+    ids, scores = sample(Table(table), blank(1), captions=20, longest=6)
+    assert scores.isfinite().all() and len({*(ids != 0).sum(-1).flatten().tolist()}) > 1
+
+
+@pytest.mark.parametrize("search", [greedy, sample, beam_search])
+def test_no_word_left_is_one_line(search):
+    with pytest.raises(ValueError, match="no word is left"):
+        search(Table(torch.zeros(6, 5, 5)), blank(1), forbid=[2, 3, 4])
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"temperature": -1.0}, {"temperature": math.inf}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])
 def test_draws_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(ValueError, match="temperature must be above 0") as error:
+    with pytest.raises(ValueError, match="temperature must be a number from 1e-6") as error:
         sample(always(3), blank(1), **wrong)
     assert "\n" not in str(error.value)
 

@@ -189,7 +189,8 @@ class TestRuns:
         data = scenes(train=30, val=2, test=2, novel=0, language="de", source="en")
         train_run("translation", data, "tiny", 0, tmp_path / "teacher")
         pupil = train_run("translation", data, "tiny", 1, tmp_path / "pupil", teachers=[tmp_path / "teacher"])
-        assert pupil.about["stage"] == "distilled" and pupil.translate(["a red circle"])
+        again = load(tmp_path / "pupil")
+        assert again.about["stage"] == "distilled" and again.translate("A red circle.") == pupil.translate("A red circle.")
 
     def test_a_teacher_with_other_words_is_refused_before_anything_is_made(self, runs, tmp_path):
         other = scenes(train=25, val=0, test=0, novel=0)

@@ -377,6 +377,8 @@ class TestRuns:
             fuse(run, [replace(other, vocabulary=Vocabulary(["a"]))])
         with pytest.raises(ValueError, match="do not see the same regions"):
             fuse(run, [run_of(world, "visual", most=3)])
+        with pytest.raises(ValueError, match=r"told attributes by other rules .*\(2, .*\(6,"):
+            fuse(run_of(world, "semantic", words=2), [run_of(world, "semantic", words=6)])
 
     def test_a_mistake_on_the_command_line_is_one_line(self, world, tmp_path):
         run_of(world, "visual").save(tmp_path / "run")

@@ -310,7 +310,8 @@ class TestBoxes:
     def test_of_scenes_are_their_own(self, tmp_path):
         world = scenes(train=8, val=0, test=2, novel=0)
         run = train_run("any", world, preset("regions"), out=tmp_path / "run")
-        assert run.caption([item.image for item in world["test"]])
+        said = run.caption([item.image for item in world["test"]])
+        assert all(said) and said == captionlab.load(tmp_path / "run").caption([item.image for item in world["test"]])
         with pytest.raises(ValueError, match="trained on scenes, which bring their own") as fault:
             run.caption(world["test"][0].picture(64))
         one_line(fault)

@@ -114,4 +114,7 @@ class TestLesson:
                 assert "#| fig-cap:" in "".join(cell["source"]), "".join(cell["source"])
 
     def test_has_solutions(self, path):
-        assert (path.parent / "solutions" / path.name).exists()
+        text = lambda file: "\n".join("".join(cell["source"]) for cell in cells(file, "markdown"))     # noqa: E731
+        asked = text(path).split("## Exercises")[1].split("## Summary")[0]
+        solved = re.findall(r"^##+ *(\d+)", text(path.parent / "solutions" / path.name), re.M)
+        assert solved == re.findall(r"^(\d+)\. ", asked, re.M)

@@ -395,6 +395,12 @@ def test_a_draw_of_translations_scores_what_sacrebleu_gives_the_drawn_sentences(
         assert {name: figure[row] for name, figure in redrawn.items()} == pytest.approx(by_hand(*again), rel=1e-12)
 
 
+def test_translations_are_not_counted_by_halves():
+    hypotheses, references = translations()
+    with pytest.raises(ValueError, match="give whole weights"):
+        reweigh(judge_translations(hypotheses, references), np.full((1, len(references)), 0.5))
+
+
 def test_translations_have_intervals_and_a_winner():
     hypotheses, references = translations(150)
     ours, theirs = judge_translations(hypotheses, references), judge_translations(hypotheses[::-1], references)

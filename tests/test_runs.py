@@ -263,6 +263,18 @@ class TestEvaluation:
         with pytest.raises(ValueError, match="two pictures"):
             evaluate_run(trained[0], replace(world, splits=world.splits | {"test": world["test"][:1]}))
 
+    def test_the_quick_score_judges_each_caption_by_its_picture(self, world, monkeypatch):
+        items = world["test"]
+        said = [item.captions[0] for item in items]
+        monkeypatch.setattr(runs, "caption_items", lambda *rest, **more: said)
+        own = runs.quick_cider(None, items, {})
+        monkeypatch.setattr(runs, "caption_items", lambda *rest, **more: said[1:] + said[:1])
+        assert own > 2 * runs.quick_cider(None, items, {})
+
+    def test_results_are_filed_by_data_and_split(self, trained):
+        about = runs._about(trained[0], "photos", "val", 3, 0.0)
+        assert about["trained_on"] == "scenes" and runs._result_name(about) == "photos/vanilla-own-xe-val"
+
     def test_explained_words_of_another_run_are_not_overwritten(self, trained, world, tmp_path, monkeypatch):
         (tmp_path / "results").mkdir()
         (tmp_path / "results" / "README.md").touch()

@@ -62,6 +62,15 @@ def likes(word):
 
 
 class TestReward:
+    def test_each_picture_is_judged_by_its_own_references(self):
+        reward = CiderD([[[3, 4, 2]], [[5, 6, 2]], [[7, 2]]])
+        said = padded([[[3, 4, 2], [5, 6, 2]], [[5, 6, 2], [7, 2]]])
+        told = padded([[[3, 4, 2], []], [[5, 6, 2], [7, 2]]])
+        marks = reward(said, told)
+        alone = torch.cat([reward(said[row:row + 1], told[row:row + 1]) for row in range(2)])
+        torch.testing.assert_close(marks, alone)
+        assert marks[0, 0] > 5 and marks[0, 1] == 0 and (marks[1] > 2).all()
+
     @given(SPLIT)
     @settings(max_examples=60, deadline=None)
     def test_equals_pycocoevalcap(self, split):

@@ -241,7 +241,7 @@ class TestRun:
         run = trained[0]
         found = evaluate_run(run, world, beam=2)
         assert {"BLEU", "TER", "sacreBLEU", "truth"} <= set(found["run"]["metrics"]) and set(found["run"]["blind"]) == set(found["run"]["metrics"])
-        assert found["about"]["scorer"].keys() == found["run"]["metrics"].keys()
+        assert found["about"]["scorer"].keys() == {name for name in found["run"]["metrics"] if ", " not in name}
         assert [one["caption"] for one in found["captions"]] == run.translate([item.source for item in world["test"]], beam=2)
 
     def test_a_perfect_translator_scores_100_and_blind_it_does_not(self, world):

@@ -69,7 +69,7 @@ class Preset(BasePreset):
         whiten: whether the projection of the patches starts as their `whitening`.
 
     The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, inner_dropout, activation, norm,
-    size, min_count, longest, flips, scenes, recipe, scst) are those of `BasePreset`.
+    size, min_count, longest, flips, zoom, scenes, recipe, scst) are those of `BasePreset`.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("images",)

@@ -202,7 +202,7 @@ class Preset(BasePreset):
         sure: only attributes whose chance is above it, from 0 to 1.
 
     The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, inner_dropout, activation, norm,
-    size, min_count, longest, flips, scenes, recipe, scst) are those of `BasePreset`.
+    size, min_count, longest, flips, zoom, scenes, recipe, scst) are those of `BasePreset`.
 
     Raises:
         ValueError: for another variant, or if there would be nothing to see.

@@ -386,7 +386,7 @@ class Preset(BasePreset):
         every: pictures shown until training with `sampled` reads a twentieth more of its own words.
 
     The others (width, heads, hidden, encoder_layers, dropout, inner_dropout, activation, size, min_count, longest,
-    flips, scenes, recipe, scst) are those of `BasePreset`; decoder_layers is 1, and the variant decides on norm.
+    flips, zoom, scenes, recipe, scst) are those of `BasePreset`; decoder_layers is 1, and the variant decides on norm.
 
     Raises:
         ValueError: for another variant.

@@ -242,7 +242,7 @@ class Preset(BasePreset):
         fine_channels: numbers in a cell of the fine map.
 
     The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, inner_dropout, activation, norm,
-    size, min_count, longest, flips, scenes, recipe, scst) are those of `BasePreset`.
+    size, min_count, longest, flips, zoom, scenes, recipe, scst) are those of `BasePreset`.
 
     Raises:
         ValueError: for another variant.

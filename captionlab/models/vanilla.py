@@ -30,7 +30,7 @@ class Preset(BasePreset):
         channels: numbers in a cell, as the backbone gives them.
 
     The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, inner_dropout, activation, norm,
-    size, min_count, longest, flips, scenes, recipe, scst) are those of `BasePreset`.
+    size, min_count, longest, flips, zoom, scenes, recipe, scst) are those of `BasePreset`.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("grid",)
