@@ -2,8 +2,8 @@
 
 # %% auto #0
 __all__ = ['ROUNDING', 'DETECTORS', 'Boxes', 'clean_boxes', 'Regions', 'scene_regions', 'Detector', 'save_boxes', 'RegionFile',
-           'open_boxes', 'pool_regions', 'region_fields', 'cell_boxes', 'as_regions', 'spatial_graph', 'from_store',
-           'region_recipe', 'extract_regions', 'extract_command']
+           'open_boxes', 'pool_regions', 'region_fields', 'cell_boxes', 'region_fields_of', 'as_regions',
+           'spatial_graph', 'from_store', 'region_recipe', 'extract_regions', 'extract_command']
 
 # %% ../nbs/15_regions.ipynb #cbc60bcc
 import base64
@@ -607,6 +607,21 @@ def cell_boxes(cells: int) -> Tensor:
     return torch.cat([corners, corners + 1], 1) / max(cells, 1)
 
 # %% ../nbs/15_regions.ipynb #298dab68
+def region_fields_of(most: int, cells: int) -> tuple[str, ...]:
+    """The fields of a `Batch` that `as_regions` reads.
+
+    Args:
+        most: regions of a picture at most; 0 for none.
+        cells: rows and columns of a grid; 0 for none.
+
+    Raises:
+        ValueError: there would be nothing to see.
+    """
+    if not most and not cells:
+        raise ValueError("neither regions nor cells to see: choose most or cells above 0")
+    return (("regions", "boxes", "region_mask") if most else ()) + (("grid",) if cells else ())
+
+
 def as_regions(batch: Batch, most: int, cells: int) -> tuple[Tensor, Tensor, Tensor]:
     """What there is to see in a batch: its regions, then the cells of its grid, taken as regions.
 
@@ -618,7 +633,7 @@ def as_regions(batch: Batch, most: int, cells: int) -> tuple[Tensor, Tensor, Ten
     Returns:
         Features `(B, N, D)`, boxes `(B, N, 4)` and the mask `(B, N)`, True for real ones.
     """
-    parts = [[batch.need(name) for name in ("regions", "boxes", "region_mask")]] if most else []
+    parts = [[batch.need(name) for name in region_fields_of(most, 0)]] if most else []
     if cells:
         grid = batch.need("grid")
         boxes = cell_boxes(cells).to(grid.device).expand(len(grid), -1, -1)

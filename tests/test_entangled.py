@@ -14,12 +14,12 @@ from captionlab.attention import copy_attention
 from captionlab.attributes import AttributeDetector
 from captionlab.blocks import BlockConfig, Decoder, Encoder
 from captionlab.datasets import Batch, CaptionData, scenes
-from captionlab.decoding import Ensemble, beam_search
+from captionlab.decoding import BOS, EOS, Ensemble, beam_search
 from captionlab.models.entangled import (
-    BENDS, PRESETS, VARIANTS, EntangledAttention, EntangledBlock, Form, GatedController, Model, follow,
+    BENDS, PRESETS, VARIANTS, EntangledAttention, EntangledBlock, Form, GatedController, Model, follow, gate_by_class,
     measure_gate, word_class)
 from captionlab.regions import cell_boxes
-from captionlab.runs import Eyes, Run, evaluate_run, fuse, load, train_run
+from captionlab.runs import Eyes, Run, evaluate_run, fuse, load, look_at, train_run
 from captionlab.text import Vocabulary, normalise
 from captionlab.vision import Preprocess
 from test_models import says_the_same_word_by_word
@@ -413,6 +413,24 @@ class TestGate:
         kinds = sum(row["words"] for name, row in said["classes"].items() if "among" not in name)
         assert kinds == sum(row["words"] for name, row in said["classes"].items() if "among" in name)
 
+    @torch.no_grad()
+    def test_each_gate_is_that_of_its_word(self, world):
+        run, items, kept = run_of(world), world["test"][:4], defaultdict(list)
+        for item in items:
+            batch, read = run.eyes([item.image]), BOS
+            state = run.model.start(run.model.encode(batch))
+            for number in run.search(batch)[0].ids:
+                trace = {}
+                _, state = run.model.step(state, torch.tensor([[read]]), trace)
+                if number > EOS:
+                    kept[word_class(run.vocabulary.tokens[number])].append(torch.stack(trace["gate"]).mean().item())
+                read = number
+        found = gate_by_class(run, items, look_at(run.eyes), batch=3)
+        kinds = {name: row for name, row in found.items() if "among" not in name}
+        assert {name: row["words"] for name, row in kinds.items()} == {name: len(gates) for name, gates in kept.items()}
+        for name, row in kinds.items():
+            assert row["gate"] == pytest.approx(sum(kept[name]) / len(kept[name]), abs=1e-5)
+
     def test_a_run_without_a_gate_is_refused(self, world):
         with pytest.raises(ValueError, match="no gate: take one of the entangled variants parallel, eta"):
             measure_gate(run_of(world, "visual"))
@@ -439,6 +457,9 @@ def test_semantic_attention_needs_nothing_to_see():
     assert replace(PRESETS["tiny"], variant="semantic", most=0, cells=0).reads == ("attributes",)
     with pytest.raises(ValueError, match="no bend 'gelu'"):
         GatedController(8, "gelu")
+    for path in ("svs", "", "x"):
+        with pytest.raises(ValueError, match=f"no path '{path}': give one step or two"):
+            EntangledAttention(BlockConfig(16, 2, 32), (path, "vs"))
 
 
 def test_a_model_without_paths_has_no_gate():

@@ -5,6 +5,7 @@ __all__ = ['BENDS', 'VARIANTS', 'PRESETS', 'WORD_CLASSES', 'EntangledAttention',
            'Preset', 'VisualInput', 'Streams', 'Model', 'follow', 'word_class', 'gate_by_class', 'measure_gate']
 
 # %% ../../nbs/34_entangled.ipynb #71c63e8f
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from ..datasets import load as load_data
 from ..decoding import BOS
 from ..masks import padding_mask
 from ..metrics import write_json
-from ..regions import as_regions
+from ..regions import as_regions, region_fields_of
 from ..results import results_home
 from ..runs import Run, look_at, open_stores
 from ..text import pad_ids
@@ -42,7 +43,10 @@ class EntangledAttention(nn.Module):
 
     Args:
         config: what all blocks of a stack share.
-        paths: the chains; the paper's are "sv" and "vs".
+        paths: the chains, each of one step or two; the paper's are "sv" and "vs".
+
+    Raises:
+        ValueError: a path has other steps.
 
     Source:
         Li et al. 2019, equations (9) and (10).
@@ -50,6 +54,8 @@ class EntangledAttention(nn.Module):
 
     def __init__(self, config: BlockConfig, paths: tuple[str, ...]):
         super().__init__()
+        if wrong := [path for path in paths if not re.fullmatch("[vs]{1,2}", path)]:
+            raise ValueError(f"no path {wrong[0]!r}: give one step or two, each v or s")
         steps = dict.fromkeys(path[:end] for end in (1, 2) for path in paths)
         self.looks = nn.ModuleDict({step: config.attention() for step in steps})
         self.residuals = nn.ModuleDict(zip(steps, config.residuals(len(steps))))
@@ -161,8 +167,8 @@ class EntangledBlock(DecoderBlock):
         super().__init__(config)
         self.paths, self.cross_attention = form.paths, EntangledAttention(config, form.paths)
         self.control = GatedController(config.width, form.bend) if len(form.paths) > 1 else None
-        # The attentions bring residuals of their own, and what reaches the controller was dropped from there. With the
-        # norm first, x is a part of what they bring, and would count twice.
+        # Each attention has a residual and dropout of its own, so nothing is dropped again here. With the norm first,
+        # what they bring has x in it already, and a residual around the controller would add it twice.
         around = self.control is not None and config.norm == "post"
         self.residuals[1] = replace(config, dropout=0.0).residuals(1)[0] if around else nn.Identity()
 
@@ -220,8 +226,8 @@ class Preset(BasePreset):
     def __post_init__(self):
         if self.variant not in VARIANTS:
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
-        if "v" in self.streams and not self.most and not self.cells:
-            raise ValueError("neither regions nor cells to see: choose most or cells above 0")
+        if "v" in self.streams:
+            region_fields_of(self.most, self.cells)
 
     @property
     def form(self) -> Form:
@@ -236,9 +242,8 @@ class Preset(BasePreset):
     @property
     def reads(self) -> tuple[str, ...]:
         """The fields of `Batch` that the model needs."""
-        regions = ("regions", "boxes", "region_mask") if self.most else ()
-        visual = (*regions, "grid") if self.cells else regions
-        return (visual if "v" in self.streams else ()) + (("attributes",) if "s" in self.streams else ())
+        visual = region_fields_of(self.most, self.cells) if "v" in self.streams else ()
+        return visual + (("attributes",) if "s" in self.streams else ())
 
 # %% ../../nbs/34_entangled.ipynb #5159c821
 class VisualInput(nn.Module):

@@ -17,7 +17,7 @@ from ..attention import (
 from ..blocks import BlockConfig, Encoder
 from ..captioner import Memory, TransformerCaptioner
 from ..datasets import Batch
-from ..regions import as_regions, spatial_graph
+from ..regions import as_regions, region_fields_of, spatial_graph
 from ..training import BasePreset, Recipe, processes
 
 # %% ../../nbs/35_image_transformer.ipynb #d197e1e0
@@ -380,7 +380,7 @@ class Preset(BasePreset):
         channels: numbers in a region, as the backbone gives them.
         boxes: where boxes come from, as for `captionlab.regions.open_boxes`; "scene" if only scenes
             have any.
-        most: boxes of a picture at most, the surest ones.
+        most: boxes of a picture at most, the surest ones; 0 for none.
         cells: if above 0, the cells of a grid of so many rows and columns are regions, too.
         word_dropout: of embedded words, and of the context before the LSTM and before the words.
         every: pictures shown until training with `sampled` reads a twentieth more of its own words.
@@ -389,7 +389,7 @@ class Preset(BasePreset):
     flips, zoom, scenes, recipe, scst) are those of `BasePreset`; decoder_layers is 1, and the variant decides on norm.
 
     Raises:
-        ValueError: for another variant.
+        ValueError: for another variant, or if there would be nothing to see.
     """
 
     variant: str = "full"
@@ -406,6 +406,7 @@ class Preset(BasePreset):
     def __post_init__(self):
         if self.variant not in VARIANTS:
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
+        region_fields_of(self.most, self.cells)
 
     @property
     def form(self) -> Form:
@@ -420,7 +421,7 @@ class Preset(BasePreset):
     @property
     def reads(self) -> tuple[str, ...]:
         """The fields of `Batch` that the model needs."""
-        return ("regions", "boxes", "region_mask") + (("grid",) if self.cells else ())
+        return region_fields_of(self.most, self.cells)
 
 # %% ../../nbs/35_image_transformer.ipynb #74d61189
 #| implements: eq-it-11
@@ -475,7 +476,8 @@ class Model(TransformerCaptioner):
 
     def start(self, memory: RegionMemory, captions: int = 1) -> LSTMState:
         """A state of C captions without words: h, m and c are 0. See `Captioner.start`."""
-        nothing = memory.mean.new_zeros(len(memory), captions, memory.mean.shape[-1])
+        kind = torch.promote_types(memory.mean.dtype, torch.float)       # the cell adds up small changes: too fine for bf16
+        nothing = memory.mean.new_zeros(len(memory), captions, memory.mean.shape[-1], dtype=kind)
         return LSTMState(memory, nothing, nothing, nothing)
 
     def step(self, state: LSTMState, tokens: Tensor,
