@@ -446,7 +446,7 @@ class Model(TransformerCaptioner):
         self.count = preset.most, preset.cells
         self.word_dropout, self.sampling = Dropout(preset.word_dropout), 0.0
         self.register_buffer("shown", torch.zeros((), dtype=torch.long))
-        nn.init.normal_(self.words.weight)
+        nn.init.normal_(self.words.weight)      # as the program's: these vectors are read and not written with, so they need not be small
 
     def regions(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """The regions of a `batch`, and the cells if they count as such.
