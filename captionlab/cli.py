@@ -183,7 +183,7 @@ def demo(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the picture.")] = Path("demo.png"),
     run: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where the run is kept; in the cache folder by default.")] = None,
 ) -> None:
-    """Train a small captioner on generated scenes, judge it, draw what it says: about four minutes on two cores.
+    """Train a small captioner on generated scenes, judge it, draw what it says: some minutes on two cores.
 
     The picture goes to `out`, 1280 pixels wide. The `run` may be interrupted: called again, it goes on where it was.
     """
