@@ -4,7 +4,7 @@
 __all__ = ['Picture', 'FORMAT', 'find_weights', 'Glance', 'pixel_regions', 'Eyes', 'Reader', 'open_eyes', 'open_stores',
            'look_at', 'model_names', 'model_module', 'find_preset', 'preset_from_dict', 'Run', 'load', 'quick_cider',
            'caption_items', 'train_run', 'quick_bleu', 'tune_run', 'derangement', 'evaluate_run', 'fuse',
-           'merge_result', 'Explained', 'explain', 'explain_run', 'write_explained']
+           'merge_result', 'beside_result', 'Explained', 'explain', 'explain_run', 'write_explained']
 
 # %% ../nbs/24_runs.ipynb #360c94e0
 import hashlib
@@ -1375,6 +1375,14 @@ def _result_name(about: dict) -> str:
     parts = [about[key] for key in ("model", "variant", "preset", "stage") if key in about]
     parts += [about["split"]] if about["split"] != "test" else []
     return f"{about['data']}/{'-'.join(parts)}"
+
+
+def beside_result(run: Run, data: str, kind: str) -> Path:
+    """Where something measured of a run belongs: beside its result on some `data`, by what `kind` it is."""
+    parts = [run.about[key] for key in ("model", "variant", "preset_name", "stage") if run.about[key]]
+    file = results_home() / data / f"{'-'.join(parts)}.seed{run.about['seed']}.{kind}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file
 
 # %% ../nbs/24_runs.ipynb #5a5df5a1
 class Explained(NamedTuple):

@@ -1,18 +1,24 @@
 """The Image Transformer against equations (5) to (11) evaluated number by number, and against what its lesson promises."""
+import json
 import math
 from collections import defaultdict
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from captionlab.blocks import BlockConfig, Encoder
-from captionlab.datasets import Batch
+from captionlab.datasets import Batch, Item, scenes
 from captionlab.decoding import beam_search
+from captionlab.models import image_transformer
 from captionlab.models.image_transformer import (
-    PRESETS, VARIANTS, Form, GraphEncoder, ImplicitAttention, ImplicitDecoder, LSTMState, Model, SpatialGraphAttention)
+    PRESETS, VARIANTS, Form, GraphEncoder, ImplicitAttention, ImplicitDecoder, LSTMState, Model, SpatialGraphAttention,
+    attention_by_relation, measure_relations)
 from captionlab.regions import cell_boxes, spatial_graph
+from captionlab.runs import Eyes, Run
+from captionlab.text import Vocabulary
 
 V, D, H = 23, 16, 2
 RELATIONS = range(3)        # parent, neighbour, child
@@ -390,6 +396,56 @@ def test_traces_change_nothing():
     assert cross.shape == (4, 3 * H, 3, 7)
     torch.testing.assert_close(cross[:3].sum(-1), torch.ones(3, 3 * H, 3))
     assert not cross[3].any(), "nobody attends where there is no region"
+
+
+# ---- what regions attend to
+
+class TestRelations:
+    def test_shares_are_counted_region_by_region(self):
+        model, batch = model_and_batch()
+        graph, trace, found = spatial_graph(batch.boxes, batch.region_mask), {}, attention_by_relation(model, batch)
+        with torch.no_grad():
+            model.look(batch, trace)
+        related = [(b, l) for b in range(4) for l in range(7) if graph[b, 0, l].any()]
+        for layer, weights in enumerate(trace["self"]):
+            for relation in RELATIONS:
+                shares = [weights[b, :, l, relation].sum(-1).mean().item() for b, l in related]
+                assert found["layers"][layer, relation].item() == pytest.approx(sum(shares) / len(shares), abs=1e-6)
+        alike = [[graph[b, relation, l].sum().item() / graph[b, :, l].sum().item() for b, l in related] for relation in RELATIONS]
+        assert found["regions"] == len(related) > 3
+        torch.testing.assert_close(found["alike"], torch.tensor(alike).mean(1))
+
+    def test_a_plain_layer_gives_all_it_has(self):
+        model, batch = model_and_batch("baseline")
+        found = attention_by_relation(model, batch)
+        torch.testing.assert_close(found["layers"].sum(-1), torch.ones(3))
+        assert (found["layers"][:, :2] > 0.01).all()
+
+    def test_a_split_is_measured_and_written(self, tmp_path, monkeypatch):
+        (tmp_path / "results").mkdir()
+        (tmp_path / "results" / "README.md").touch()
+        monkeypatch.chdir(tmp_path)
+        world = scenes(train=4, val=0, test=30, novel=0)
+        vocabulary, tiny = Vocabulary.build(world.captions("train")), PRESETS["tiny"]
+        about = {"model": "image_transformer", "variant": None, "preset_name": "tiny", "stage": "xe", "seed": 3, "source": "scenes", "command": "none"}
+        run = Run(Model(tiny, len(vocabulary)).eval(), vocabulary, Eyes(tiny), about)
+        monkeypatch.setattr("captionlab.models.image_transformer.load_data", lambda name: world)
+        path = measure_relations(run, batch=7)
+        assert path == tmp_path / "results" / "scenes" / "image_transformer-tiny-xe.seed3.relations.json"
+        said, whole = json.loads(path.read_text()), attention_by_relation(run.model, run.eyes([item.image for item in world["test"]]))
+        assert said["regions"] == whole["regions"] > 0 and said["example"]["image_id"] in {item.image_id for item in world["test"]}
+        torch.testing.assert_close(torch.tensor(said["layers"]), whole["layers"], rtol=0, atol=1e-5)
+        torch.testing.assert_close(torch.tensor(said["alike"]), whole["alike"], rtol=0, atol=1e-5)
+
+    def test_the_example_has_a_parent_and_a_child(self, monkeypatch):
+        boxes = torch.tensor([[[0, 0, .1, .1], [.2, .2, .9, .9], [.3, .3, .8, .8], [.4, .4, .5, .5], [0, 0, 1, 1]]])
+        model, _ = model_and_batch()
+        batch = Batch(regions=torch.randn(1, 5, 6), boxes=boxes, region_mask=torch.tensor([[False, True, True, True, False]]))
+        monkeypatch.setattr(image_transformer, "_seen", lambda *rest: batch)
+        found = image_transformer._example(SimpleNamespace(model=model), [Item("7", ())], {})
+        assert found["image_id"] == 7 and found["query"] == 1 and len(found["boxes"]) == 3
+        weights = torch.tensor(found["weights"])
+        assert (weights > 0).int().tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
 
 
 # ---- the released program's training

@@ -28,8 +28,7 @@ from ..decoding import BOS
 from ..masks import padding_mask
 from ..metrics import write_json
 from ..regions import as_regions, region_fields_of
-from ..results import results_home
-from ..runs import Run, look_at, open_stores
+from ..runs import Run, beside_result, look_at, open_stores
 from ..text import pad_ids
 from ..training import BasePreset, Recipe
 
@@ -445,9 +444,7 @@ def measure_gate(run: Run, data: str | None = None, split: str = "test") -> Path
             name for name, form in VARIANTS.items() if len(form.paths) > 1))
     world = load_data(data or run.about["source"])
     inputs = look_at(run.eyes, open_stores(run.eyes, world), keep=0)
-    parts = [run.about[key] for key in ("model", "variant", "preset_name", "stage") if run.about[key]]
-    file = results_home() / world.name / f"{'-'.join(parts)}.seed{run.about['seed']}.gate.json"
+    file = beside_result(run, world.name, "gate")
     said = {"data": world.name, "split": split, "rule": "captionlab.models.entangled.word_class", "command": run.about["command"]}
-    file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, said | {"classes": gate_by_class(run, world[split], inputs)})
     return file

@@ -2,11 +2,14 @@
 
 # %% auto #0
 __all__ = ['VARIANTS', 'PRESETS', 'SpatialGraphAttention', 'Form', 'GraphEncoder', 'ImplicitAttention', 'RegionMemory',
-           'LSTMState', 'ImplicitDecoder', 'AttentionOnAttention', 'Preset', 'Model']
+           'LSTMState', 'ImplicitDecoder', 'AttentionOnAttention', 'Preset', 'Model', 'attention_by_relation',
+           'measure_relations']
 
 # %% ../../nbs/35_image_transformer.ipynb #25bcc6fb
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +19,11 @@ from ..attention import (
     Dropout, KeyValue, MultiHeadAttention, masked_softmax, merge_heads, split_heads)
 from ..blocks import BlockConfig, Encoder
 from ..captioner import Memory, TransformerCaptioner
-from ..datasets import Batch
+from ..datasets import Batch, Item
+from ..datasets import load as load_data
+from ..metrics import write_json
 from ..regions import as_regions, region_fields_of, spatial_graph
+from ..runs import Run, _seen, beside_result, look_at, open_stores
 from ..training import BasePreset, Recipe, processes
 
 # %% ../../nbs/35_image_transformer.ipynb #d197e1e0
@@ -555,3 +561,69 @@ PRESETS = {
         word_dropout=0.0, every=1000,
         recipe=Recipe(epochs=6, pictures=8, rate=2e-3, warmup=50, smoothing=0.0, average=0.98)),
 }
+
+# %% ../../nbs/35_image_transformer.ipynb #d31b45ea
+@torch.no_grad()
+def attention_by_relation(model: Model, batch: Batch) -> dict:
+    """How much of its attention a region that has a parent gives to parents, neighbours and children.
+
+    Args:
+        model: in evaluation mode.
+        batch: B pictures, as `Model.look` takes them.
+
+    Returns:
+        Under "layers", `(L, 3)`, the shares in each encoder layer, means of heads and regions; in a plain layer, what goes to those
+        that the graph calls so. Under "alike", `(3,)`, what they would be if all got the same; under "regions", how many have a parent.
+    """
+    trace, (_, boxes, mask) = {}, model.regions(batch)
+    model.look(batch, trace)
+    graph = spatial_graph(boxes, mask)
+    related = graph[:, 0].any(-1)
+    counts = graph.sum(-1).mT[related].float()
+    layers = [_by_relation(weights.mean(1), graph)[related].mean(0) for weights in trace["self"]]
+    return {"layers": torch.stack(layers), "alike": (counts / counts.sum(-1, keepdim=True)).mean(0), "regions": len(counts)}
+
+
+def _by_relation(weights: Tensor, graph: Tensor) -> Tensor:
+    """Weights (B, N, 3, N), or those of a plain layer, (B, N, N), summed by relation: (B, N, 3)."""
+    return (weights if weights.ndim == 4 else weights[:, :, None] * graph.transpose(1, 2)).sum(-1)
+
+# %% ../../nbs/35_image_transformer.ipynb #cb5ec458
+def measure_relations(run: Run, data: str | None = None, split: str = "test", batch: int = 50) -> Path:
+    """Write `attention_by_relation` over a split, and what one region of one picture attends to, beside the run's result file.
+
+    Args:
+        run: of a variant whose first layer has a graph.
+        data: as for `evaluate_run`; what it was trained on if None.
+        split: of the data set.
+        batch: pictures that go through the model together.
+
+    Returns:
+        Where the file is.
+    """
+    world = load_data(data or run.about["source"])
+    items, inputs = world[split], look_at(run.eyes, open_stores(run.eyes, world), keep=0)
+    found = [attention_by_relation(run.model, _seen(run, items[k:k + batch], inputs)) for k in range(0, len(items), batch)]
+    regions = torch.tensor([float(part["regions"]) for part in found])
+    shares = {name: torch.einsum("b,b...->...", regions / regions.sum(), torch.stack([part[name] for part in found]))
+              for name in ("layers", "alike")}
+    said = {"data": world.name, "split": split, "regions": int(regions.sum()), "command": run.about["command"]}
+    file = beside_result(run, world.name, "relations")
+    write_json(file, said | {name: share.tolist() for name, share in shares.items()} | {"example": _example(run, items, inputs)})
+    return file
+
+# %% ../../nbs/35_image_transformer.ipynb #0f5d0a05
+@torch.no_grad()
+def _example(run: Run, items: Sequence[Item], inputs: dict) -> dict:
+    """The first region, in the first picture that has one, which has a parent and a child: all boxes, and what it attends to."""
+    for item in items:
+        seen, trace = _seen(run, [item], inputs), {}
+        _, boxes, mask = run.model.regions(seen)
+        graph = spatial_graph(boxes, mask)[0]
+        between = (graph[0].any(-1) & graph[2].any(-1)).nonzero()
+        if len(between):
+            run.model.look(seen, trace)
+            weights = trace["self"][0][0].mean(0)[between[0, 0]]
+            real = mask[0].nonzero()[:, 0]
+            return {"image_id": item.image_id, "query": real.tolist().index(between[0, 0]), "boxes": boxes[0, real].tolist(), "weights": weights[:, real].tolist()}
+    return {}
