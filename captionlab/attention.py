@@ -6,7 +6,7 @@ __all__ = ['masked_softmax', 'attend', 'split_heads', 'merge_heads', 'KeyValue',
 
 # %% ../nbs/01_attention.ipynb #6468b459
 import math
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F

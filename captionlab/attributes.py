@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import torch

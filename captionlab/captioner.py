@@ -4,7 +4,6 @@
 __all__ = ['Memory', 'State', 'Captioner', 'caption_loss', 'Learner', 'projected_loss', 'TransformerCaptioner']
 
 # %% ../nbs/20_captioner.ipynb #49b49360
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -34,7 +34,7 @@ import captionlab
 
 # %% ../nbs/12_datasets.ipynb #b6e65fa1
 from .scenes import SPLITS, Scene, describe, generate, render, split_of
-from .text import SubwordVocabulary, Vocabulary, normalise, pad_ids
+from .text import SubwordVocabulary, Vocabulary, pad_ids
 
 # %% ../nbs/12_datasets.ipynb #adb17048
 def padding_share(lengths: np.ndarray, batches: Iterable[Sequence[int]]) -> float:

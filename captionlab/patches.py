@@ -4,7 +4,6 @@
 __all__ = ['patchify', 'unpatchify', 'PatchEmbedding']
 
 # %% ../nbs/04_patches.ipynb #1ad343f9
-import torch
 from torch import Tensor, nn
 
 # %% ../nbs/04_patches.ipynb #8165dcee

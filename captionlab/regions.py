@@ -30,7 +30,7 @@ from torchvision.transforms.functional import pil_to_tensor
 from .datasets import Batch, data_home
 from .features import FeatureStore, fill, find_images, in_batches, write_whole
 from .scenes import SHAPES, Scene
-from .vision import WHOLE, Backbone, Preprocess, _bytes, _fingerprint, _state, load_image, pool_cells
+from .vision import WHOLE, Backbone, Preprocess, _bytes, _fingerprint, _state, load_image
 
 # %% ../nbs/15_regions.ipynb #b68e43d1
 ROUNDING = 0.01     # of the picture's side; what sticks out no further is cut without a word

@@ -125,3 +125,15 @@ def test_a_result_names_commands_that_anybody_can_give(path):
     text = path.read_text()
     assert not re.search(r"/(work|tmp|home|root)/", text)
     assert not re.search(r'"command": "(?!captionlab |python -[cm] |make )', text), "the command is not one of a shell"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "captionlab").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_modules_import_what_they_use_and_no_more(path):
+    """A name that only the lesson needs is imported in the lesson."""
+    tree = ast.parse(path.read_text())
+    imports = [alias.asname or alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}      # docstrings
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said]
+    used |= {word for text in texts for word in re.findall(r"\w+", text)}                  # annotations in quotes
+    assert path.name == "__init__.py" or not [name for name in imports if name not in used]

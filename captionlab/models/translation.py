@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..blocks import Encoder
 from ..captioner import TransformerCaptioner, projected_loss

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..blocks import BlockConfig, Encoder
+from ..blocks import Encoder
 from ..captioner import TransformerCaptioner
 from ..datasets import Batch
 from ..patches import patchify
