@@ -1066,7 +1066,7 @@ def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run
              device: str | None = None, data: CaptionData | None = None, judged: int = 500,
              features: str | os.PathLike | Sequence[str | os.PathLike] = (), boxes: str | os.PathLike | None = None,
              watch: Callable[[list[dict]], None] | None = None) -> Run:
-    """Go on with a trained captioner by SCST, as its preset's `scst` says, and save the run.
+    """Go on with a trained captioner by SCST, as its preset's `scst` says, on whole pictures, and save the run.
 
     Args:
         model: its name, one of `model_names()`.
@@ -1093,7 +1093,9 @@ def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run
     _fits_scst(run, model, start)
     data = data or _data(run.about["source"], run.eyes.preset)
     inputs = look_at(run.eyes, _having(open_stores(run.eyes, data, features), data["train"] + data.splits.get("val", [])[:judged]))
-    examples = _examples(data, run.vocabulary, run.eyes, inputs)
+    seen = copy(run.eyes)
+    seen.preset = replace(run.eyes.preset, zoom=1.0)        # training ends with pictures as they will be seen
+    examples = _examples(data, run.vocabulary, seen, inputs)
     judge = _judge(run.vocabulary, run.eyes, data.splits.get("val", [])[:judged], inputs)
     recipe = replace(run.eyes.preset.scst, seed=run.about["seed"], precision=run.eyes.preset.recipe.precision)
     _as_begun(out, {"start": _mark(run.about), "eyes": _look(run.eyes)})

@@ -406,6 +406,15 @@ class TestWindows:
         different = [x for i, x in enumerate(seen) if not any(x.equal(y) for y in seen[:i])]
         assert len(examples.looks) == len(different) == ways
 
+    def test_scst_sees_whole_pictures_mirrored_or_not(self, tmp_path, monkeypatch):
+        world, looks = scenes(train=4, val=0, test=1, novel=0), []
+        train_run("any", world, replace(preset("regions"), flips=True, zoom=0.8), out=tmp_path / "xe")
+        monkeypatch.setattr(runs, "_critic", lambda run, examples: looks.append(len(examples.looks)))
+        monkeypatch.setattr(runs, "Trainer", lambda *rest: (_ for _ in ()).throw(InterruptedError))
+        with pytest.raises(InterruptedError):
+            runs.tune_run("any", tmp_path / "xe", tmp_path / "scst", data=world)
+        assert looks == [2]
+
     def test_corners_stay_inside(self):
         for zoom in (0.7, 0.8, 0.9, 1 / 3):
             views = runs._views(replace(preset("pyramid"), zoom=zoom))
