@@ -346,9 +346,8 @@ PRESETS = {
     "small": Preset(
         width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=2, dropout=0.3,
         backbone="squeezenet1_1", boxes="flickr8k/regions.npz", size=227, most=20, cells=7,
-        channels=512, words=20, sure=0.1, min_count=5, longest=18, flips=True, zoom=0.8,
-        recipe=Recipe(epochs=14, tokens=8 * 18, rate=8e-4, encoder_rate=0.1, warmup=1000, precision="auto"),
-        scst=replace(BasePreset.scst, epochs=3)),
+        channels=512, words=20, sure=0.1, min_count=5, longest=18, flips=True,
+        recipe=Recipe(epochs=16, tokens=8 * 18, rate=8e-4, encoder_rate=0.1, warmup=1000, precision="auto")),
     "tiny": Preset(
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0,
         backbone="pixels", size=64, most=6, cells=0, channels=48,
