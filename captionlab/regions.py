@@ -621,7 +621,7 @@ def region_fields_of(most: int, cells: int) -> tuple[str, ...]:
         raise ValueError("neither regions nor cells to see: choose most or cells above 0")
     return (("regions", "boxes", "region_mask") if most else ()) + (("grid",) if cells else ())
 
-
+# %% ../nbs/15_regions.ipynb #304d7909
 def as_regions(batch: Batch, most: int, cells: int) -> tuple[Tensor, Tensor, Tensor]:
     """What there is to see in a batch: its regions, then the cells of its grid, taken as regions.
 

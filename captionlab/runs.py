@@ -1347,7 +1347,7 @@ def _scorer(metrics: Iterable[str]) -> dict[str, str]:
     """What computed each metric; kinds of truth are computed as truth is."""
     return {metric: (SCORER | TRANSLATION_SCORER).get(metric, "captionlab.scenes, exact") for metric in metrics if ", " not in metric}
 
-
+# %% ../nbs/24_runs.ipynb #cf0fb2d2
 def _row(run: Run, fused: Sequence[Run]) -> dict:
     """What a result says of one run: where it comes from, and a mark of all settings of its preset."""
     said = {key: run.about.get(key) for key in ("seed", "train_seconds", "command")}
@@ -1371,14 +1371,14 @@ def merge_result(run: Run, found: dict, name: str | os.PathLike | None = None) -
     about = found["about"]
     return merge_run(name or _result_name(about), about, found["run"], found["captions"], run.about["history"])
 
-
+# %% ../nbs/24_runs.ipynb #1a228eb4
 def _result_name(about: dict) -> str:
     """Where a result about this belongs, under `results/`."""
     parts = [about[key] for key in ("model", "variant", "preset", "stage") if key in about]
     parts += [about["split"]] if about["split"] != "test" else []
     return f"{about['data']}/{'-'.join(parts)}"
 
-
+# %% ../nbs/24_runs.ipynb #1e9cdb94
 def beside_result(run: Run, data: str, kind: str) -> Path:
     """Where something measured of a run belongs: beside its result on some `data`, by what `kind` it is."""
     parts = [run.about[key] for key in ("model", "variant", "preset_name", "stage") if run.about[key]]
