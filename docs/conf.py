@@ -14,7 +14,7 @@ project = "captionlab"
 author = "The captionlab authors"
 copyright = "2026 onwards, The captionlab authors"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx-mathjax-offline"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "api/measured.md"]
 nitpicky = True
 # Only our own names have a page here; torch's and Python's have not.
 nitpick_ignore_regex = [("py:.*", r"(?!captionlab\b).*")]
@@ -63,6 +63,7 @@ FETCHED = re.compile(r'<(?:script|link|img|source)\b[^>]*?\b(?:src|href)="(?:htt
 def generate(app) -> None:
     """Write docs/api and docs/course before Sphinx looks for pages."""
     SPELLINGS.update(reference.reference(ROOT, HERE / "api"))
+    convert.write(HERE / "api/measured.md", reference.measured(ROOT / "results/flickr8k"))
     convert.convert(ROOT / "nbs", HERE / "course", SPELLINGS)
 
 

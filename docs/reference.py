@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 
 from convert import EQUATION, LABEL, directives, number, write
 
@@ -101,6 +102,21 @@ def api_index(found: dict[str, dict]) -> str:
     return ("Library reference\n=================\n\nEvery public name of every module, as in "
             "``from captionlab.attention import attend``.\n\n"
             f".. toctree::\n   :hidden:\n\n{pages}\n{rows}")
+
+
+# ---- what was measured
+
+def measured(results: Path) -> str:
+    """People and the captioners on Flickr8k's test photos, for the front page; oracles and parts of a model stay out.
+
+    Without results there is only the table's head.
+    """
+    from captionlab.results import load_result, table
+    found = [load_result(str(path)) for path in sorted(results.glob("*-small-*.json")) if not path.stem.count(".")]
+    ours = [one for one in found if not one.get("variant")]
+    best_first = sorted(ours, key=lambda one: mean(run["metrics"]["CIDEr"] for run in one["runs"]), reverse=True)
+    people = [load_result(str(path)) for path in results.glob("human.json")]
+    return table([*people, *best_first], ("BLEU-4", "METEOR", "CIDEr")) + "\n"
 
 
 # ---- where each equation lives

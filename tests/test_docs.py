@@ -234,6 +234,16 @@ def test_every_equation_of_the_course_is_implemented_and_checked():
     assert reference.problems(reference.equations(ROOT / "nbs", ROOT / "tests", {})) == []
 
 
+# ---- what was measured
+
+def test_the_front_page_names_the_best_captioner_first(tmp_path):
+    rows = reference.measured(ROOT / "results/flickr8k").splitlines()[2:]
+    marks = [float(row.split("|")[-2].split("±")[0]) for row in rows]
+    assert rows[0].startswith("| human") and len(rows) > 5 and marks == sorted(marks, reverse=True)
+    assert not any("oracle" in row or "fpn" in row for row in rows)
+    assert len(reference.measured(tmp_path).splitlines()) == 2
+
+
 # ---- the site
 
 def test_the_site_builds(sample):
