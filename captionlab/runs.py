@@ -1349,12 +1349,14 @@ def _scorer(metrics: Iterable[str]) -> dict[str, str]:
 
 # %% ../nbs/24_runs.ipynb #cf0fb2d2
 def _row(run: Run, fused: Sequence[Run]) -> dict:
-    """What a result says of one run: where it comes from, and a mark of all settings of its preset."""
+    """What a result says of one run: where it comes from, and a mark of the settings that made it."""
     said = {key: run.about.get(key) for key in ("seed", "train_seconds", "command")}
     said |= {"fused": run.about.get("fused")} if fused else {}
     said |= {"trained": run.about["trained"]} if "trained" in run.about else {}       # older runs do not know
-    preset = asdict(replace(run.eyes.preset, recipe=replace(run.eyes.preset.recipe, seed=0)))
-    return said | {"made": _mark(json.loads(json.dumps(preset)))}
+    settings = asdict(replace(run.eyes.preset, recipe=replace(run.eyes.preset.recipe, seed=0)))
+    if not run.about["stage"].endswith("scst"):
+        del settings["scst"]        # not used yet
+    return said | {"made": _mark(json.loads(json.dumps(settings)))}
 
 # %% ../nbs/24_runs.ipynb #45339a00
 def merge_result(run: Run, found: dict, name: str | os.PathLike | None = None) -> Path:

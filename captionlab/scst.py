@@ -126,7 +126,7 @@ def _lists(captions: Tensor) -> list[list[list[int]]]:
 class SelfCritical(Learner):
     """A captioner that learns from marks for what it says itself; in all else the one inside.
 
-    Captions are drawn without dropout, and learned from with it. Shapes are those of `Captioner`.
+    Nothing is dropped, so that the network that learns is the one that spoke. Shapes are those of `Captioner`.
 
     Args:
         model: the captioner.
@@ -149,6 +149,13 @@ class SelfCritical(Learner):
             raise ValueError(f"{samples} sample: a caption is compared with its picture's other ones, so draw 2 or more")
         self.reward, self.samples = reward, samples
         self.longest, self.forbid = longest, [*forbid]
+        self.train()
+
+    def train(self, mode: bool = True) -> Self:
+        """See `torch.nn.Module.train`; the captioner inside stays in evaluation mode."""
+        super().train(mode)
+        self.model.eval()
+        return self
 
     def loss(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Minus the summed log-probability of drawn words, each times its caption's advantage; and how many words.
@@ -157,19 +164,14 @@ class SelfCritical(Learner):
             batch: B pictures with their captions, `(B, R, 1 + T)` ids, padded with 0.
             smoothing: not used here.
         """
-        said = self.draw(batch)
+        memory = self.encode(batch)
+        said = self.draw(memory)
         gained = advantages(self.reward(said, batch.need("captions")[..., 1:]))
-        chosen = self.chosen(self.encode(batch), said)
-        return -(chosen * gained[..., None]).sum(), (said != PAD).sum()
+        return -(self.chosen(memory, said) * gained[..., None]).sum(), (said != PAD).sum()
 
-    @torch.no_grad()
-    def draw(self, batch: Batch) -> Tensor:
-        """C captions of each of a `batch`'s pictures, ids `(B, C, T)`, drawn without dropout."""
-        learning = self.training
-        self.eval()
-        said, _ = sample(self.model, self.encode(batch), self.samples, longest=self.longest, forbid=self.forbid)
-        self.train(learning)
-        return said
+    def draw(self, memory: Memory) -> Tensor:
+        """C captions of each of B pictures, ids `(B, C, T)`, with no way back to the weights."""
+        return sample(self.model, memory, self.samples, longest=self.longest, forbid=self.forbid)[0]
 
     def chosen(self, memory: Memory, said: Tensor) -> Tensor:
         """The log-probability of each word that was `said`, `(B, C, T)` to the same; 0 for padding."""

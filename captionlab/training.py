@@ -186,7 +186,7 @@ class BasePreset:
     zoom: float = 1.0
     scenes: int = 1000
     recipe: Recipe
-    scst: Recipe = Recipe(epochs=4, pictures=16, rate=3e-5, warmup=100, smoothing=0.0)
+    scst: Recipe = Recipe(epochs=5, pictures=16, rate=1e-4, warmup=100, smoothing=0.0)
 
     @property
     def config(self) -> BlockConfig:

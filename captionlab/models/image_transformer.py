@@ -554,8 +554,7 @@ PRESETS = {
         width=256, heads=4, hidden=1024, dropout=0.3, backbone="squeezenet1_1", channels=512,
         boxes="flickr8k/regions.npz", most=20, cells=7, size=227, min_count=5, longest=18,
         word_dropout=0.2, flips=True, zoom=0.8, every=5 * 6000,
-        recipe=Recipe(epochs=14, tokens=8 * 18, rate=8e-4, encoder_rate=0.1, warmup=1000, precision="auto"),
-        scst=replace(BasePreset.scst, epochs=3)),
+        recipe=Recipe(epochs=14, tokens=8 * 18, rate=8e-4, encoder_rate=0.1, warmup=1000, precision="auto")),
     "tiny": Preset(
         width=96, heads=4, hidden=192, dropout=0.0, backbone="pixels", channels=48, most=6, size=64,
         word_dropout=0.0, every=1000,
