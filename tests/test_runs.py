@@ -248,6 +248,14 @@ class TestEvaluation:
         captions = json.loads(path.with_name("vanilla-own-xe.seed3.captions.json").read_text())
         assert [one["caption"] for one in captions] == run.caption([item.image for item in world["test"]], 2, 0.5)
 
+    def test_what_was_not_used_is_no_other_setting(self, trained):
+        """A recipe for SCST tells runs of SCST apart, not those that have yet to come to it."""
+        run, marks = trained[0], {}
+        other = replace(run, eyes=replace_preset(run.eyes, scst=replace(run.eyes.preset.scst, rate=1.0)))
+        for stage in ("xe", "distilled", "scst", "distilled-scst"):
+            marks[stage] = {runs._row(replace(one, about=one.about | {"stage": stage}), [])["made"] for one in (run, other)}
+        assert {stage: len(found) for stage, found in marks.items()} == {"xe": 1, "distilled": 1, "scst": 2, "distilled-scst": 2}
+
     def test_a_perfect_captioner_sees_and_blind_it_does_not(self, world):
         items = world["test"]
         said = {"own": [item.captions[0] for item in items]}
