@@ -53,7 +53,7 @@ from .regions import DETECTORS, Detector, RegionFile, Regions, open_boxes
 from .regions import pool_regions, region_fields, scene_regions
 from .results import differing, may_merge, merge_run, provenance, results_home
 from .scenes import FACT_KINDS, Scene, coverage, truth
-from .scst import CiderD, SelfCritical
+from .scst import CiderD, Gleu, SelfCritical
 from .text import SubwordVocabulary, Vocabulary, normalise, pad_ids, vocabulary_from_dict
 from .training import BasePreset, Recipe, Trainer, arithmetic, processes
 from .vision import BACKBONES, WHOLE, Backbone, Preprocess, Pyramid, pool_cells
@@ -1066,7 +1066,7 @@ def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run
              device: str | None = None, data: CaptionData | None = None, judged: int = 500,
              features: str | os.PathLike | Sequence[str | os.PathLike] = (), boxes: str | os.PathLike | None = None,
              watch: Callable[[list[dict]], None] | None = None) -> Run:
-    """Go on with a trained captioner by SCST, as its preset's `scst` says, on whole pictures, and save the run.
+    """Go on with a trained captioner or translator by SCST, as its preset's `scst` says, on whole pictures, and save the run.
 
     Args:
         model: its name, one of `model_names()`.
@@ -1084,7 +1084,7 @@ def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run
         The run as saved; its history is that of SCST alone.
 
     Raises:
-        ValueError: the run is another model's, or translates, or `out` holds a run already.
+        ValueError: the run is another model's, or `out` holds a run already.
     """
     out = Path(out)
     _may_write(out, resume)
@@ -1105,15 +1105,14 @@ def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run
 
 # %% ../nbs/24_runs.ipynb #58b75cd4
 def _fits_scst(run: Run, model: str, start: str | os.PathLike) -> None:
-    if isinstance(run.eyes, Reader):
-        raise ValueError(f"{start} translates, and SCST here learns from CIDEr-D of captions: choose a captioner's run")
     if run.about["model"] != model:
         raise ValueError(f"{start} holds the model {run.about['model']}, not {model}: name that one")
 
 
 def _critic(run: Run, examples: Encoded) -> SelfCritical:
-    """The run's captioner, to be marked by CIDEr-D with the rarities of its training captions."""
-    reward = CiderD([[ids[1:] for ids in captions] for captions in examples.texts["captions"]])
+    """The run's captioner, to be marked by CIDEr-D with the rarities of its training captions, or a translator by GLEU."""
+    reward = Gleu(run.vocabulary.words) if isinstance(run.eyes, Reader) else CiderD(
+        [[ids[1:] for ids in captions] for captions in examples.texts["captions"]])
     return SelfCritical(run.model, reward, longest=run.eyes.preset.longest or 30, forbid=[run.vocabulary.unk])
 
 # %% ../nbs/24_runs.ipynb #fd0c4761

@@ -295,10 +295,14 @@ class SubwordVocabulary:
         names = [piece] if piece in self._ids else [f"<0x{value:02X}>" for value in piece.encode()]
         return [self._ids[name] for name in names]
 
+    def words(self, ids: Iterable[int]) -> list[str]:
+        """The words of a list or tensor of shape (T,), up to the first eos, without pad and bos, as `split` has them."""
+        return self._library.decode(_spoken(ids), skip_special_tokens=False).split()
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of a list or tensor of shape (T,), up to the first eos, without pad and bos."""
-        text = self._library.decode(_spoken(ids), skip_special_tokens=False)
-        return text if self.language is None else sentences(self.language).join(text.split())
+        words = self.words(ids)
+        return " ".join(words) if self.language is None else sentences(self.language).join(words)
 
     def to_dict(self) -> dict:
         """All there is to store, fit for JSON."""

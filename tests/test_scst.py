@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nltk.translate.gleu_score import sentence_gleu
 from pycocoevalcap.cider.cider import Cider
 from torch import nn
 
@@ -18,9 +19,11 @@ from captionlab.datasets import Batch, scenes
 from captionlab.decoding import log_probabilities, sample
 from captionlab.models import translation, vanilla
 from captionlab.runs import evaluate_run, train_run, tune_run
-from captionlab.scst import CiderD, SelfCritical, advantages, count_grams
+from captionlab.scst import CiderD, Gleu, SelfCritical, advantages, count_grams
+from captionlab.text import SubwordVocabulary
 
 PAD, BOS, EOS = 0, 1, 2
+alike = Gleu.alike
 CAPTION = st.lists(st.integers(2, 8), min_size=1, max_size=9)
 SPLIT = st.lists(st.tuples(st.lists(CAPTION, min_size=1, max_size=4), st.lists(CAPTION, min_size=2, max_size=2)),
                  min_size=2, max_size=6)
@@ -200,9 +203,29 @@ class TestRun:
         with pytest.raises(ValueError, match="--resume"):
             tune_run("vanilla", learned[1], learned[1], data=world)
 
-    def test_a_translator_is_refused(self, tmp_path):
-        small = translation.PRESETS["tiny"]
-        pairs = scenes(train=8, val=0, test=0, novel=0, language="de", source="en")
-        train_run("translation", pairs, replace(small, recipe=replace(small.recipe, epochs=1)), out=tmp_path / "run")
-        with pytest.raises(ValueError, match="choose a captioner's run"):
-            tune_run("translation", tmp_path / "run", tmp_path / "x", data=pairs)
+
+class TestTranslations:
+    @given(st.lists(CAPTION, min_size=1, max_size=4), CAPTION)
+    def test_equals_nltk(self, references, said):
+        theirs = 10 * sentence_gleu(references, said)
+        assert Gleu(list).score([said], references) == [pytest.approx(theirs)]
+
+    def test_words_are_judged_and_not_their_pieces(self):
+        german = SubwordVocabulary.build(["ein roter kreis", "ein rotes quadrat"], 200, language="de")
+        told, near, far = (german.encode(words)[1:] for words in ("ein roter kreis", "ein rotes kreis", "ein quadrat kreis"))
+        assert set(near) & set(told) > set(far) & set(told)
+        marks = Gleu(german.words)(padded([[told, near, far]], 40), padded([[told]], 40))
+        torch.testing.assert_close(marks, torch.tensor([[10.0, 10 * 2 / 6, 10 * 2 / 6]]))
+
+    def test_without_reference_nothing_is_worth_anything(self):
+        assert Gleu(list)(padded([[[3, 4], []]]), padded([[[]]])).tolist() == [[0.0, 0.0]]
+
+    def test_a_translator_goes_on_by_gleu(self, tmp_path, monkeypatch):
+        small, marks = translation.PRESETS["tiny"], []
+        monkeypatch.setattr(Gleu, "alike", lambda self, *sentences: marks.append(1) or alike(self, *sentences))
+        preset = replace(small, recipe=replace(small.recipe, epochs=1), scst=replace(small.scst, epochs=1, rate=1e-4))
+        pairs = scenes(train=8, val=2, test=0, novel=0, language="de", source="en")
+        start = train_run("translation", pairs, preset, out=tmp_path / "run")
+        made = tune_run("translation", tmp_path / "run", tmp_path / "scst", data=pairs)
+        assert len(marks) == 5 * len(pairs["train"])
+        assert made.about["stage"] == "scst" and not torch.equal(made.model.words.weight, start.model.words.weight)
