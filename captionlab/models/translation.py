@@ -112,8 +112,8 @@ PRESETS = {
         recipe=Recipe(epochs=28, pictures=64, rate=(128 * 4000) ** -0.5, warmup=4000, schedule="noam",
                       smoothing=0.0, clip=1e9, betas=(0.9, 0.98), average=0.0)),
     "strong": Preset(
-        width=128, heads=4, hidden=256, encoder_layers=4, decoder_layers=4, dropout=0.3, inner_dropout=0.0, subwords=4000,
-        recipe=Recipe(epochs=48, tokens=4096, rate=2.5e-3, warmup=500, average=0.998, precision="auto"),
+        width=128, heads=4, hidden=256, encoder_layers=4, decoder_layers=4, dropout=0.2, inner_dropout=0.0, subwords=4000,
+        recipe=Recipe(epochs=40, tokens=2048, rate=2e-3, warmup=1000, average=0.998, precision="auto"),
         scst=Recipe(epochs=3, pictures=64, rate=1e-4, warmup=100, smoothing=0.0)),
     "tiny": Preset(
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=1, dropout=0.0, subwords=400,
