@@ -6,7 +6,7 @@ __all__ = ['advantages', 'Reward', 'count_grams', 'Weighed', 'CiderD', 'Gleu', '
 # %% ../nbs/23_scst.ipynb #ba08cdb3
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, Self
 
 import torch
@@ -64,16 +64,16 @@ class Reward:
         return self     # nothing in it changes, and of a large data set it is millions of entries
 
 # %% ../nbs/23_scst.ipynb #93cf4cb8
-def count_grams(ids: Sequence[int]) -> Counter:
+def count_grams(tokens: Sequence[Hashable]) -> Counter:
     """How often each n-gram of one to four tokens occurs in a caption.
 
     Args:
-        ids: its T tokens.
+        tokens: its T ids, or its words.
 
     Returns:
         From n-grams, as tuples, to counts.
     """
-    return Counter(tuple(ids[first:first + n]) for n in (1, 2, 3, 4) for first in range(len(ids) - n + 1))
+    return Counter(tuple(tokens[first:first + n]) for n in (1, 2, 3, 4) for first in range(len(tokens) - n + 1))
 
 # %% ../nbs/23_scst.ipynb #cb079cbf
 class Weighed(NamedTuple):
