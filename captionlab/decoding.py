@@ -118,7 +118,7 @@ def sharpen(log_probs: Tensor, temperature: float) -> Tensor:
     Returns:
         Log-probabilities `(..., V)`.
     """
-    return torch.log_softmax(log_probs / temperature, -1)
+    return log_probs if temperature == 1 else torch.log_softmax(log_probs / temperature, -1)
 
 # %% ../nbs/22_decoding.ipynb #41ee4870
 def keep_top_k(log_probs: Tensor, k: int) -> Tensor:
@@ -160,8 +160,10 @@ def _draw(options: Tensor, temperature: float, top_k: int, top_p: float, generat
     options = sharpen(options, temperature)
     options = keep_top_k(options, top_k) if top_k else options
     options = keep_top_p(options, top_p) if top_p < 1 else options
-    drawn = torch.multinomial(options.exp().flatten(0, -2), 1, generator=generator)
-    return drawn.view(options.shape[:-1])
+    reach = options.exp().cumsum(-1)
+    # One random number a caption; multinomial takes one a word. It is never 0, so no word without a chance is hit.
+    point = 1 - torch.rand(*reach.shape[:-1], 1, device=reach.device, generator=generator)
+    return torch.searchsorted(reach, point * reach[..., -1:])[..., 0]
 
 # %% ../nbs/22_decoding.ipynb #9ffde604
 def sample(model: Captioner, memory: Memory, captions: int = 1, temperature: float = 1.0, top_k: int = 0,

@@ -206,6 +206,13 @@ class SelfCritical(Learner):
 
     def chosen(self, memory: Memory, said: Tensor) -> Tensor:
         """The log-probability of each word that was `said`, `(B, C, T)` to the same; 0 for padding."""
+        found, lengths = torch.zeros(said.shape, device=said.device), (said != PAD).sum(-1).amax(-1)
+        for rows in lengths.argsort().split(8):         # one caption that runs on makes padding of its few neighbours only
+            longest = lengths[rows[-1]]
+            found[rows, :, :longest] = self._chosen(memory.select(rows), said[rows, :, :longest])
+        return found
+
+    def _chosen(self, memory: Memory, said: Tensor) -> Tensor:
         read = F.pad(said[..., :-1], (1, 0), value=BOS)
         options = log_probabilities(self.decode(memory, read), self.forbid)
         return options.gather(-1, said[..., None])[..., 0].masked_fill(said == PAD, 0.0)

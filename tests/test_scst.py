@@ -148,13 +148,15 @@ class TestSelfCritical:
                 return batch.need("grid"), None
 
         torch.manual_seed(0)
-        model = Eyes(BlockConfig(16, 2, 32, dropout=0.1), 2, 9).eval()
-        batch = Batch(grid=torch.randn(3, 5, 16), captions=padded([[[1, 4, 2]]] * 3))
+        model, pictures = Eyes(BlockConfig(16, 2, 32, dropout=0.1), 2, 9).eval(), 21
+        model.output.bias.data[EOS] += 1.0          # some captions end soon, some go on
+        batch = Batch(grid=torch.randn(pictures, 5, 16), captions=padded([[[1, 4, 2]]] * pictures))
         memory = model.encode(batch)
-        said, scores = sample(model, memory, 4, longest=6, forbid=[3])
-        found = SelfCritical(model, likes(4), 4, 6, forbid=[3]).chosen(memory, said)
+        said, scores = sample(model, memory, 4, longest=24, forbid=[3])
+        found = SelfCritical(model, likes(4), 4, 24, forbid=[3]).chosen(memory, said)
         torch.testing.assert_close(found.sum(-1), scores, rtol=1e-4, atol=1e-5)
         assert not (said == 3).any() and not found[said == PAD].any()
+        assert len((said != PAD).sum(-1).amax(-1).unique()) > 2      # so the groups are not equally long
 
     @pytest.mark.parametrize("learning", [True, False])
     def test_nothing_is_dropped_while_it_learns(self, learning):
