@@ -119,4 +119,4 @@ PRESETS = {
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=1, dropout=0.0, subwords=400,
         recipe=Recipe(epochs=4, tokens=1500, rate=3e-3, warmup=100, smoothing=0.0, average=0.98)),
 }
-PRESETS["pupil"] = replace(PRESETS["strong"], dropout=0.05)
+PRESETS["pupil"] = replace(PRESETS["strong"], dropout=0.05, recipe=replace(PRESETS["strong"].recipe, epochs=30))
