@@ -103,7 +103,7 @@ class Glance:
         """The maps of the network's low and high level that anybody needs, `(B, h, w, D)` each."""
         low, high = BACKBONES[self.eyes.network].levels
         wanted = (low, high) if "pyramid" in self.eyes.kinds else (high,)
-        seen = self.eyes.backbone.stages(self.images.to(self.eyes.device), wanted)
+        seen = self.eyes.backbone.stages(self.images, wanted)
         return {"low": seen.get(low), "high": seen[high]}
 
     def cells(self, level: str, grid: int | tuple[int, int] | None) -> Tensor:
@@ -175,7 +175,6 @@ class Eyes:
         preset: of the model; says which fields it reads and how its pictures are made.
         made: what `describe` said when the model was trained; None for new eyes.
         weights: of the backbone, a name of torchvision's or a file; found by itself if None.
-        device: where the backbone runs.
         boxes: where boxes come from, as for `captionlab.regions.open_boxes`, or "scene" if only scenes
             have any; by default as in training, or as the preset says.
         detector: of attributes.
@@ -191,9 +190,9 @@ class Eyes:
     """
 
     def __init__(self, preset: BasePreset, made: dict | None = None, weights: str | None = None,
-                 device: str | torch.device = "cpu", boxes: str | os.PathLike | None = None,
+                 boxes: str | os.PathLike | None = None,
                  detector: AttributeDetector | None = None, vocabulary: Vocabulary | None = None):
-        self.preset, self.made, self.weights, self.device = preset, made or {}, weights, device
+        self.preset, self.made, self.weights = preset, made or {}, weights
         self.given, self.vocabulary, self.network = detector, vocabulary, getattr(preset, "backbone", "pixels")
         if unknown := set(preset.reads) - _KIND_OF.keys():
             raise ValueError(f"there are no eyes for {', '.join(sorted(unknown))}: choose from {', '.join(_KIND_OF)}")
@@ -274,7 +273,7 @@ def _open_backbone(eyes: Eyes) -> Backbone:
         raise ValueError(f"this run was trained on {name} with weights {said['weights']} "
                          f"({said['fingerprint']}), and {net.weights} are others "
                          f"({net.fingerprint}): give those as weights")
-    return net.to(eyes.device)
+    return net
 
 
 def _fitting(detector: AttributeDetector | None, eyes: Eyes) -> AttributeDetector:
@@ -887,12 +886,13 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
         seed: of the weights, the order of the data and dropout.
         out: folder of the run.
         resume: go on from the checkpoint in `out`.
-        device: "cpu" forbids the accelerator; None takes what is there.
+        device: "cpu" forbids the accelerator; None takes what is there. Features that are lacking are made on the CPU;
+            `captionlab features extract --device cuda` makes them on a GPU.
         features: feature stores, for models with a backbone; what they lack is made in the cache folder.
         judged: how many validation pictures are captioned, or sentences translated, after each epoch, a scalar.
         boxes: for models that read regions, a file or the name of a detector; as the preset says if None.
         detector: for models that read attributes, one of `captionlab attributes train`; None takes the one
-            that the preset names, or else the one of the data set's name.
+            of the data set's name.
         watch: is told the history after each epoch.
         variant: of the model, for presets given by name; None for the preset's own.
         teachers: runs from whose expectations it learns as well; see `captionlab.distillation`.
@@ -901,12 +901,11 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
         The run as saved.
 
     Raises:
-        ValueError: a name is unknown, `out` holds a run already, or one that was begun with other teachers, or a
-            teacher has other words.
+        ValueError: a name is unknown, `out` holds a run already, or one that was begun otherwise, or a teacher has
+            other words.
     """
     out, name = Path(out), preset if isinstance(preset, str) else "own"
     _may_write(out, resume)
-    schooling = _schooling(out, teachers)
     _choose(device)
     source = str(data) if isinstance(data, str | os.PathLike) else data.name
     preset = find_preset(model, preset, variant) if isinstance(preset, str) else preset
@@ -918,16 +917,19 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     net = model_module(model).Model(preset, len(vocabulary))
     about = {"model": model, "preset_name": name, "data": data.name, "source": source, "variant": _variant(model, name, preset),
              "stage": "distilled" if teachers else "xe", "seed": seed,
-             "parameters": sum(x.numel() for x in net.parameters()), "command": _command(), "trained": provenance()}
+             "parameters": sum(x.numel() for x in net.parameters())}
     examples = _examples(data, vocabulary, eyes, inputs)
     net.begin(collate([examples[row] for row in range(min(len(examples), 500))]))
     judge = _judge(vocabulary, eyes, data.splits.get("val", [])[:judged], inputs)
-    learner = _taught(net, examples, data, teachers, preset.recipe) if teachers else net
-    about |= _keep_schooling(out, schooling)
-    _as_begun(out, {"model": model, "data": data.name, "words": _mark(vocabulary.to_dict()), "eyes": _look(eyes)} | _sizes(preset))
+    told = _teachers(teachers, examples)
+    names = [Path(teacher).name for teacher in teachers]
+    about |= {"teachers": names} if told else {}
+    about |= _as_begun(out, {"model": model, "data": data.name, "words": _mark(vocabulary.to_dict()), "eyes": _look(eyes), **_sizes(preset),
+                             "teachers": [f"{name} ({_mark(run.about)})" for name, run in zip(names, told)]})
+    learner = _taught(net, examples, data, told, preset.recipe) if told else net
     trainer = Trainer(learner, examples, preset.recipe, out, judge, watch)
     fitted = trainer.fit()
-    return _finished(Run(fitted.model if teachers else fitted, vocabulary, eyes, about), trainer)
+    return _finished(Run(fitted.model if told else fitted, vocabulary, eyes, about), trainer)
 
 # %% ../nbs/24_runs.ipynb #2db6598e
 def _finished(run: Run, trainer: Trainer) -> Run:
@@ -969,7 +971,7 @@ def _vocabulary(data: CaptionData, preset: BasePreset, boxes: str | os.PathLike 
     if "source" not in preset.reads:
         vocabulary = Vocabulary.build(data.captions("train"), preset.min_count)
         if "attributes" in preset.reads and not isinstance(detector, AttributeDetector):
-            detector = load_detector(detector or getattr(preset, "detector", None) or data.name)
+            detector = load_detector(detector or data.name)
         return vocabulary, Eyes(preset, boxes=boxes, detector=detector, vocabulary=vocabulary)
     if data.source is None:
         raise ValueError(f"{data.name} has no sentences to translate: use multi30k, or scenes")
@@ -1098,9 +1100,9 @@ def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run
     examples = _examples(data, run.vocabulary, seen, inputs)
     judge = _judge(run.vocabulary, run.eyes, data.splits.get("val", [])[:judged], inputs)
     recipe = replace(run.eyes.preset.scst, seed=run.about["seed"], precision=run.eyes.preset.recipe.precision)
-    _as_begun(out, {"start": _mark(run.about), "eyes": _look(run.eyes)})
+    how = _as_begun(out, {"start": _mark(run.about), "eyes": _look(run.eyes)})
     trainer = Trainer(_critic(run, examples), examples, recipe, out, judge, watch)
-    run.about |= {"stage": "distilled-scst" if run.about.get("teachers") else "scst", "command": _command(), "trained": provenance()}
+    run.about |= {"stage": "distilled-scst" if run.about.get("teachers") else "scst"} | how
     return _finished(replace(run, model=trainer.fit().model), trainer)
 
 # %% ../nbs/24_runs.ipynb #58b75cd4
@@ -1116,11 +1118,8 @@ def _critic(run: Run, examples: Encoded) -> SelfCritical:
     return SelfCritical(run.model, reward, longest=run.eyes.preset.longest or 30, forbid=[run.vocabulary.unk])
 
 # %% ../nbs/24_runs.ipynb #fd0c4761
-def _taught(net: Captioner, examples: Encoded, data: CaptionData, teachers: Sequence[str | os.PathLike], recipe: Recipe) -> Distilled:
+def _taught(net: Captioner, examples: Encoded, data: CaptionData, told: Sequence[Run], recipe: Recipe) -> Distilled:
     """The captioner as a pupil of trained runs; what they expect joins the examples, however they are seen."""
-    told = [load(teacher) for teacher in teachers]
-    for name, run in zip(teachers, told):
-        _same_words(name, run, examples)
     looks = {}
     for run in told:
         looks |= look_at(run.eyes, open_stores(run.eyes, data))
@@ -1133,31 +1132,17 @@ def _taught(net: Captioner, examples: Encoded, data: CaptionData, teachers: Sequ
     return Distilled(net)
 
 # %% ../nbs/24_runs.ipynb #e239867b
-def _same_words(name: str | os.PathLike, run: Run, examples: Encoded) -> None:
-    if examples.dropout:
+def _teachers(names: Sequence[str | os.PathLike], examples: Encoded) -> list[Run]:
+    """The runs that teach, if they know the words of the examples."""
+    runs = [load(name) for name in names]
+    if runs and examples.dropout:
         raise ValueError("teachers expect one piece after the other, and piece dropout cuts words anew: set it to 0")
-    theirs = {"captions": run.vocabulary, "source": run.eyes.vocabulary if isinstance(run.eyes, Reader) else None}
-    for field, ours in examples.vocabularies.items():
-        if (ours and ours.to_dict()) != (theirs[field] and theirs[field].to_dict()):
-            raise ValueError(f"the teacher {name} has another vocabulary: take one trained on the same data with the same min_count")
-
-# %% ../nbs/24_runs.ipynb #b07267c3
-def _schooling(out: Path, teachers: Sequence[str | os.PathLike]) -> list[str]:
-    """The teachers' names; a training that was begun must have begun with the same."""
-    file, names = out / "teachers.json", [Path(teacher).name for teacher in teachers]
-    begun = json.loads(file.read_text()) if file.exists() else []
-    if (out / "checkpoint.pt").exists() and begun != names:
-        raise ValueError(f"the training in {out} was begun with {' and '.join(begun) or 'no teachers'}: go on with the same, or choose another folder")
-    return names
-
-
-def _keep_schooling(out: Path, names: list[str]) -> dict:
-    """What a run says of its teachers; it lies in the folder from the first step on, for those who go on."""
-    if not names:
-        return {}
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "teachers.json", names)
-    return {"teachers": names}
+    for name, run in zip(names, runs):
+        theirs = {"captions": run.vocabulary, "source": run.eyes.vocabulary if isinstance(run.eyes, Reader) else None}
+        for field, ours in examples.vocabularies.items():
+            if (ours and ours.to_dict()) != (theirs[field] and theirs[field].to_dict()):
+                raise ValueError(f"the teacher {name} has another vocabulary: take one trained on the same data with the same min_count")
+    return runs
 
 # %% ../nbs/24_runs.ipynb #6dee199c
 def _mark(said: object) -> str:
@@ -1177,15 +1162,17 @@ def _look(eyes: Eyes | Reader) -> str:
     return _mark(bare)
 
 # %% ../nbs/24_runs.ipynb #abf74729
-def _as_begun(out: Path, said: dict) -> None:
-    """Notes what a training is about; one that goes on must be about the same."""
-    file = out / "begun.json"
-    begun = json.loads(file.read_text()) if file.exists() and (out / "checkpoint.pt").exists() else said
+def _as_begun(out: Path, said: dict) -> dict:
+    """Notes what a training is about; one that goes on must be about the same. How and where it was begun, for its run."""
+    file, how = out / "begun.json", {"command": _command(), "trained": provenance()}
+    begun = json.loads(file.read_text()) if file.exists() and (out / "checkpoint.pt").exists() else {}
     changed = [f"{name} was {begun[name]} and is now {value}" for name, value in said.items() if begun.get(name, value) != value]
     if changed:
         raise ValueError(f"the training in {out} was begun with something else ({'; '.join(changed)}): go on with the same, or choose another folder")
     out.mkdir(parents=True, exist_ok=True)
-    write_json(file, said)
+    begun = said | how | begun
+    write_json(file, begun)
+    return {name: begun[name] for name in how}
 
 # %% ../nbs/24_runs.ipynb #9c312721
 def derangement(rows: int, seed: int = 0) -> np.ndarray:
@@ -1239,9 +1226,9 @@ def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "
     items, inputs = data[split], {}
     if not items:
         raise ValueError(f"the split {split} of {data.name} is empty: there is nothing to judge")
-    for one in (*fused, run):
+    alone, run = run, fuse(run, fused) if fused else run
+    for one in (*fused, alone):
         inputs |= look_at(one.eyes, _having(open_stores(one.eyes, data, features), items), keep=0)
-    run = fuse(run, fused) if fused else run
     run, inputs = _with_oracle(run, inputs) if oracle else (run, inputs)
     about, row = _about(run, data.name, split, beam, length_penalty), _row(run, fused)
     if kept:
@@ -1268,7 +1255,7 @@ def fuse(run: Run, others: Sequence[Run]) -> Run:
     """
     runs = [run, *others]
     for one, other in combinations(runs, 2):
-        if other.vocabulary.to_dict() != one.vocabulary.to_dict():
+        if _spoken(other) != _spoken(one):
             raise ValueError("the fused runs have different vocabularies: train them on the same data with the same preset")
         if wrong := [kind for kind in _shared(one, other) if _recipe(one.eyes, [kind]) != _recipe(other.eyes, [kind])]:
             raise ValueError(f"the fused runs do not see the same {wrong[0]}: take runs with the same backbone, size and boxes")
@@ -1280,6 +1267,11 @@ def fuse(run: Run, others: Sequence[Run]) -> Run:
     return replace(run, model=Ensemble(one.model for one in runs).eval(), about=run.about | said)
 
 # %% ../nbs/24_runs.ipynb #5820e424
+def _spoken(run: Run) -> list[dict]:
+    """The vocabularies that a run reads and writes."""
+    return [words.to_dict() for words in (run.vocabulary, isinstance(run.eyes, Reader) and run.eyes.vocabulary) if words]
+
+
 def _shared(run: Run, other: Run) -> list[str]:
     """The kinds of features that two runs read."""
     kinds = [[] if isinstance(one.eyes, Reader) else one.eyes.kinds for one in (run, other)]
@@ -1462,7 +1454,7 @@ def explain_run(run: Run, data: CaptionData | str | None = None, split: str = "t
         batch: pictures that go through the model together.
 
     Raises:
-        ValueError: there is not one word to explain.
+        ValueError: there is not one word to explain, or a picture of which a single position is seen.
 
     Returns:
         What it is about; `words`, how many; `probability`, their mean in percent, and `own` and `control`, by how
@@ -1471,7 +1463,7 @@ def explain_run(run: Run, data: CaptionData | str | None = None, split: str = "t
     """
     data = _data(run.about["source"] if data is None else data, run.eyes.preset, split == "train")
     items, rows = data[split], []
-    inputs = look_at(run.eyes, open_stores(run.eyes, data, features), keep=0)
+    inputs = look_at(run.eyes, _having(open_stores(run.eyes, data, features), items), keep=0)
     for first in range(0, len(items), batch):
         seen = _seen(run, items[first:first + batch], inputs).to(run.device)
         ids = pad_ids([found.ids for found in run.search(seen, beam, length_penalty)]).to(run.device)
@@ -1486,12 +1478,12 @@ def _falls(run: Run, rows: Sequence[tuple[int, float, float, float]]) -> dict:
     """The figures of rows of an id and three probabilities, together and by word."""
     if not rows:
         raise ValueError("there is no word to explain: give it pictures, or train it for longer")
-    ids, odds = [row[0] for row in rows], 100 * np.array([row[1:] for row in rows])
+    spelt = {number: run.vocabulary.decode([number]) for number in {row[0] for row in rows}}
+    said, odds = np.array([spelt[row[0]] for row in rows]), 100 * np.array([row[1:] for row in rows])
     falls = odds[:, :1] - odds[:, 1:]
     mean = lambda kept: dict(zip(("own", "control"), falls[kept].mean(0).round(2).tolist()))
-    by_word = {run.vocabulary.decode([number]): {"times": times} | mean(np.equal(ids, number))
-               for number, times in Counter(ids).most_common(40)}
-    return {"words": len(ids), "probability": round(odds[:, 0].mean().item(), 2), **mean(slice(None)),
+    by_word = {word: {"times": times} | mean(said == word) for word, times in Counter(said.tolist()).most_common(40)}
+    return {"words": len(said), "probability": round(odds[:, 0].mean().item(), 2), **mean(slice(None)),
             "further": round(100 * (falls[:, 0] > falls[:, 1]).mean().item(), 1), "by_word": by_word}
 
 # %% ../nbs/24_runs.ipynb #a81a5cf6

@@ -208,7 +208,7 @@ class SelfCritical(Learner):
         """The log-probability of each word that was `said`, `(B, C, T)` to the same; 0 for padding."""
         found, lengths = torch.zeros(said.shape, device=said.device), (said != PAD).sum(-1).amax(-1)
         for rows in lengths.argsort().split(8):         # one caption that runs on makes padding of its few neighbours only
-            longest = lengths[rows[-1]]
+            longest = lengths[rows[-1:]].sum()          # 0 if this process has no picture of the batch
             found[rows, :, :longest] = self._chosen(memory.select(rows), said[rows, :, :longest])
         return found
 

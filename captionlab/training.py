@@ -8,7 +8,6 @@ __all__ = ['noam', 'cosine', 'stairs', 'Recipe', 'BasePreset', 'bf16_gain', 'ari
 # %% ../nbs/21_training.ipynb #7ea573f4
 import ctypes
 import math
-import os
 import pickle
 import sys
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -29,6 +28,7 @@ from tqdm import tqdm
 from .blocks import BlockConfig
 from .captioner import Captioner
 from .datasets import Batch, Encoded, Epochs, by_picture, by_tokens, collate
+from .features import write_whole
 
 # %% ../nbs/21_training.ipynb #1ef460a8
 #| implements: eq-vaswani-3 eq-translation-14
@@ -210,16 +210,18 @@ def arithmetic(precision: str) -> str:
     """What matrix products of a training step are computed in here.
 
     Args:
-        precision: "no" or "bf16" as they are; "auto" for bf16 on a GPU that has it, and on a processor that has it and is faster with it.
+        precision: "no" or "bf16" as they are; "auto" for bf16 on a GPU that has it, and on a processor
+            that has it and is faster with it; the device is the one that accelerate trains on.
 
     Returns:
         "no" for 32-bit floats, or "bf16".
     """
     if precision != "auto":
         return precision
-    if torch.cuda.is_available():
+    kind = PartialState().device.type
+    if kind == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no"
-    has = getattr(torch.cpu, "get_capabilities", dict)()        # older versions of torch cannot tell
+    has = getattr(torch.cpu, "get_capabilities", dict)() if kind == "cpu" else {}       # older versions of torch cannot tell
     return "bf16" if (has.get("avx512_bf16") or has.get("amx_bf16")) and bf16_gain() > 1.2 else "no"       # casts cost, too
 
 # %% ../nbs/21_training.ipynb #71e7b08a
@@ -273,7 +275,7 @@ class Stepper:
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         mine = batch.select(torch.arange(rank, len(batch), processes))
         total, words = self.model.train()(mine.to(self.accelerator.device), self.recipe.smoothing)
-        everywhere = self.accelerator.reduce(torch.stack([total.detach().double(), words.double()]), "sum")
+        everywhere = self.accelerator.reduce(torch.stack([total.detach().float(), words.float()]), "sum")
         if not everywhere[0].isfinite():
             raise ValueError(f"the loss of a step is {everywhere[0].item()}: train with a lower rate, or look for what is no number in the inputs")
         # Processes average their gradients, so each weighs its sum by how many share the words.
@@ -333,9 +335,7 @@ def write_checkpoint(path: Path, state: dict) -> None:
         state: tensors, numbers, words, and dictionaries and lists of them.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_suffix(".part")
-    torch.save(state, half)
-    os.replace(half, path)
+    write_whole(path, lambda file: torch.save(state, file))
 
 # %% ../nbs/21_training.ipynb #a069e1e5
 def read_checkpoint(path: Path, recipe: Recipe) -> dict | None:

@@ -8,6 +8,7 @@ import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -383,6 +384,9 @@ class TestExplain:
         assert sum(word["times"] for word in found["by_word"].values()) == found["words"]
         total = sum(word["times"] * word["own"] for word in found["by_word"].values()) / found["words"]
         assert abs(total - found["own"]) < 0.02
+        several = SimpleNamespace(vocabulary=SimpleNamespace(decode=lambda ids: {5: "es", 6: "es", 7: "hund"}[ids[0]]))
+        told = runs._falls(several, [(5, 0.8, 0.6, 0.7), (6, 0.4, 0.4, 0.4), (7, 0.5, 0.4, 0.5)])["by_word"]
+        assert told == {"es": {"times": 2, "own": 10.0, "control": 5.0}, "hund": {"times": 1, "own": 10.0, "control": 0.0}}
         file = write_explained(found)
         assert file == tmp_path / "scenes" / "vanilla-own-xe.seed3.explain.json" and json.loads(file.read_text()) == found
 
@@ -519,6 +523,22 @@ def test_a_training_goes_on_with_what_it_was_begun_with(world, tmp_path):
     with pytest.raises(ValueError, match="heads was 4 and is now 2"):
         train_run("vanilla", world, replace(BRIEF, heads=2), out=tmp_path / "run", resume=True)
     assert kept == {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
+
+
+def test_one_that_goes_on_was_called_as_at_first(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["captionlab", "train", "vanilla"])
+    first = train_run("vanilla", world, BRIEF, out=tmp_path / "run").about
+    monkeypatch.setattr(sys, "argv", ["captionlab", "train", "vanilla", "--resume"])
+    monkeypatch.setattr(runs, "provenance", lambda: {"commit": "another", "machine": "another"})
+    assert train_run("vanilla", world, BRIEF, out=tmp_path / "run", resume=True).about == first
+    assert first["command"] == "captionlab train vanilla" and first["trained"] == provenance()
+
+
+def test_translators_that_read_other_pieces_are_not_fused():
+    one = captionlab.load("translation")
+    other = replace(one, eyes=runs.Reader(one.eyes.preset, SubwordVocabulary.joint({"en": ["a dog runs"]}, 280)["en"]))
+    with pytest.raises(ValueError, match="different vocabularies"):
+        runs.fuse(one, [other])
 
 
 def test_a_file_is_no_folder_for_a_run(world, tmp_path):

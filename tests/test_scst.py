@@ -158,6 +158,12 @@ class TestSelfCritical:
         assert not (said == 3).any() and not found[said == PAD].any()
         assert len((said != PAD).sum(-1).amax(-1).unique()) > 2      # so the groups are not equally long
 
+    def test_a_process_without_a_picture_of_a_batch_learns_nothing(self):
+        toy = Table()
+        total, words = SelfCritical(toy, likes(4), samples=3, longest=4).loss(Batch(captions=torch.zeros(0, 1, 3, dtype=torch.long)))
+        total.backward()
+        assert total == words == 0 and not toy.table.grad.any()
+
     @pytest.mark.parametrize("learning", [True, False])
     def test_nothing_is_dropped_while_it_learns(self, learning):
         """The gradient is that of the network that drew."""

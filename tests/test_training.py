@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import tiny_training
+from captionlab import training
 from captionlab.captioner import Learner
 from captionlab.datasets import collate
 from captionlab.training import (
@@ -157,11 +159,21 @@ def test_an_encoder_learns_at_a_rate_of_its_own(wrap):
     assert stepper.rate == recipe.rate
 
 
+@pytest.mark.parametrize("has, gain, found", [({"avx512_bf16": True}, 2.0, "bf16"), ({"amx_bf16": True}, 2.0, "bf16"),
+                                              ({"avx512_bf16": True}, 0.6, "no"), ({"avx512_bf16": False}, 2.0, "no"), ({}, 2.0, "no")])
+def test_a_processor_takes_16_bits_only_if_it_has_them_and_is_faster(monkeypatch, has, gain, found):
+    """Also where there is a GPU that the training was told not to use."""
+    monkeypatch.setattr(training, "PartialState", lambda: SimpleNamespace(device=torch.device("cpu")))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    monkeypatch.setattr(training, "bf16_gain", lambda: gain)
+    assert training.arithmetic("auto") == found
+
+
 def test_a_half_written_part_file_is_ignored(trained, tmp_path):
     half = (trained / "checkpoint.pt").read_bytes()[:500]
-    (tmp_path / "checkpoint.part").write_bytes(half)
+    (tmp_path / "checkpoint.pt.1.part").write_bytes(half)
     tiny_training.trainer(tmp_path, SHORT).fit()
-    assert not (tmp_path / "checkpoint.part").exists()
     assert same(*(torch.load(f / "checkpoint.pt", weights_only=True) for f in (trained, tmp_path)))
 
 

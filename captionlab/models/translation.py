@@ -31,7 +31,7 @@ class Preset(BasePreset):
         size: of pictures; there are none.
 
     The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, inner_dropout, activation, norm,
-    min_count, longest, flips, zoom, scenes, recipe, scst) are those of `BasePreset`; min_count, flips, zoom and scenes say nothing here.
+    min_count, longest, flips, zoom, scenes, recipe, scst) are those of `BasePreset`; min_count, flips and zoom say nothing here.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("source",)
