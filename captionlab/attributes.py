@@ -2,9 +2,9 @@
 
 # %% auto #0
 __all__ = ['POOLS', 'STOP_WORDS', 'See', 'noisy_or', 'frequent_words', 'mentions', 'AttributeDetector', 'train_detector',
-           'precision_recall', 'average_precision', 'chances', 'judge_detector', 'to_ids', 'detect', 'oracle',
-           'detector_file', 'save_detector', 'load_detector', 'network', 'extract_attributes', 'extract_command',
-           'merge_detector']
+           'mark_of', 'precision_recall', 'average_precision', 'chances', 'judge_detector', 'to_ids', 'detect',
+           'oracle', 'detector_file', 'save_detector', 'load_detector', 'network', 'extract_attributes',
+           'extract_command', 'merge_detector']
 
 # %% ../nbs/16_attributes.ipynb #6195be64
 import hashlib
@@ -203,7 +203,8 @@ def train_detector(data: CaptionData, see: See, made_by: dict | None = None, cou
         stop: as for `frequent_words`.
 
     Returns:
-        The detector of the best epoch, in evaluation mode; `about["history"]` has a record an epoch.
+        The detector of the best epoch, in evaluation mode; `about["history"]` has a record an epoch, and
+        `about["learnt_from"]` a mark of the training pictures.
 
     Raises:
         ValueError: a split is empty.
@@ -229,9 +230,14 @@ def train_detector(data: CaptionData, see: See, made_by: dict | None = None, cou
         if epoch - leader >= patience:
             break
     net.load_state_dict(best)
-    net.about = {"data": data.name, "seed": seed, "made_by": made_by, "history": history,
+    net.about = {"data": data.name, "learnt_from": mark_of(items), "seed": seed, "made_by": made_by, "history": history,
                  "train_seconds": round(time.monotonic() - start, 1)}
     return net.eval()
+
+
+def mark_of(items: Sequence[Item]) -> str:
+    """A short mark of which pictures these are, in whatever order: others have another."""
+    return hashlib.sha256("\n".join(sorted(item.name for item in items)).encode()).hexdigest()[:8]
 
 # %% ../nbs/16_attributes.ipynb #5f2bff4f
 def precision_recall(scores: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:

@@ -39,7 +39,7 @@ from torch import Tensor
 # %% ../nbs/24_runs.ipynb #135ef030
 import captionlab
 from . import models
-from .attributes import AttributeDetector, load_detector, save_detector, to_ids
+from .attributes import AttributeDetector, load_detector, mark_of, save_detector, to_ids
 from .attributes import oracle as true_attributes
 from .captioner import Captioner, Memory
 from .datasets import NAMES, Batch, CaptionData, Encoded, Item, cache_home, collate, data_home, order, scenes
@@ -371,8 +371,13 @@ def open_eyes(preset: BasePreset, made: dict, **more: object) -> Eyes | Reader:
         preset: of the model.
         made: what `describe` said when the model was trained.
         more: for `Eyes`: weights, boxes, detector and so on.
+
+    Raises:
+        ValueError: boxes for a reader, or what `Eyes` raises.
     """
     if "source" in preset.reads:
+        if more.get("boxes"):
+            raise ValueError("a translator reads sentences: leave boxes out")
         return Reader(preset, vocabulary_from_dict(made["vocabulary"]))
     return Eyes(preset, made, **more)
 
@@ -970,9 +975,13 @@ def _vocabulary(data: CaptionData, preset: BasePreset, boxes: str | os.PathLike 
     """The vocabulary of the captions, and the eyes: of a translator with the vocabulary of the sources."""
     if "source" not in preset.reads:
         vocabulary = Vocabulary.build(data.captions("train"), preset.min_count)
+        if detector and "attributes" not in preset.reads:
+            raise ValueError(f"this model reads {' and '.join(preset.reads)}, no attributes: leave the detector out")
         if "attributes" in preset.reads and not isinstance(detector, AttributeDetector):
-            detector = load_detector(detector or data.name)
+            detector = load_detector(detector) if detector else _detector_of(data)
         return vocabulary, Eyes(preset, boxes=boxes, detector=detector, vocabulary=vocabulary)
+    if boxes or detector:
+        raise ValueError("a translator reads sentences: leave boxes and detector out")
     if data.source is None:
         raise ValueError(f"{data.name} has no sentences to translate: use multi30k, or scenes")
     texts = {data.source: [item.source for item in data["train"]], data.language: data.captions("train")}
@@ -980,6 +989,15 @@ def _vocabulary(data: CaptionData, preset: BasePreset, boxes: str | os.PathLike 
     built = {language: vocabulary for part in parts
              for language, vocabulary in SubwordVocabulary.joint(part, preset.subwords).items()}
     return built[data.language], Reader(preset, built[data.source])
+
+
+def _detector_of(data: CaptionData) -> AttributeDetector:
+    """The detector that has the data set's name, if it learnt from no other split: pictures to be judged by may not teach."""
+    detector = load_detector(data.name)
+    if data.name not in NAMES and detector.about.get("learnt_from", mark_of(data["train"])) != mark_of(data["train"]):
+        raise ValueError(f"the attribute detector {data.name!r} learnt from other pictures than these: "
+                         "make one of them with captionlab attributes train --out FILE, and name it with --detector")
+    return detector
 
 # %% ../nbs/24_runs.ipynb #0e59c1b4
 def _examples(data: CaptionData, vocabulary: Vocabulary | SubwordVocabulary, eyes: Eyes | Reader, inputs: dict) -> Encoded:

@@ -415,6 +415,21 @@ def test_train_by_command(alone):
     assert wrong.exit_code == 1 and "no pool 'sum'" in wrong.output and not (alone / "x").exists()
 
 
+def test_a_detector_of_the_name_that_learnt_from_test_pictures_is_refused(alone):
+    made = CliRunner().invoke(cli.app, ["attributes", "train", "--data", "few.csv", "--count", "20"])
+    assert made.exit_code == 0, made.output
+    call = lambda *words: CliRunner().invoke(cli.app, ["train", "entangled", "--data", "few.csv", "--variant", "semantic", *words])
+    lines = (alone / "few.csv").read_text().splitlines()
+    swapped = [line[:-5] + "test" if line.endswith("train") else line[:-4] + "train" if line.endswith("test") else line for line in lines]
+    (alone / "few.csv").write_text("\n".join(swapped))
+    found = call("--out", "run")
+    assert found.exit_code == 1 and "'few' learnt from other pictures than these" in found.output, found.output
+    for words in (["vanilla", "--data", "scenes", "--detector", "few"], ["translation", "--data", "scenes", "--boxes", "x"]):
+        refused = CliRunner().invoke(cli.app, ["train", *words, "--out", "run"])
+        assert refused.exit_code == 1 and "out" in refused.output and len(refused.output.strip().splitlines()) == 1, refused.output
+    assert not (alone / "run").exists()
+
+
 def test_the_result_on_photos_beats_chance():
     run = load_result("flickr8k/attributes")["runs"][0]
     assert run["metrics"]["mAP"] > 4 * run["blind"]["mAP"] and run["train_seconds"] < 600

@@ -110,7 +110,9 @@ def detector(photos, size=64, backbone="pixels") -> AttributeDetector:
 
 def trained(kind, backbone, photos, out):
     data, boxes = photos
-    return train_run("any", data, preset(kind, backbone, boxes=boxes), out=out, detector=detector(photos, backbone=backbone))
+    own = preset(kind, backbone, boxes=boxes)
+    words = detector(photos, backbone=backbone) if "attributes" in own.reads else None
+    return train_run("any", data, own, out=out, detector=words)
 
 
 def one_line(fault) -> str:
