@@ -509,7 +509,7 @@ def explain(
     """Hide what each word attends to most: how far does its probability fall?"""
     from captionlab.runs import explain_run, load, write_explained
 
-    found = explain_run(load(run, boxes=boxes), data, split, beam, length_penalty, features)
+    found = explain_run(load(run, boxes=boxes), data, split, beam, length_penalty, features, kept=json)
     typer.echo(f"{found['words']} words, {found['probability']:.1f} % likely on average. In percentage points, that falls by")
     typer.echo(f"{found['own']:6.2f}  without the place that a word attends to most")
     typer.echo(f"{found['control']:6.2f}  without another place")

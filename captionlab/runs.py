@@ -1459,7 +1459,7 @@ def _another(looked: Tensor, chance: torch.Generator) -> Tensor:
 @torch.no_grad()
 def explain_run(run: Run, data: CaptionData | str | None = None, split: str = "test", beam: int = 3,
                 length_penalty: float = 0.0, features: str | os.PathLike | Sequence[str | os.PathLike] = (),
-                batch: int = 32) -> dict:
+                batch: int = 32, kept: bool = False) -> dict:
     """`explain` all words of the captions that a run writes about a split.
 
     Args:
@@ -1470,9 +1470,11 @@ def explain_run(run: Run, data: CaptionData | str | None = None, split: str = "t
         length_penalty: likewise.
         features: as for `train_run`.
         batch: pictures that go through the model together.
+        kept: whether `write_explained` will follow; a file about something else is then refused before the work.
 
     Raises:
-        ValueError: there is not one word to explain, or a picture of which a single position is seen.
+        ValueError: there is not one word to explain, a picture of which a single position is seen, or a file
+            about something else.
 
     Returns:
         What it is about; `words`, how many; `probability`, their mean in percent, and `own` and `control`, by how
@@ -1480,6 +1482,9 @@ def explain_run(run: Run, data: CaptionData | str | None = None, split: str = "t
         percent that lose more without the former; `by_word`, for the 40 words said most, times, own and control.
     """
     data = _data(run.about["source"] if data is None else data, run.eyes.preset, split == "train")
+    about = _about(run, data.name, split, beam, length_penalty) | {"seed": run.about["seed"]}
+    if kept:
+        _explained_file(about)
     items, rows = data[split], []
     inputs = look_at(run.eyes, _having(open_stores(run.eyes, data, features), items), keep=0)
     for first in range(0, len(items), batch):
@@ -1488,8 +1493,7 @@ def explain_run(run: Run, data: CaptionData | str | None = None, split: str = "t
         found = explain(run.model, run.model.encode(seen), ids, seed=first)
         words = found.words()
         rows += zip(*(x[words].tolist() for x in (ids, found.whole, found.without, found.control)))
-    about = _about(run, data.name, split, beam, length_penalty)
-    return about | {"seed": run.about["seed"]} | _falls(run, rows) | provenance()
+    return about | _falls(run, rows) | provenance()
 
 # %% ../nbs/24_runs.ipynb #d6d265b3
 def _falls(run: Run, rows: Sequence[tuple[int, float, float, float]]) -> dict:
@@ -1508,13 +1512,19 @@ def _falls(run: Run, rows: Sequence[tuple[int, float, float, float]]) -> dict:
 _EXPLAINED = {"words", "probability", "own", "control", "further", "by_word", "commit", "machine"}
 
 
-def write_explained(found: dict) -> Path:
-    """Write what `explain_run` found beside the run's result, under `results/`; returns where."""
+def _explained_file(found: dict) -> Path:
+    """Where this belongs; what is there already must be about the same."""
     path = results_home() / f"{_result_name(found)}.seed{found['seed']}.explain.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     old = json.loads(path.read_text()) if path.exists() else found
     about = {key: value for key, value in found.items() if key not in _EXPLAINED}
     for key, was, now in differing(old, about, _EXPLAINED):
         raise ValueError(f"{path}: its {key} is {was!r}, that of this run is {now!r}: move that file away")
+    return path
+
+
+def write_explained(found: dict) -> Path:
+    """Write what `explain_run` found beside the run's result, under `results/`; returns where."""
+    path = _explained_file(found)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, found)
     return path

@@ -293,6 +293,9 @@ class TestEvaluation:
         with pytest.raises(ValueError, match="its boxes is None, that of this run is 'mine.npz'"):
             write_explained(found | {"boxes": "mine.npz"})
         assert write_explained(found | {"own": 1.0}) == path
+        monkeypatch.setattr(runs, "explain", lambda *_, **__: pytest.fail("the work was done before the refusal"))
+        with pytest.raises(ValueError, match="decoding"):
+            explain_run(trained[0], world, beam=2, kept=True)
 
     @pytest.mark.parametrize("rows", [2, 3, 10, 101])
     def test_derangement(self, rows):
