@@ -286,11 +286,7 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Self:
         """The batch on a device."""
-        return replace(self, **{name: x.to(device, non_blocking=True) for name, x in self._filled().items()})
-
-    def pin_memory(self) -> Self:
-        """The batch in page-locked memory; a `DataLoader` with `pin_memory=True` calls this."""
-        return replace(self, **{name: x.pin_memory() for name, x in self._filled().items()})
+        return replace(self, **{name: x.to(device) for name, x in self._filled().items()})
 
     def select(self, rows: Tensor) -> Self:
         """The given rows of every field, in that order; `rows` has shape (R,), numbers or booleans."""
@@ -628,7 +624,7 @@ def own(file: Path | str, folder: Path | str | None = None) -> CaptionData:
         folder: holds the pictures; by default the folder of the file.
 
     Returns:
-        The data set. Without a split, a hash of the picture's name puts about 8 in 10 pictures into `train`
+        The data set, named after the file, or `own-` and that if it would be taken for one of `NAMES`. Without a split, a hash of the picture's name puts about 8 in 10 pictures into `train`
         and one each into `val` and `test`.
 
     Raises:
@@ -640,7 +636,7 @@ def own(file: Path | str, folder: Path | str | None = None) -> CaptionData:
     splits = _gather(file, rows, Path(folder) if folder else file.parent, unit)
     if not any(splits.values()):
         raise ValueError(f"{file}: there is no caption in it: write at least one")
-    return CaptionData(file.stem, splits)
+    return CaptionData(f"own-{file.stem}" if file.stem in NAMES else file.stem, splits)
 
 # %% ../nbs/12_datasets.ipynb #593fb518
 def _split_by_hash(name: str) -> str:
@@ -659,10 +655,10 @@ def _split_said(file: Path, unit: str, number: int, name: str, said: str | None)
 # %% ../nbs/12_datasets.ipynb #fc2b1d9e
 def _csv_rows(file: Path) -> Iterator[_Row]:
     table = csv.DictReader(io.StringIO(_text(file), newline=""), strict=True)
-    if not {"image", "caption"} <= set(table.fieldnames or ()):
-        raise _wrong(file, "line", 1, f"the columns are {', '.join(table.fieldnames or ['none'])}: "
-                     "name them image,caption with a comma between")
     try:
+        if not {"image", "caption"} <= set(table.fieldnames or ()):
+            raise _wrong(file, "line", 1, f"the columns are {', '.join(table.fieldnames or ['none'])}: "
+                         "name them image,caption with a comma between")
         for row in table:
             line, image = table.line_num, (row["image"] or "").strip()
             if not image or row["caption"] is None or None in row:
@@ -760,7 +756,7 @@ def _noted() -> dict[str, str]:
 
 # %% ../nbs/12_datasets.ipynb #c3971a29
 def where(name: str) -> Path:
-    """The folder of a data set: in CAPTIONLAB_DATA, else where `use` noted it, else in `data_home()`.
+    """The folder of a data set: in CAPTIONLAB_DATA, else where `use` noted it if it is there, else in `data_home()`.
 
     Args:
         name: one of `NAMES` that has files.
@@ -772,7 +768,7 @@ def where(name: str) -> Path:
         FileNotFoundError: it is in none of them.
     """
     home, noted = data_home() / name, _noted().get(name)
-    if noted and not ("CAPTIONLAB_DATA" in os.environ and _holds(home, name)):
+    if noted and not (_holds(home, name) and ("CAPTIONLAB_DATA" in os.environ or not _holds(Path(noted), name))):
         home = Path(noted)
     if not _holds(home, name):
         raise FileNotFoundError(f"{name} is not in {home}: get it with: captionlab data get {name}; "

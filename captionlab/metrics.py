@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import numpy as np
 from pycocoevalcap.bleu.bleu_scorer import BleuScorer
@@ -566,12 +565,10 @@ def write_json(path: str | Path, content: object) -> None:
         path: where the file is to be; its folder must be there.
         content: what JSON can hold.
     """
-    path = Path(path)
+    from captionlab.features import write_whole         # here, for scoring alone needs no torch
+
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    with NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        file.write(text.encode(errors="backslashreplace"))       # half a character becomes an escape of JSON
-    Path(file.name).chmod(0o644)
-    Path(file.name).replace(path)
+    write_whole(path, lambda file: file.write(text.encode(errors="backslashreplace")))      # half a character becomes an escape of JSON
 
 # %% ../nbs/17_metrics.ipynb #e105d64c
 def lines(report: dict) -> list[str]:

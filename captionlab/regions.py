@@ -709,7 +709,8 @@ Boxes = RegionFile | Detector | Mapping[str, Regions]
 def _describe(boxes: Boxes) -> dict:
     if not isinstance(boxes, Mapping):
         return boxes.describe()
-    parts = [f"{name} {regions.boxes.tolist()} {regions.features}".encode() for name, regions in boxes.items()]
+    parts = [part for name, regions in boxes.items() for part in (name.encode(), *(
+        x.numpy().tobytes() for x in (regions.boxes, regions.features) if x is not None))]
     return {"source": "own", "fingerprint": _fingerprint(*parts)}
 
 # %% ../nbs/15_regions.ipynb #2655b1d3

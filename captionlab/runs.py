@@ -431,11 +431,15 @@ def _as_we_look(eyes: Eyes, store: FeatureStore) -> FeatureStore:
 def _having(stores: Sequence[FeatureStore], items: Sequence[Item]) -> Sequence[FeatureStore]:
     """The stores, if none of the items is missing there: better to hear of it now than after an hour of training."""
     for store in stores:
-        lacking = [name for item in items if (name := _known_as(store, item.name, item.image)) not in store]
+        names = [_known_as(store, item.name, item.image) for item in items]
+        lacking = [name for name in names if name not in store]
         if lacking:
             why = store.skipped.get(lacking[0], "it was not among the pictures")
             raise ValueError(f"{len(lacking)} of {len(items)} pictures have no features in {store.folder}, such as {lacking[0]} "
                              f"({why}): mend or remove those pictures, or extract features of all")
+        if len({*names}) < len(names):
+            twice, _ = Counter(names).most_common(1)[0]
+            raise ValueError(f"two pictures are both {twice} in {store.folder}: extract features of the folder above theirs")
     return stores
 
 # %% ../nbs/24_runs.ipynb #ac653c19
@@ -1039,7 +1043,9 @@ def _judge(vocabulary: Vocabulary | SubwordVocabulary, eyes: Eyes | Reader, item
 
 # %% ../nbs/24_runs.ipynb #0cdb7425
 def _otherwise(eyes: Eyes, data: CaptionData) -> list[dict]:
-    """How training sees the pictures other than whole and as they are."""
+    """How training sees the pictures other than whole and as they are; scenes not at all, whose captions count things and tell left from right."""
+    if any(isinstance(item.image, Scene) for item in data["train"]):
+        return []
     twins, shown = [eyes.through(**changes) for changes in _views(eyes.preset)], CaptionData(data.name, {"train": data["train"]})
     return [look_at(twin, open_stores(twin, shown)) for twin in twins]
 

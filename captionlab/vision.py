@@ -295,7 +295,10 @@ def _network(name: str, weights: str | None, size: int, seed: int) -> nn.Module:
     state = _state(name, weights) if weights else None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = _untrained(name, size)
+        try:
+            net = _untrained(name, size)
+        except AssertionError as fault:
+            raise ValueError(f"{name} does not see pictures of size {size} ({fault}): take a multiple of its patches' size") from None
     if state is None:
         return net
     try:

@@ -3,6 +3,7 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -305,9 +306,15 @@ def test_own_splits_by_the_hash_of_the_picture(tmp_path):
     ("image,caption,split\nx.jpg,a,train\nx.jpg,b,test\n", ("line 3", "test here and in train in line 2")),
     ("image,caption,split\nx.jpg,a,exam\n", ("line 2", "exam")),
     ('image,caption\nx.jpg,"a\n', ("me.csv, line", "quotes")),
+    ('image,"caption\nx.jpg,a\n', ("me.csv, line", "quotes")),
 ])
 def test_broken_csv(photos, text, parts):
     one_line(lambda: own(csv_of(photos, text)), *parts)
+
+
+def test_a_file_of_ones_own_is_not_taken_for_a_known_data_set(photos):
+    (photos / "flickr8k.csv").write_text("image,caption\nx.jpg,a dog\n")
+    assert own(photos / "flickr8k.csv").name == "own-flickr8k" and own(csv_of(photos, "image,caption\nx.jpg,a\n")).name == "me"
 
 
 def coco_of(photos, images, notes):
@@ -355,6 +362,8 @@ def test_use_checks_before_it_notes(small30k, home):
     assert load("multi30k").counts["val"] == 2
     os.rename(small30k, small30k.with_name("moved"))
     one_line(lambda: load("multi30k"), "captionlab data use FOLDER")
+    shutil.copytree(small30k.with_name("moved"), data_home() / "multi30k")      # what the line above told to do
+    assert where("multi30k") == data_home() / "multi30k"
 
 
 def test_unknown_names_and_folders(tmp_path, home):

@@ -115,6 +115,11 @@ def trained(kind, backbone, photos, out):
     return train_run("any", data, own, out=out, detector=words)
 
 
+def as_photos(world):
+    """The same pictures, about which no more is known than about photos."""
+    return CaptionData("photos", {split: [replace(item, image=item.picture(64)) for item in items] for split, items in world.splits.items()})
+
+
 def one_line(fault) -> str:
     assert "\n" not in str(fault.value)
     return str(fault.value)
@@ -400,7 +405,7 @@ class TestWindows:
 
     @pytest.mark.parametrize("flips, zoom, ways", [(False, 1.0, 1), (True, 1.0, 2), (False, 0.5, 5), (True, 0.8, 6)])
     def test_training_draws_among_all_ways_of_looking(self, flips, zoom, ways):
-        data = scenes(train=1, val=1, test=1)
+        data = as_photos(scenes(train=1, val=1, test=1))
         changed = replace(preset("pyramid"), flips=flips, zoom=zoom)
         examples = runs._examples(data, Vocabulary.build(data.captions("train")), Eyes(changed), look_at(Eyes(changed)))
         torch.manual_seed(0)
@@ -409,13 +414,18 @@ class TestWindows:
         assert len(examples.looks) == len(different) == ways
 
     def test_scst_sees_whole_pictures_mirrored_or_not(self, tmp_path, monkeypatch):
-        world, looks = scenes(train=4, val=0, test=1, novel=0), []
-        train_run("any", world, replace(preset("regions"), flips=True, zoom=0.8), out=tmp_path / "xe")
+        world, looks = as_photos(scenes(train=4, val=0, test=1, novel=0)), []
+        train_run("any", world, replace(preset("pyramid"), flips=True, zoom=0.8), out=tmp_path / "xe")
         monkeypatch.setattr(runs, "_critic", lambda run, examples: looks.append(len(examples.looks)))
         monkeypatch.setattr(runs, "Trainer", lambda *rest: (_ for _ in ()).throw(InterruptedError))
         with pytest.raises(InterruptedError):
             runs.tune_run("any", tmp_path / "xe", tmp_path / "scst", data=world)
         assert looks == [2]
+
+    def test_scenes_are_seen_as_their_captions_say(self):
+        """Mirrored, *left of* would be wrong; in a window, a count would."""
+        data, changed = scenes(train=2, val=1, test=1), replace(preset("pyramid"), flips=True, zoom=0.8)
+        assert len(runs._examples(data, Vocabulary.build(data.captions("train")), Eyes(changed), look_at(Eyes(changed))).looks) == 1
 
     def test_corners_stay_inside(self):
         for zoom in (0.7, 0.8, 0.9, 1 / 3):
@@ -426,7 +436,7 @@ class TestWindows:
     def test_a_zoom_that_cannot_be_is_one_line(self):
         for zoom in (0.0, 1.5):
             with pytest.raises(ValueError, match="window"):
-                runs._otherwise(Eyes(replace(preset("pyramid"), zoom=zoom)), scenes(train=1, val=1, test=1))
+                runs._otherwise(Eyes(replace(preset("pyramid"), zoom=zoom)), as_photos(scenes(train=1, val=1, test=1)))
 
 
 class TestPixelRegions:

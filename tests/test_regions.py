@@ -632,6 +632,15 @@ class TestStore:
         recipe = region_recipe(open_boxes(pictures / "boxes.npz"), 6, net, batch=3)
         assert FeatureStore.open(whole.folder, expect=recipe).names == whole.names
 
+    def test_other_features_are_other_regions(self):
+        """Also where a printed tensor would leave them out."""
+        table = torch.randn(40, 64)
+        changed = table.clone()
+        changed[20, 30] += 1e-6
+        boxes = torch.rand(40, 4).sort().values
+        one, same, other = (region_recipe({"a": Regions(boxes, features=x)}, 40) for x in (table, table.clone(), changed))
+        assert one == same != other
+
     def test_a_file_elsewhere_is_the_same_file(self, whole, pictures, net, tmp_path):
         (tmp_path / "moved.npz").write_bytes((pictures / "boxes.npz").read_bytes())
         assert FeatureStore.open(whole.folder, expect=region_recipe(open_boxes(tmp_path / "moved.npz"), 6, net, batch=3))

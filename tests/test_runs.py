@@ -434,6 +434,9 @@ class TestEyes:
         assert runs._having(stores, few["train"]) is stores
         with pytest.raises(ValueError, match="1 of 3 pictures have no features"):
             runs._having(stores, more["train"])
+        item = few["train"][0]
+        with pytest.raises(ValueError, match=f"two pictures are both {item.name}"):
+            runs._having(stores, [item, replace(few["train"][1], name="", image=Path("elsewhere") / item.name)])
 
     def test_other_weights_are_noticed(self, photos, net):
         made = Eyes(self.NET, weights="0").describe()

@@ -265,6 +265,11 @@ class TestBackbone:
         with pytest.raises(ValueError, match="no backbone vgg: there are squeezenet1_1"):
             Backbone("vgg")
 
+    def test_a_size_that_patches_do_not_fill_is_one_line(self):
+        with pytest.raises(ValueError, match="vit_b_16 does not see pictures of size 225") as fault:
+            Backbone("vit_b_16", None, size=225)
+        one_line(fault)
+
     def test_wrong_weights_are_one_line(self, tmp_path):
         torch.save({"a": torch.zeros(1)}, tmp_path / "other.pth")
         torch.save([1], tmp_path / "list.pth")

@@ -603,6 +603,7 @@ def measure_relations(run: Run, data: str | None = None, split: str = "test", ba
     world = load_data(data or run.about["source"])
     items, inputs = world[split], look_at(run.eyes, open_stores(run.eyes, world), keep=0)
     found = [attention_by_relation(run.model, _seen(run, items[k:k + batch], inputs)) for k in range(0, len(items), batch)]
+    found = [part for part in found if part["regions"]]         # of none there is no mean
     regions = torch.tensor([float(part["regions"]) for part in found])
     shares = {name: torch.einsum("b,b...->...", regions / regions.sum(), torch.stack([part[name] for part in found]))
               for name in ("layers", "alike")}
