@@ -615,6 +615,9 @@ def _sentences(file: Path, images: list[dict]) -> Iterator[_Row]:
                          f"not as in Karpathy's file ({problem!r}): get the file again") from None
 
 # %% ../nbs/12_datasets.ipynb #de12b7b5
+NAMES = ("scenes", "flickr8k", "multi30k", "coco")
+
+
 def own(file: Path | str, folder: Path | str | None = None) -> CaptionData:
     """One's own pictures and captions.
 
@@ -624,8 +627,8 @@ def own(file: Path | str, folder: Path | str | None = None) -> CaptionData:
         folder: holds the pictures; by default the folder of the file.
 
     Returns:
-        The data set, named after the file, or `own-` and that if it would be taken for one of `NAMES`. Without a split, a hash of the picture's name puts about 8 in 10 pictures into `train`
-        and one each into `val` and `test`.
+        The data set, named after the file, with `own-` before it if it would be taken for one of `NAMES`. Without a
+        split, a hash of the picture's name puts about 8 in 10 pictures into `train` and one each into `val` and `test`.
 
     Raises:
         ValueError: a line that is not as it should be, or a picture that is missing: where, and what to do.
@@ -719,7 +722,6 @@ _MARKS = {  # files by which a folder is recognised
     "multi30k": ("train.en.gz", "train.en"),
     "coco": ("dataset_coco.json",),
 }
-NAMES = ("scenes", *_LOADERS)
 
 
 def registry() -> dict[str, dict]:
