@@ -6,7 +6,7 @@ __all__ = ['VARIANTS', 'PRESETS', 'FeatureFusion', 'RelativePositions', 'Positio
 
 # %% ../../nbs/33_position_aware.ipynb #747805b6
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -346,3 +346,4 @@ PRESETS = {
         backbone="pixels", size=64, cells=8, fine=16, channels=12, fine_channels=12,
         recipe=Recipe(epochs=4, pictures=8, rate=2e-3, warmup=50, smoothing=0.0, average=0.98)),
 }
+PRESETS["scenes"] = replace(PRESETS["tiny"], scenes=12_000, recipe=replace(PRESETS["tiny"].recipe, epochs=3))
