@@ -236,7 +236,14 @@ def train_detector(data: CaptionData, see: See, made_by: dict | None = None, cou
 
 
 def mark_of(items: Sequence[Item]) -> str:
-    """A short mark of which pictures these are, in whatever order: others have another."""
+    """A short mark of which pictures these are, in whatever order: others have another.
+
+    Args:
+        items: with the names of the pictures, a sequence of any length.
+
+    Returns:
+        Eight hexadecimal digits.
+    """
     return hashlib.sha256("\n".join(sorted(item.name for item in items)).encode()).hexdigest()[:8]
 
 # %% ../nbs/16_attributes.ipynb #5f2bff4f
