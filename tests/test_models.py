@@ -48,9 +48,9 @@ def says_the_same_word_by_word(model: nn.Module, batch: Batch) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 class TestEveryModel:
-    def test_has_three_presets_that_json_can_hold(self, name):
+    def test_has_the_three_presets_and_json_can_hold_all(self, name):
         presets = import_module(f"captionlab.models.{name}").PRESETS
-        assert set(presets) == {"paper", "small", "tiny"}
+        assert {*presets} >= {"paper", "small", "tiny"}
         for preset in presets.values():
             assert preset_from_dict(name, json.loads(json.dumps(asdict(preset)))) == preset
             assert set(preset.reads) <= {field.name for field in fields(Batch)}
