@@ -234,7 +234,7 @@ def train_detector(data: CaptionData, see: See, made_by: dict | None = None, cou
                  "train_seconds": round(time.monotonic() - start, 1)}
     return net.eval()
 
-
+# %% ../nbs/16_attributes.ipynb #4673de63
 def mark_of(items: Sequence[Item]) -> str:
     """A short mark of which pictures these are, in whatever order: others have another.
 

@@ -994,7 +994,7 @@ def _vocabulary(data: CaptionData, preset: BasePreset, boxes: str | os.PathLike 
              for language, vocabulary in SubwordVocabulary.joint(part, preset.subwords).items()}
     return built[data.language], Reader(preset, built[data.source])
 
-
+# %% ../nbs/24_runs.ipynb #f56cb041
 def _detector_of(data: CaptionData) -> AttributeDetector:
     """The detector that has the data set's name, if it learnt from no other split: pictures to be judged by may not teach."""
     detector = load_detector(data.name)
@@ -1527,7 +1527,7 @@ def _explained_file(found: dict) -> Path:
         raise ValueError(f"{path}: its {key} is {was!r}, that of this run is {now!r}: move that file away")
     return path
 
-
+# %% ../nbs/24_runs.ipynb #d0c43c28
 def write_explained(found: dict) -> Path:
     """Write what `explain_run` found beside the run's result, under `results/`; returns where."""
     path = _explained_file(found)
