@@ -343,10 +343,21 @@ def _counts(counts: dict[str, int]) -> str:
 
 # %% ../nbs/91_cli.ipynb #ddb5535a
 _KINDS = {"grid": "features", "pyramid": "features", "regions": "regions", "attributes": "attributes"}        # kind to the module of captionlab whose `extract_command` makes it
+_OF_REGIONS = ("boxes", "most", "detector_weights")
+_IDLE = {"grid": _OF_REGIONS, "pyramid": _OF_REGIONS, "regions": ("grid",), "attributes": ("backbone", "grid", "size", "resize", *_OF_REGIONS)}     # options that a kind has no use for
+
+
+def _no_idle(ctx: typer.Context, kind: str) -> None:
+    """Refuse an option that would change nothing."""
+    for name in _IDLE[kind]:
+        if ctx.get_parameter_source(name).name == "COMMANDLINE":
+            fits = [other for other in _KINDS if name not in _IDLE[other]]
+            raise ValueError(f"--{name.replace('_', '-')} is for --kind {' or '.join(fits)}, not {kind}: leave it out, or say another kind")
 
 
 @features.command("extract")
 def features_extract(
+    ctx: typer.Context,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGES", help="folders, pictures, or a .txt with a path a line")],
     out: Annotated[Path, typer.Option(help="Folder for the features.")],
     kind: Annotated[str, typer.Option(help=f"What to make: {', '.join(_KINDS)}.")] = "grid",
@@ -368,14 +379,13 @@ def features_extract(
     """
     if kind not in _KINDS:
         raise ValueError(f"no features of kind {kind!r}: choose from {', '.join(_KINDS)}")
+    _no_idle(ctx, kind)
     from captionlab.runs import _is_there
 
     _is_there(device)
     maker = import_module(f"captionlab.{_KINDS[kind]}")
     own = {"boxes": boxes, "most": most, "detector_weights": detector_weights}
     own = {name: value for name, value in own.items() if value is not None}
-    if own and kind != "regions":
-        raise ValueError(f"--{next(iter(own)).replace('_', '-')} is for --kind regions: leave it out, or say that kind")
     maker.extract_command(images, out, backbone, weights, grid, size, resize, device, kind=kind, **own)
 
 # %% ../nbs/91_cli.ipynb #9c76321c

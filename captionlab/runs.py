@@ -1396,9 +1396,10 @@ def _result_name(about: dict) -> str:
     return f"{about['data']}/{'-'.join(parts)}"
 
 # %% ../nbs/24_runs.ipynb #1e9cdb94
-def beside_result(run: Run, data: str, kind: str) -> Path:
-    """Where something measured of a run belongs: beside its result on some `data`, by what `kind` it is."""
+def beside_result(run: Run, data: str, kind: str, split: str = "test") -> Path:
+    """Where something measured of a run belongs: beside its result on a `split` of some `data`, by what `kind` it is."""
     parts = [run.about[key] for key in ("model", "variant", "preset_name", "stage") if run.about[key]]
+    parts += [split] if split != "test" else []
     file = results_home() / data / f"{'-'.join(parts)}.seed{run.about['seed']}.{kind}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     return file

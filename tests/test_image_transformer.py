@@ -432,6 +432,7 @@ class TestRelations:
         monkeypatch.setattr("captionlab.models.image_transformer.load_data", lambda name: world)
         path = measure_relations(run, batch=7)
         assert path == tmp_path / "results" / "scenes" / "image_transformer-tiny-xe.seed3.relations.json"
+        assert measure_relations(run, split="train").name == "image_transformer-tiny-xe-train.seed3.relations.json"
         said, whole = json.loads(path.read_text()), attention_by_relation(run.model, run.eyes([item.image for item in world["test"]]))
         assert said["regions"] == whole["regions"] > 0 and said["example"]["image_id"] in {item.image_id for item in world["test"]}
         torch.testing.assert_close(torch.tensor(said["layers"]), whole["layers"], rtol=0, atol=1e-5)

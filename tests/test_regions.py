@@ -729,7 +729,9 @@ class TestCommand:
     @pytest.mark.parametrize("words, says", [
         (["--kind", "regions"], "--kind regions needs --boxes"), (["--kind", "regions", "--boxes", "gone.npz"], "no boxes gone.npz"),
         (["--kind", "regions", "--boxes", "boxes.npz", "--weights", "none", "--resize", "crop"], "--resize stretch"),
-        (["--kind", "regions", "--boxes", "boxes.npz", "--weights", "none", "--grid", "7"], "--grid is not for regions"),
+        (["--kind", "regions", "--boxes", "boxes.npz", "--weights", "none", "--grid", "7"], "--grid is for --kind grid or pyramid, not regions"),
+        (["--kind", "attributes", "--backbone", "resnet18"], "--backbone is for --kind grid or pyramid or regions, not attributes"),
+        (["--kind", "attributes", "--resize", "crop"], "--resize is for --kind"),
         (["--boxes", "boxes.npz"], "--boxes is for --kind regions")])
     def test_mistakes_are_one_line(self, pictures, tmp_path, monkeypatch, words, says):
         monkeypatch.chdir(pictures)

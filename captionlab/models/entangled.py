@@ -443,7 +443,7 @@ def measure_gate(run: Run, data: str | None = None, split: str = "test") -> Path
             name for name, form in VARIANTS.items() if len(form.paths) > 1))
     world = load_data(data or run.about["source"])
     inputs = look_at(run.eyes, open_stores(run.eyes, world), keep=0)
-    file = beside_result(run, world.name, "gate")
+    file = beside_result(run, world.name, "gate", split)
     said = {"data": world.name, "split": split, "rule": "captionlab.models.entangled.word_class", "command": run.about["command"]}
     write_json(file, said | {"classes": gate_by_class(run, world[split], inputs)})
     return file

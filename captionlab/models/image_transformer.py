@@ -608,7 +608,7 @@ def measure_relations(run: Run, data: str | None = None, split: str = "test", ba
     shares = {name: torch.einsum("b,b...->...", regions / regions.sum(), torch.stack([part[name] for part in found]))
               for name in ("layers", "alike")}
     said = {"data": world.name, "split": split, "regions": int(regions.sum()), "command": run.about["command"]}
-    file = beside_result(run, world.name, "relations")
+    file = beside_result(run, world.name, "relations", split)
     write_json(file, said | {name: share.tolist() for name, share in shares.items()} | {"example": _example(run, items, inputs)})
     return file
 
