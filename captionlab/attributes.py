@@ -296,7 +296,7 @@ def chances(detector: AttributeDetector, items: Sequence[Item], see: See, batch:
 
 # %% ../nbs/16_attributes.ipynb #981cc540
 def judge_detector(detector: AttributeDetector, items: Sequence[Item], see: See) -> dict:
-    """Average precision of every word, beside its prevalence, which is what chance reaches.
+    """Average precision of every word, beside its prevalence, a little below what chance reaches.
 
     Args:
         detector: what is judged.

@@ -394,10 +394,10 @@ def train(
     ctx: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="vanilla, cptr, translation, ...")],
     data: Annotated[str, typer.Option(help="Name, folder or file of the data set.")] = "scenes",
-    preset: Annotated[str, typer.Option(help="tiny, small, strong or paper, as the model has them")] = "tiny",
+    preset: Annotated[str, typer.Option(help="tiny, small, paper or another that the model has, such as strong or scenes")] = "tiny",
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order and dropout.")] = 0,
     variant: Annotated[str | None, typer.Option(help="Of the model, such as fpn of position_aware; the paper's full one by default.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/DATA-MODEL[-VARIANT]-PRESET-SEED by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/DATA-MODEL[-VARIANT]-PRESET[-distilled]-SEED, or runs/RUN-scst, by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; what there is by default.")] = None,
     features: Annotated[list[Path] | None, typer.Option(help="A folder that features extract made; may be given several times.")] = None,
@@ -419,7 +419,7 @@ def train(
     if start and said:
         raise ValueError(f"scst goes on with what {start} is, and learns from marks alone: leave --{said[0]} out")
     taught = "distilled" if teacher else None
-    named = [f"{start.name}-scst"] if start else filter(None, [Path(data).stem, model, variant, preset, taught, str(seed)])
+    named = [f"{start.resolve().name}-scst"] if start else filter(None, [Path(data).stem, model, variant, preset, taught, str(seed)])
     out = out or Path("runs") / "-".join(named)
     made = tune_run(model, start, out, resume, device, features=features or (), boxes=boxes) if start else train_run(
         model, data, preset, seed, out, resume, device, features, boxes=boxes, detector=detector, variant=variant,

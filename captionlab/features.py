@@ -244,11 +244,11 @@ def _first(rows: Tensor | dict[str, Tensor]) -> Tensor | dict[str, Tensor]:
     return {name: x[0] for name, x in rows.items()} if isinstance(rows, dict) else rows[0]
 
 
-def _joined(rows: Rows) -> np.ndarray:
-    """Rows (B, ...) of several arrays as one (B, all of them)."""
+def _joined(rows: Rows, shape: Shape) -> np.ndarray:
+    """Rows (B, ...) of several arrays as one (B, all of them), in the order of the shape."""
     if not isinstance(rows, dict):
         return rows
-    return np.concatenate([x.reshape(len(x), -1) for x in rows.values()], axis=1)
+    return np.concatenate([rows[name].reshape(len(rows[name]), -1) for name in shape], axis=1)
 
 # %% ../nbs/14_features.ipynb #83f1a739
 def _check_complete(folder: Path, manifest: dict) -> None:
@@ -322,7 +322,7 @@ def _part(manifest: dict, number: int) -> list[str]:
 def _fill_chunk(folder: Path, manifest: dict, compute: Compute, number: int) -> int:
     rows, skipped = compute(_part(manifest, number))
     with np.errstate(over="ignore"):
-        rows = _joined(rows).astype(np.float16)
+        rows = _joined(rows, manifest["shape"]).astype(np.float16)
     if not np.isfinite(rows).all():
         raise ValueError(f"features of {manifest['made_by']['backbone']['name']} do not fit into "
                          "16 bits: they exceed 65504 or are not numbers")

@@ -290,13 +290,18 @@ class RegionFile:
         return iter(self.names)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.rows or _short(name) in self.short
+        return self._row(name) is not None
 
     def __getitem__(self, name: str) -> Regions:
         if name not in self:
             noted = "".join(f" ({what})" for what in self.broken.values())
             raise ValueError(f"no regions of {name} in {self.file}{noted}")
-        return self._regions(self.rows.get(name, self.short.get(_short(name))))
+        return self._regions(self._row(name))
+
+    def _row(self, name: str) -> int | None:
+        row = self.rows.get(name, self.short.get(_short(name)))
+        folders = set() if row is None else {part.rpartition("/")[0] for part in (name, self.names[row])} - {""}
+        return row if len(folders) < 2 else None        # cats/1.png is not dogs/1.png
 
     def describe(self) -> dict:
         """What must be known to say whether it is the same file, as plain values for JSON."""
@@ -710,7 +715,7 @@ def _describe(boxes: Boxes) -> dict:
     if not isinstance(boxes, Mapping):
         return boxes.describe()
     parts = [part for name, regions in boxes.items() for part in (name.encode(), *(
-        x.numpy().tobytes() for x in (regions.boxes, regions.features) if x is not None))]
+        x.numpy().tobytes() for x in (regions.boxes, regions.scores, regions.features) if x is not None))]
     return {"source": "own", "fingerprint": _fingerprint(*parts)}
 
 # %% ../nbs/15_regions.ipynb #2655b1d3
@@ -798,7 +803,7 @@ def extract_regions(images: Mapping[str, str | os.PathLike | Image.Image], boxes
 # %% ../nbs/15_regions.ipynb #7bf3df85
 def _most(boxes: Boxes) -> int:
     """Boxes of the picture that has the most, at least 1."""
-    return max(1, *map(len, boxes.values())) if isinstance(boxes, Mapping) else max(1, boxes.most)
+    return max([1, *map(len, boxes.values())]) if isinstance(boxes, Mapping) else max(1, boxes.most)
 
 # %% ../nbs/15_regions.ipynb #2902db24
 @torch.inference_mode()

@@ -123,6 +123,8 @@ def merge_run(name: str | Path, about: dict, run: dict, captions: list[dict] | N
     for file, content in files.items():
         if content is not None:
             write_json(path.with_name(file), content)
+        else:
+            path.with_name(file).unlink(missing_ok=True)        # it belonged to the run that is replaced
     return path
 
 # %% ../nbs/90_results.ipynb #5c79c162
@@ -200,9 +202,14 @@ def trials(name: str | Path) -> str:
 
     Returns:
         Lines of Markdown; only the two of the head if there is no such file.
+
+    Raises:
+        ValueError: the file holds something else.
     """
     file = _path(name)
     rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    if any({"name", "changed", "CIDEr"} - row.keys() for row in rows):
+        raise ValueError(f"{file}: its rows are not trials with a name, what was changed and CIDEr by epoch: name a file that has those")
     lines = [f"| {row['name']} | {row['changed']} | {' '.join(f'{score:.1f}' for score in row['CIDEr'])} |" for row in rows]
     return "\n".join(["| trial | what it is | CIDEr by epoch |", "|---|---|---|", *lines])
 

@@ -113,7 +113,7 @@ def measured(results: Path) -> str:
     """
     from captionlab.results import load_result, table
     found = [load_result(str(path)) for path in sorted(results.glob("*-small-*.json")) if not path.stem.count(".")]
-    ours = [one for one in found if not one.get("variant")]
+    ours = [one for one in found if not one.get("variant") and one["split"] == "test"]
     best_first = sorted(ours, key=lambda one: mean(run["metrics"]["CIDEr"] for run in one["runs"]), reverse=True)
     people = [load_result(str(path)) for path in results.glob("human.json")]
     return table([*people, *best_first], ("BLEU-4", "METEOR", "CIDEr")) + "\n"

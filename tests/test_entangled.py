@@ -304,6 +304,9 @@ def test_what_cannot_be_is_refused():
         replace(PRESETS["tiny"], variant="both")
     with pytest.raises(ValueError, match="neither regions nor cells"):
         replace(PRESETS["tiny"], most=0)
+    with pytest.raises(ValueError, match="no attributes to read"):
+        replace(PRESETS["tiny"], words=0)
+    assert replace(PRESETS["tiny"], variant="visual", words=0).reads == ("regions", "boxes", "region_mask")
 
 
 def test_forms_say_what_the_paper_says():

@@ -402,3 +402,9 @@ def test_a_failed_writing_leaves_nothing_behind(tmp_path):
     with pytest.raises(OSError):
         write_whole(tmp_path / "file", fail)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_arrays_are_joined_by_name(tmp_path):
+    rows = {"high": np.full((2, 1, 3), 9.0), "low": np.zeros((2, 2, 3))}
+    store = fill(tmp_path / "s", ["a", "b"], {"low": (2, 3), "high": (1, 3)}, TOY, lambda names: (rows, {}))
+    assert (store["a"]["high"] == 9).all() and (store["b"]["low"] == 0).all()

@@ -438,6 +438,23 @@ class TestRelations:
         torch.testing.assert_close(torch.tensor(said["layers"]), whole["layers"], rtol=0, atol=1e-5)
         torch.testing.assert_close(torch.tensor(said["alike"]), whole["alike"], rtol=0, atol=1e-5)
 
+    def test_a_run_that_has_nothing_to_measure_is_refused(self):
+        run = SimpleNamespace(model=Model(replace(PRESETS["tiny"], variant="baseline"), 20), about={"source": "none"})
+        with pytest.raises(ValueError, match="first layer of this run has no graph: take"):
+            measure_relations(run)
+
+    @torch.no_grad()
+    def test_a_graph_that_tells_nothing_apart_is_summed_like_a_plain_layer(self):
+        model, batch = model_and_batch("unrelated")
+        found, trace = attention_by_relation(model, batch), {}
+        _, boxes, mask = model.regions(batch)
+        model.look(batch, trace)
+        graph = spatial_graph(boxes, mask)
+        related, weights = graph[:, 0].any(-1), trace["self"][0].mean(1).sum(2)
+        assert related.any()
+        torch.testing.assert_close(weights.sum(-1)[mask], torch.ones(int(mask.sum())))
+        torch.testing.assert_close(found["layers"][0, 0], (weights * graph[:, 0]).sum(-1)[related].mean())
+
     def test_the_example_has_a_parent_and_a_child(self, monkeypatch):
         boxes = torch.tensor([[[0, 0, .1, .1], [.2, .2, .9, .9], [.3, .3, .8, .8], [.4, .4, .5, .5], [0, 0, 1, 1]]])
         model, _ = model_and_batch()

@@ -308,6 +308,16 @@ def test_trials_are_a_table_and_need_not_be_there(tmp_path):
     file = written(tmp_path, "few.json", {"rows": [{"name": "one", "changed": "nothing", "CIDEr": [1.25, 30.0]}]})
     assert trials(file).splitlines()[2:] == ["| one | nothing | 1.2 30.0 |"]
     assert len(trials(tmp_path / "none.json").splitlines()) == 2
+    with pytest.raises(ValueError, match="are not trials with a name"):
+        trials(written(tmp_path, "other.json", {"rows": [{"name": "one", "ms": 3.0}]}))
+
+
+def test_a_replaced_run_takes_its_captions_along(tmp_path):
+    from captionlab.results import merge_run
+
+    for captions in (["old"], None):
+        merge_run(tmp_path / "m.json", {"model": "demo"}, {"seed": 0, "metrics": {}}, captions=captions)
+    assert not (tmp_path / "m.seed0.captions.json").exists()
 
 
 def test_the_human_row_is_what_the_library_gives(real_data):

@@ -751,6 +751,25 @@ def test_short_names_never_lead_to_another_picture(tmp_path):
     assert "cats/2.jpg" in shared and "2" not in shared and "birds/2.jpg" not in shared
 
 
+def test_a_folder_of_its_own_is_another_picture(tmp_path):
+    save_boxes(tmp_path / "b.npz", {"cats/rex.png": Regions(boxes_of(2)), "tom.png": Regions(boxes_of(1))})
+    found = open_boxes(tmp_path / "b.npz")
+    assert "cats/rex.png" in found and "rex.jpg" in found and "dogs/rex.png" not in found and "dogs/tom.png" in found
+    with pytest.raises(ValueError, match="no regions of dogs/rex.png"):
+        found["dogs/rex.png"]
+
+
+def test_scores_belong_to_what_regions_are(tmp_path):
+    one, two = ({"a.png": Regions(boxes_of(2), scores=torch.tensor(scores))} for scores in ([.9, .1], [.1, .9]))
+    net = Backbone("squeezenet1_1", None, SIZE)
+    assert region_recipe(one, 1, net) != region_recipe(two, 1, net)
+
+
+def test_nobody_has_regions(pictures, tmp_path):
+    store = extract_regions({"00.png": pictures / "00.png"}, {}, tmp_path / "s", Backbone("squeezenet1_1", None, SIZE))
+    assert "no regions of 00.png" in store.skipped["00.png"]
+
+
 def test_features_tell_two_files_apart(tmp_path):
     marks = set()
     for number, shift in enumerate((0, 1)):

@@ -227,6 +227,8 @@ class Preset(BasePreset):
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
         if "v" in self.streams:
             region_fields_of(self.most, self.cells)
+        if "s" in self.streams and self.words < 1:
+            raise ValueError("no attributes to read: choose words above 0")
 
     @property
     def form(self) -> Form:

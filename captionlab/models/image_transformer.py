@@ -388,7 +388,7 @@ class Preset(BasePreset):
             have any.
         most: boxes of a picture at most, the surest ones; 0 for none.
         cells: if above 0, the cells of a grid of so many rows and columns are regions, too.
-        word_dropout: of embedded words, and of the context before the LSTM and before the words.
+        word_dropout: of the numbers in embedded words, and in the context before the LSTM and before the words.
         every: pictures shown until training with `sampled` reads a twentieth more of its own words.
 
     The others (width, heads, hidden, encoder_layers, dropout, inner_dropout, activation, size, min_count, longest,
@@ -579,12 +579,14 @@ def attention_by_relation(model: Model, batch: Batch) -> dict:
     graph = spatial_graph(boxes, mask)
     related = graph[:, 0].any(-1)
     counts = graph.sum(-1).mT[related].float()
-    layers = [_by_relation(weights.mean(1), graph)[related].mean(0) for weights in trace["self"]]
+    layers = [_by_relation(weights.mean(1), graph, model.form.related)[related].mean(0) for weights in trace["self"]]
     return {"layers": torch.stack(layers), "alike": (counts / counts.sum(-1, keepdim=True)).mean(0), "regions": len(counts)}
 
 
-def _by_relation(weights: Tensor, graph: Tensor) -> Tensor:
+def _by_relation(weights: Tensor, graph: Tensor, related: bool) -> Tensor:
     """Weights (B, N, 3, N), or those of a plain layer, (B, N, N), summed by relation: (B, N, 3)."""
+    if weights.ndim == 4 and not related:
+        weights = weights.sum(2)        # three softmaxes over all regions, alike: together they are a plain one
     return (weights if weights.ndim == 4 else weights[:, :, None] * graph.transpose(1, 2)).sum(-1)
 
 # %% ../../nbs/35_image_transformer.ipynb #cb5ec458
@@ -599,11 +601,18 @@ def measure_relations(run: Run, data: str | None = None, split: str = "test", ba
 
     Returns:
         Where the file is.
+
+    Raises:
+        ValueError: the run's first layer has no graph, or no region of the split has a parent.
     """
+    if 1 not in run.model.form.graph:
+        raise ValueError("the first layer of this run has no graph: take a variant that has one there, such as full or graph")
     world = load_data(data or run.about["source"])
     items, inputs = world[split], look_at(run.eyes, open_stores(run.eyes, world), keep=0)
     found = [attention_by_relation(run.model, _seen(run, items[k:k + batch], inputs)) for k in range(0, len(items), batch)]
     found = [part for part in found if part["regions"]]         # of none there is no mean
+    if not found:
+        raise ValueError(f"no region of {world.name} {split} has a parent: there is nothing to measure")
     regions = torch.tensor([float(part["regions"]) for part in found])
     shares = {name: torch.einsum("b,b...->...", regions / regions.sum(), torch.stack([part[name] for part in found]))
               for name in ("layers", "alike")}
