@@ -180,7 +180,8 @@ class MultiHeadAttention(nn.Module):
         if mask is not None and mask.dtype != torch.bool:
             raise ValueError(f"a mask of {mask.dtype}: give a boolean one, True where attention may go")
         rows = len(kv.key)
-        query = self.query(x).reshape(rows, x.shape[:-1].numel() // max(rows, 1), x.shape[-1])
+        each = x.shape[:-1].numel() // rows if rows else x.shape[-2]        # a process may be left without a picture
+        query = self.query(x).reshape(rows, each, x.shape[-1])
         mix = self._fused if trace is None else self._traced
         heads = mix(split_heads(query, self.heads), kv, mask, trace)
         return self.output(merge_heads(heads).reshape(x.shape))

@@ -124,7 +124,7 @@ def _say_figures(found: dict) -> None:
     wide = max(map(len, found["run"]["metrics"]))
     typer.echo(f"{len(found['captions'])} {kind} of {found['about']['data']} {found['about']['split']}; in percent\n{'':{wide}} {'':6}   blind")
     for metric, figure in found["run"]["metrics"].items():
-        typer.echo(f"{metric:{wide}} {figure:6.1f}  {found['run']['blind'][metric]:6.1f}")
+        typer.echo(f"{metric:{wide}} {figure:6.1f}  {found['run']['blind'].get(metric, float('nan')):6.1f}")
 
 # %% ../nbs/91_cli.ipynb #9106beec
 def _verdict(text: str, scene: "Scene") -> str:

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import posixpath
 import random
 import sys
 import warnings
@@ -47,7 +48,7 @@ def padding_share(lengths: np.ndarray, batches: Iterable[Sequence[int]]) -> floa
     Returns:
         A scalar from 0 (no padding) to 1.
     """
-    table = _table(lengths)
+    table, batches = _table(lengths), [*batches]
     places = sum(len(batch) * table[batch].max(0).sum() for batch in batches)
     return 1 - float(sum(table[batch].sum() for batch in batches) / places)
 
@@ -416,11 +417,13 @@ def _gather(file: Path, rows: Iterable[_Row], folder: Path | None, unit: str = "
         if not all(isinstance(said, str) for said in (row.image, row.caption, row.split)):
             raise _wrong(file, unit, row.line, "a picture, its caption and its split are texts: something else is there")
         seen, caption = first.setdefault(row.image, row), row.caption.strip()
-        if not caption:
+        if not caption.strip(" ."):
             raise _wrong(file, unit, row.line, f"the caption of {row.image} is empty: write one or delete the {unit}")
         if seen is row and folder and not _is_there(folder / row.image, listings):
             raise _wrong(file, unit, row.line,
                          f"there is no picture {folder / row.image}: put it there or delete the {unit}")
+        if seen.name != row.name:
+            raise _wrong(file, unit, row.line, f"{row.image} has two ids, {seen.name} and {row.name}: give a picture one id")
         if seen.split != row.split:
             both = f"{row.split} here and in {seen.split} in {unit} {seen.line}"
             raise _wrong(file, unit, row.line, f"{row.image} is in {both}: a picture has one split")
@@ -609,7 +612,7 @@ def _sentences(file: Path, images: list[dict]) -> Iterator[_Row]:
             split, name = _KNOWN_AS.get(image["split"], image["split"]), str(image.get("cocoid", image["filename"]))
             if split not in ("train", "val", "test"):
                 raise _wrong(file, "images entry", number, f"no split {split!r}: get the file again")
-            yield from (_Row(number, path, sentence["raw"], split, name) for sentence in image["sentences"])
+            yield from (_Row(number, path, sentence["raw"], split, name) for sentence in image["sentences"] if sentence["raw"].strip(" ."))
         except (KeyError, TypeError, AttributeError) as problem:
             raise _wrong(file, "images entry", number,
                          f"not as in Karpathy's file ({problem!r}): get the file again") from None
@@ -659,17 +662,28 @@ def _split_said(file: Path, unit: str, number: int, name: str, said: str | None)
 def _csv_rows(file: Path) -> Iterator[_Row]:
     table = csv.DictReader(io.StringIO(_text(file), newline=""), strict=True)
     try:
-        if not {"image", "caption"} <= set(table.fieldnames or ()):
-            raise _wrong(file, "line", 1, f"the columns are {', '.join(table.fieldnames or ['none'])}: "
-                         "name them image,caption with a comma between")
+        table.fieldnames = [name.strip().lower() for name in table.fieldnames or ()]
+        _are_columns(file, table.fieldnames)
         for row in table:
-            line, image = table.line_num, (row["image"] or "").strip()
+            line, image = table.line_num, _place(row["image"])
             if not image or row["caption"] is None or None in row:
                 raise _wrong(file, "line", line,
                              "expected image,caption: put a caption that has commas in \"double quotes\"")
             yield _Row(line, image, row["caption"], _split_said(file, "line", line, image, row.get("split")))
     except csv.Error as problem:
         raise _wrong(file, "line", table.line_num, f"not CSV ({problem}): close the quotes") from None
+
+
+def _are_columns(file: Path, names: Sequence[str]) -> None:
+    if not {"image", "caption"} <= set(names):
+        raise _wrong(file, "line", 1, f"the columns are {', '.join(names) or 'none'}: name them image,caption with a comma between")
+    if twice := next((name for name in ("image", "caption", "split") if names.count(name) > 1), None):
+        raise _wrong(file, "line", 1, f"two columns are called {twice}: write one caption a line, and name the picture in each")
+
+
+def _place(image: object) -> object:
+    """A picture's path, written in one way: ./7.jpg is 7.jpg."""
+    return posixpath.normpath(image.strip()) if isinstance(image, str) and image.strip() else image
 
 # %% ../nbs/12_datasets.ipynb #f66b3655
 def _coco_rows(file: Path) -> Iterator[_Row]:
@@ -686,7 +700,7 @@ def _coco_rows(file: Path) -> Iterator[_Row]:
     for number, (key, caption) in enumerate(notes):
         if key not in images or "file_name" not in images[key]:
             raise _wrong(file, "annotations entry", number, f"no image with id {key!r} and a file_name: add it to images")
-        image, said = images[key]["file_name"], images[key].get("split")
+        image, said = _place(images[key]["file_name"]), images[key].get("split")
         yield _Row(number, image, caption, _split_said(file, "annotations entry", number, str(image), said), str(key))
 
 # %% ../nbs/12_datasets.ipynb #353b0eb1

@@ -289,6 +289,8 @@ def fill(folder: str | os.PathLike, names: Sequence[str], shape: Shape, made_by:
     # What a complete store lacks is tried again: somebody may have mended the picture.
     todo = [number for number in _chunks(manifest)
             if not _is_whole(folder, number) or manifest["complete"] and _note(folder, number).exists()]
+    if todo:        # an end in the middle of it must not look complete
+        _save_manifest(folder, manifest | {"complete": False})
     work = partial(_fill_chunk, folder, manifest, compute)
     with _progress(manifest, todo) as bar:
         for number in _side_by_side(work, todo, workers or min(16, os.cpu_count() or 1)):
@@ -481,8 +483,8 @@ def _named(source: Path) -> list[tuple[str, Path]]:
     if not source.exists():
         raise FileNotFoundError(f"there is no folder or picture {source}")
     if source.suffix == ".txt":
-        lines = source.read_text(encoding="utf-8").splitlines()
-        return [(Path(line).name, source.parent / line) for line in lines if line.strip()]
+        lines = [line.strip() for line in source.read_text(encoding="utf-8-sig").splitlines()]
+        return [(Path(line).name, source.parent / line) for line in lines if line]
     return [(source.name, source)]
 
 # %% ../nbs/14_features.ipynb #43d2b30d

@@ -341,7 +341,7 @@ class _OneForAll(RegionFile):
         if missing := {"names", "counts", "boxes"} - data.keys():
             raise ValueError(f"{file} has no {', '.join(sorted(missing))}: if it holds one "
                              "picture, give the folder that it is in")
-        super().__init__(file, data["names"].tolist())
+        super().__init__(file, [str(name) for name in data["names"].tolist()])
         self.ends = data["counts"].astype(int).cumsum()
         if len(self.ends) != len(self) or data["counts"].sum() != len(data["boxes"]):
             raise ValueError(f"{file}: {len(self)} names, {len(self.ends)} counts that sum to "
@@ -412,7 +412,10 @@ class _OneEach(RegionFile):
         sides = np.array([data["image_w"], data["image_h"]] * 2, np.float32)
         shares = data["bbox"].reshape(-1, 4)[:int(data["count"])] / sides
         boxes = self._checked(shares, lambda box: f"{file}, box {box}")
-        features = _upright(data)[:len(boxes)].reshape(len(boxes), -1 if len(boxes) else self.width)
+        features = _upright(data)[:len(boxes)]
+        if len(features) < len(boxes):
+            raise ValueError(f"{file}: {len(boxes)} boxes, but features of {len(features)}: get it again")
+        features = features.reshape(len(boxes), -1 if len(boxes) else self.width)
         if features.shape[1] != self.width:
             raise ValueError(f"{file}: its features have {features.shape[1]} numbers each, and "
                              f"those of other pictures {self.width}: get it again")

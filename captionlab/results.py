@@ -207,8 +207,9 @@ def trials(name: str | Path) -> str:
         ValueError: the file holds something else.
     """
     file = _path(name)
-    rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
-    if any({"name", "changed", "CIDEr"} - row.keys() for row in rows):
+    found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"rows": []}
+    rows = found.get("rows") if isinstance(found, dict) else None
+    if not isinstance(rows, list) or any({"name", "changed", "CIDEr"} - {*row} for row in rows):
         raise ValueError(f"{file}: its rows are not trials with a name, what was changed and CIDEr by epoch: name a file that has those")
     lines = [f"| {row['name']} | {row['changed']} | {' '.join(f'{score:.1f}' for score in row['CIDEr'])} |" for row in rows]
     return "\n".join(["| trial | what it is | CIDEr by epoch |", "|---|---|---|", *lines])

@@ -307,7 +307,7 @@ def _known_as(there: Container[str], name: str, picture: Picture) -> str:
     # A file of boxes also knows pictures by shorter names; two names that agree in full come first.
     exact = getattr(there, "rows", there)
     return next((known for known in names if known and known in exact),
-                next((known for known in (names[-1], name) if known and known in there), name or names[-1]))
+                next((known for known in (name if "/" in name else names[-1], name) if known and known in there), name or names[-1]))
 
 # %% ../nbs/24_runs.ipynb #f682962f
 def _boxes_in(file: RegionFile | None, name: str) -> Regions:
@@ -1288,7 +1288,7 @@ def fuse(run: Run, others: Sequence[Run]) -> Run:
     named = "+".join(getattr(one.eyes.preset, "variant", one.about["model"]) for one in runs)
     said = {"variant": named, **{key: sum(one.about[key] for one in runs) for key in ("parameters", "train_seconds")}}
     said["fused"] = ["-".join(str(one.about[key]) for key in ("data", "model", "stage", "seed")) for one in runs]
-    return replace(run, model=Ensemble(one.model for one in runs).eval(), about=run.about | said)
+    return replace(run, model=Ensemble(one.model for one in runs).to(run.device).eval(), about=run.about | said)
 
 # %% ../nbs/24_runs.ipynb #5820e424
 def _spoken(run: Run) -> list[dict]:

@@ -58,7 +58,7 @@ class Reward:
         """
         rows = zip(_lists(said), _lists(references))
         marks = [self.score(mine, [ids for ids in theirs if ids]) for mine, theirs in rows]
-        return torch.tensor(marks, device=said.device)
+        return torch.tensor(marks, device=said.device).view(said.shape[:2])        # of no pictures, too
 
     def __deepcopy__(self, memo: dict) -> Self:
         return self     # nothing in it changes, and of a large data set it is millions of entries

@@ -127,8 +127,9 @@ class Sentences:
         self._glue = MosesDetokenizer(language)
 
     def split(self, text: str) -> list[str]:
-        """The words and marks of `text`, in order; control characters are dropped."""
-        shown = (c if unicodedata.category(c)[0] != "C" else " " for c in unicodedata.normalize("NFC", text))
+        """The words and marks of `text`, in order; control characters part words, invisible ones such as soft hyphens do not."""
+        kinds = ((c, unicodedata.category(c)) for c in unicodedata.normalize("NFC", text))
+        shown = ("" if kind == "Cf" else " " if kind[0] == "C" else c for c, kind in kinds)
         lower = unicodedata.normalize("NFC", self._tidy.normalize("".join(shown)).lower())
         return self._cut.tokenize(lower, escape=False)
 

@@ -9,6 +9,7 @@ __all__ = ['noam', 'cosine', 'stairs', 'Recipe', 'BasePreset', 'bf16_gain', 'ari
 import ctypes
 import math
 import pickle
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import parse_flag_from_env
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -123,6 +125,9 @@ class Recipe:
     def __post_init__(self):
         if min(self.epochs, self.pictures, self.warmup) < 1:
             raise ValueError(f"{self.epochs} epochs of {self.pictures} pictures a step, {self.warmup} steps of warm-up: give at least one of each")
+        if not (0 <= self.smoothing < 1 and 0 <= self.average < 1 and self.tokens >= 0 and self.encoder_rate >= 0):
+            raise ValueError(f"smoothing {self.smoothing}, average {self.average}, tokens {self.tokens}, encoder_rate {self.encoder_rate}: "
+                             "the first two are from 0 to below 1, the others not below 0")
         if not self.clip > 0:
             raise ValueError(f"gradients clipped to {self.clip}: nothing could be learnt; to clip nothing give float('inf')")
 
@@ -218,7 +223,7 @@ def arithmetic(precision: str) -> str:
     """
     if precision != "auto":
         return precision
-    kind = PartialState().device.type
+    kind = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).device.type
     if kind == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no"
     has = getattr(torch.cpu, "get_capabilities", dict)() if kind == "cpu" else {}       # older versions of torch cannot tell
@@ -355,10 +360,10 @@ def read_checkpoint(path: Path, recipe: Recipe) -> dict | None:
         return None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        there = state["recipe"]
-    except (EOFError, KeyError, OSError, RuntimeError, TypeError, pickle.UnpicklingError) as fault:
+        old = asdict(Recipe()) | state["recipe"]        # what it does not name was not known then
+    except (AttributeError, EOFError, IndexError, KeyError, OSError, RuntimeError, TypeError, struct.error, pickle.UnpicklingError) as fault:
         raise ValueError(f"{path} is no checkpoint that can be read ({(str(fault) or 'it ends too soon').splitlines()[0]}): delete it to begin anew") from None
-    old, new = asdict(Recipe()) | there, asdict(recipe)       # what it does not name was not known then
+    new = asdict(recipe)
     changed = [f"{key} was {old.get(key)} and is now {value}"
                for key, value in new.items() if old.get(key) != value]
     if changed:

@@ -302,6 +302,9 @@ def test_own_splits_by_the_hash_of_the_picture(tmp_path):
     ("image,caption\nx.jpg,a\ny.jpg,a, b\n", ("line 3", "quotes")),
     ("image,caption\nx.jpg\n", ("line 2",)),
     ("image,caption\nx.jpg,  \n", ("line 2", "empty")),
+    ("image,caption\nx.jpg,a\nx.jpg, ...\n", ("line 3", "empty")),
+    ("image,caption,Caption\nx.jpg,a,b\n", ("line 1", "two columns are called caption")),
+    ("image,caption, Split\nx.jpg,a,train\n./x.jpg,b,test\n", ("line 3", "test here and in train in line 2")),
     ("image,caption\nx.jpg,a\nz.jpg,b\n", ("line 3", "z.jpg")),
     ("image,caption,split\nx.jpg,a,train\nx.jpg,b,test\n", ("line 3", "test here and in train in line 2")),
     ("image,caption,split\nx.jpg,a,exam\n", ("line 2", "exam")),
@@ -310,6 +313,15 @@ def test_own_splits_by_the_hash_of_the_picture(tmp_path):
 ])
 def test_broken_csv(photos, text, parts):
     one_line(lambda: own(csv_of(photos, text)), *parts)
+
+
+def test_columns_may_be_spelt_with_capitals_and_blanks(photos):
+    assert own(csv_of(photos, "Image, Caption,SPLIT\nx.jpg,a,val\n./y.jpg,b,test\n")).counts == {"train": 0, "val": 1, "test": 1}
+
+
+def test_padding_of_batches_that_come_one_by_one():
+    batches = [[0, 1], [2, 3]]
+    assert padding_share(np.array([3, 5, 9, 4]), iter(batches)) == padding_share(np.array([3, 5, 9, 4]), batches) == 0.25
 
 
 def test_a_file_of_ones_own_is_not_taken_for_a_known_data_set(photos):
@@ -334,6 +346,7 @@ def test_own_coco_json(photos):
     ([{"id": 7}], [{"image_id": 7, "caption": "a"}], ("annotations entry 0", "file_name")),
     ([{"id": 7, "file_name": "x.jpg"}], [{"image_id": 7}], ("caption",)),
     ([{"id": 7, "file_name": "q.jpg"}], [{"image_id": 7, "caption": "a"}], ("q.jpg", "put it there")),
+    ([{"id": 7, "file_name": "x.jpg"}, {"id": 8, "file_name": "./x.jpg"}], [{"image_id": 7, "caption": "a"}, {"image_id": 8, "caption": "b"}], ("two ids, 7 and 8",)),
 ])
 def test_broken_coco_json(photos, images, notes, parts):
     one_line(lambda: own(coco_of(photos, images, notes)), *parts)

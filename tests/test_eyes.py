@@ -519,3 +519,4 @@ def test_a_pictures_own_file_comes_before_another_ones_number():
     assert runs._known_as({"train/a.jpg"}, "42", "/photos/train/a.jpg") == "train/a.jpg"
     assert runs._known_as({"42", "a.jpg"}, "42", "/photos/train/a.jpg") == "42"
     assert runs._known_as(set(), "42", "/photos/a.jpg") == "42"
+    assert runs._known_as({"rex.png"}, "dogs/rex.png", "/photos/dogs/rex.png") == "rex.png"

@@ -408,3 +408,22 @@ def test_arrays_are_joined_by_name(tmp_path):
     rows = {"high": np.full((2, 1, 3), 9.0), "low": np.zeros((2, 2, 3))}
     store = fill(tmp_path / "s", ["a", "b"], {"low": (2, 3), "high": (1, 3)}, TOY, lambda names: (rows, {}))
     assert (store["a"]["high"] == 9).all() and (store["b"]["low"] == 0).all()
+
+
+def test_an_end_in_the_middle_of_a_second_try_is_not_complete(tmp_path):
+    reads = {"a": "fine", "b": None}
+    def compute(names):
+        if reads["a"] is None and reads["b"] == "killed":
+            raise KeyboardInterrupt
+        return np.ones((2, 1, 2)), {name: "gone" for name in names if reads[name] is None}
+    fill(tmp_path / "s", ["a", "b"], (1, 2), TOY, compute)
+    reads |= {"a": None, "b": "killed"}
+    with pytest.raises(KeyboardInterrupt):
+        fill(tmp_path / "s", ["a", "b"], (1, 2), TOY, compute)
+    with pytest.raises(ValueError, match="not complete"):
+        FeatureStore.open(tmp_path / "s")
+
+
+def test_a_list_from_another_editor(pictures, tmp_path):
+    (tmp_path / "list.txt").write_text(f"\ufeff{pictures / '000.png'} \n\n{pictures / '001.jpg'}\t\n", encoding="utf-8")
+    assert {*find_images(tmp_path / "list.txt")} == {"000.png", "001.jpg"} and all(Path(file).exists() for file in find_images(tmp_path / "list.txt").values())

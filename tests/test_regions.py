@@ -24,6 +24,7 @@ from captionlab.datasets import Batch, scenes
 from captionlab.features import FeatureStore
 from captionlab.regions import (DETECTORS, Detector, Regions, clean_boxes, extract_command, extract_regions, from_store, open_boxes,
                                 pool_regions, region_fields, region_recipe, save_boxes, scene_regions, spatial_graph)
+from captionlab.runs import _known_as
 from captionlab.scenes import generate, render
 from captionlab.vision import Backbone, Preprocess
 
@@ -757,6 +758,7 @@ def test_a_folder_of_its_own_is_another_picture(tmp_path):
     assert "cats/rex.png" in found and "rex.jpg" in found and "dogs/rex.png" not in found and "dogs/tom.png" in found
     with pytest.raises(ValueError, match="no regions of dogs/rex.png"):
         found["dogs/rex.png"]
+    assert _known_as(found, "dogs/rex.png", "/photos/dogs/rex.png") not in found
 
 
 def test_scores_belong_to_what_regions_are(tmp_path):
@@ -777,3 +779,13 @@ def test_features_tell_two_files_apart(tmp_path):
         file.write_bytes(b"".join(tsv_line(name, [[0, 0, 64, 48]], features_of(1, name + shift)) for name in (1, 2)))
         marks.add(open_boxes(file).describe()["fingerprint"])
     assert len(marks) == 2
+
+
+def test_numbers_for_names_and_too_few_features(tmp_path):
+    np.savez(tmp_path / "n.npz", names=np.array([42, 7]), counts=np.array([1, 0]), boxes=np.array([BOX], np.float32))
+    assert "COCO_val2014_000000000042.jpg" in open_boxes(tmp_path / "n.npz") and len(open_boxes(tmp_path / "n.npz")["42"]) == 1
+    (tmp_path / "each").mkdir()
+    for name, rows in (("1", 2), ("2", 1)):
+        np.savez(tmp_path / "each" / f"{name}.npz", bbox=np.array([BOX, BOX], np.float32), num_bbox=2, x=np.ones((rows, 3), np.float32), image_w=1, image_h=1)
+    with pytest.raises(ValueError, match="2.npz: 2 boxes, but features of 1"):
+        open_boxes(tmp_path / "each")["2"]

@@ -163,7 +163,7 @@ def test_an_encoder_learns_at_a_rate_of_its_own(wrap):
                                               ({"avx512_bf16": True}, 0.6, "no"), ({"avx512_bf16": False}, 2.0, "no"), ({}, 2.0, "no")])
 def test_a_processor_takes_16_bits_only_if_it_has_them_and_is_faster(monkeypatch, has, gain, found):
     """Also where there is a GPU that the training was told not to use."""
-    monkeypatch.setattr(training, "PartialState", lambda: SimpleNamespace(device=torch.device("cpu")))
+    monkeypatch.setattr(training, "PartialState", lambda **_: SimpleNamespace(device=torch.device("cpu")))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
     monkeypatch.setattr(training, "bf16_gain", lambda: gain)

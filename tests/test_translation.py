@@ -154,6 +154,7 @@ class TestText:
         built = SubwordVocabulary.build(["Ein Hund."] * 3, 250, "de")
         text = "ein größerer, nasser hund (🐊) @ 犬? nein!"
         assert built.decode(built.encode(text)) == text and built.unk not in built.encode(text)
+        assert sentences("de").split("Fuß\u00adball\x00im Tor") == ["fußball", "im", "tor"]
         for odd in ("", " \t", "\x00\x7f\u200b", "\ud800"):
             assert built.decode(built.encode(odd)) == ""
 

@@ -605,16 +605,16 @@ def measure_relations(run: Run, data: str | None = None, split: str = "test", ba
     Raises:
         ValueError: the run's first layer has no graph, or no region of the split has a parent.
     """
-    if 1 not in run.model.form.graph:
-        raise ValueError("the first layer of this run has no graph: take a variant that has one there, such as full or graph")
+    if 1 not in getattr(getattr(run.model, "form", None), "graph", ()):
+        raise ValueError("the first layer of this run has no graph: take an image_transformer that has one there, such as full or graph")
     world = load_data(data or run.about["source"])
     items, inputs = world[split], look_at(run.eyes, open_stores(run.eyes, world), keep=0)
-    found = [attention_by_relation(run.model, _seen(run, items[k:k + batch], inputs)) for k in range(0, len(items), batch)]
+    found = [attention_by_relation(run.model, _seen(run, items[k:k + batch], inputs).to(run.device)) for k in range(0, len(items), batch)]
     found = [part for part in found if part["regions"]]         # of none there is no mean
     if not found:
         raise ValueError(f"no region of {world.name} {split} has a parent: there is nothing to measure")
     regions = torch.tensor([float(part["regions"]) for part in found])
-    shares = {name: torch.einsum("b,b...->...", regions / regions.sum(), torch.stack([part[name] for part in found]))
+    shares = {name: torch.einsum("b,b...->...", regions / regions.sum(), torch.stack([part[name].cpu() for part in found]))
               for name in ("layers", "alike")}
     said = {"data": world.name, "split": split, "regions": int(regions.sum()), "command": run.about["command"]}
     file = beside_result(run, world.name, "relations", split)
@@ -626,7 +626,7 @@ def measure_relations(run: Run, data: str | None = None, split: str = "test", ba
 def _example(run: Run, items: Sequence[Item], inputs: dict) -> dict:
     """The first region, in the first picture that has one, which has a parent and a child: all boxes, and what it attends to."""
     for item in items:
-        seen, trace = _seen(run, [item], inputs), {}
+        seen, trace = _seen(run, [item], inputs).to(run.device), {}
         _, boxes, mask = run.model.regions(seen)
         graph = spatial_graph(boxes, mask)[0]
         between = (graph[0].any(-1) & graph[2].any(-1)).nonzero()

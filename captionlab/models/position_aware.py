@@ -159,6 +159,7 @@ class PositionAwareAttention(nn.Module):
         if width % heads:
             raise ValueError(f"{heads} heads do not divide a width of {width}: choose a divisor")
         self.heads, self.positions, self.dropout = heads, positions, Dropout(dropout)
+        self.scale = (width // heads)**-0.5
         self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
 
     def forward(self, x: Tensor, mask: Tensor | None = None,
@@ -187,17 +188,17 @@ class PositionAwareAttention(nn.Module):
 
     def _longer(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         places = self.positions.places().to(key).expand(*key.shape[:2], -1, -1)
-        asking = torch.cat([query, *self.positions.ask(query)], -1) * query.shape[-1]**-0.5
+        asking = torch.cat([query, *self.positions.ask(query)], -1)
         return asking, torch.cat([key, places], -1), torch.cat([value, places], -1)
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
                trace: None) -> Tensor:
         dropout = self.dropout.p if self.training else 0.0
-        return F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=1.0)
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=self.scale)
 
     def _traced(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
                 trace: list[Tensor] | None) -> Tensor:
-        scores = query @ key.mT
+        scores = self.scale * query @ key.mT
         weights = torch.softmax(scores, -1) if mask is None else masked_softmax(scores, mask)
         if trace is not None:
             trace.append(weights)
