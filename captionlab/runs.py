@@ -47,7 +47,7 @@ from .datasets import load as load_data
 from .decoding import BOS, EOS, PAD, Ensemble, beam_search
 from .distillation import Distilled, soft_targets
 from .features import FeatureStore, command, differences, fill, in_batches, write_whole
-from .metrics import SCORER, TRANSLATION_SCORER, score_runs, score_translations, write_json
+from .metrics import SCORER, TRANSLATION_SCORER, java, score_runs, score_translations, write_json
 from .models.vanilla import pixel_grid
 from .regions import DETECTORS, Detector, RegionFile, Regions, open_boxes
 from .regions import pool_regions, region_fields, scene_regions
@@ -1074,11 +1074,13 @@ def _is_there(device: str | None) -> None:
         raise ValueError(f"no device {device!r}: take cpu or cuda, or leave it out; CUDA_VISIBLE_DEVICES chooses one of several")
 
 
+_FROM_OUTSIDE = os.environ.get("ACCELERATE_USE_CPU", "false")
+
+
 def _choose(device: str | None) -> None:
     """accelerate takes the best device there is, unless told otherwise before it starts."""
     _is_there(device)
-    if device:
-        os.environ["ACCELERATE_USE_CPU"] = str(device == "cpu").lower()
+    os.environ["ACCELERATE_USE_CPU"] = str(device == "cpu").lower() if device else _FROM_OUTSIDE
     if processes() == 1:
         AcceleratorState._reset_state(reset_partial_state=True)         # a training before this one may have had another
 
@@ -1245,11 +1247,14 @@ def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "
     Raises:
         ValueError: the run reads no attributes that an oracle could give, the fused ones do not fit, or the result
             file is about something else.
+        RuntimeError: captions are to be judged and there is no Java.
     """
     data = _data(run.about["source"] if data is None else data, run.eyes.preset, split == "train")
     items, inputs = data[split], {}
     if not items:
         raise ValueError(f"the split {split} of {data.name} is empty: there is nothing to judge")
+    if not isinstance(run.eyes, Reader):
+        java()      # the scorers need it; better missed now than after all captions
     alone, run = run, fuse(run, fused) if fused else run
     for one in (*fused, alone):
         inputs |= look_at(one.eyes, _having(open_stores(one.eyes, data, features), items), keep=0)

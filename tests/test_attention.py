@@ -212,3 +212,11 @@ def test_a_mask_of_numbers_is_refused(dtype):
     attention, x = MultiHeadAttention(8, 2), torch.randn(1, 3, 8)
     with pytest.raises(ValueError, match="give a boolean one, True where attention may go"):
         attention(x, mask=torch.ones(3, 3, dtype=dtype))
+
+
+@torch.no_grad()
+def test_no_pictures_are_attended_to_by_no_words():
+    attention = MultiHeadAttention(16, 4)
+    for trace in (None, []):
+        assert attention(torch.randn(0, 5, 16), torch.randn(0, 7, 16), trace=trace).shape == (0, 5, 16)
+        assert attention(torch.randn(0, 3, 5, 16), torch.randn(0, 7, 16), trace=trace).shape == (0, 3, 5, 16)

@@ -616,3 +616,19 @@ def test_scst_goes_on_from_the_run_that_it_began_from(trained, world, tmp_path):
     tune_run("vanilla", begun, tmp_path / "tuned", data=world)
     with pytest.raises(ValueError, match="begun with something else .start was"):
         tune_run("vanilla", other, tmp_path / "tuned", resume=True, data=world)
+
+
+def test_a_device_is_chosen_for_one_training_only(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "before")
+    for device, said in (("cpu", "true"), (None, runs._FROM_OUTSIDE)):
+        runs._choose(device)
+        assert os.environ["ACCELERATE_USE_CPU"] == said
+
+
+def test_without_java_nothing_is_captioned_in_vain(monkeypatch):
+    def missing():
+        raise RuntimeError("no Java found")
+    monkeypatch.setattr(runs, "java", missing)
+    monkeypatch.setattr(runs, "caption_items", lambda *rest: pytest.fail("captioned before Java was looked for"))
+    with pytest.raises(RuntimeError, match="no Java found"):
+        runs.evaluate_run(captionlab.load("scenes"), scenes(train=0, val=0, test=3, novel=0))

@@ -237,3 +237,8 @@ class TestTranslations:
         made = tune_run("translation", tmp_path / "run", tmp_path / "scst", data=pairs)
         assert len(marks) == 5 * len(pairs["train"])
         assert made.about["stage"] == "scst" and not torch.equal(made.model.words.weight, start.model.words.weight)
+
+
+def test_a_process_without_a_picture_has_no_marks():
+    reward = CiderD([[[5, 6]], [[7]]])
+    assert reward(torch.zeros(0, 5, 4, dtype=torch.long), torch.zeros(0, 3, 6, dtype=torch.long)).shape == (0, 5)

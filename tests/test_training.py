@@ -247,3 +247,16 @@ def test_schedules_rise_to_one_and_then_never_again(warmup, every):
 def test_an_unknown_schedule_is_named():
     with pytest.raises(ValueError, match="no schedule 'linear': choose from noam, cosine, stairs, constant"):
         Recipe(schedule="linear").share(10)
+
+
+@pytest.mark.parametrize("wrong", [dict(smoothing=1.0), dict(average=1.0), dict(tokens=-1), dict(encoder_rate=-1.0)])
+def test_a_recipe_that_teaches_nothing_is_refused(wrong):
+    with pytest.raises(ValueError, match="the first two are from 0 to below 1"):
+        Recipe(**wrong)
+
+
+def test_another_file_of_torchs_is_no_checkpoint(tmp_path):
+    for other in (torch.ones(3), {"recipe": None}):
+        torch.save(other, tmp_path / "checkpoint.pt")
+        with pytest.raises(ValueError, match="is no checkpoint that can be read"):
+            read_checkpoint(tmp_path / "checkpoint.pt", Recipe())
