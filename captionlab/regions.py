@@ -782,6 +782,7 @@ def extract_regions(images: Mapping[str, str | os.PathLike | Image.Image], boxes
         preprocess = preprocess or backbone.preprocess
         if preprocess.resize == "crop":
             raise ValueError("boxes are of whole pictures: use --resize stretch with regions")
+    _each_its_own(boxes, images)
     most = most or _most(boxes)
     width = backbone.width if backbone else getattr(boxes, "width", 0)
     if not width:
@@ -807,6 +808,16 @@ def extract_regions(images: Mapping[str, str | os.PathLike | Image.Image], boxes
 def _most(boxes: Boxes) -> int:
     """Boxes of the picture that has the most, at least 1."""
     return max([1, *map(len, boxes.values())]) if isinstance(boxes, Mapping) else max(1, boxes.most)
+
+
+def _each_its_own(boxes: Boxes, names: Iterable[str]) -> None:
+    """Raise a `ValueError` if a file would give one picture's boxes to two."""
+    if isinstance(boxes, RegionFile):
+        first = {}
+        for name in names:
+            if (row := boxes._row(name)) is not None and first.setdefault(row, name) != name:
+                raise ValueError(f"{boxes.file}: the boxes of {boxes.names[row]} would be those of {first[row]} and of {name}: "
+                                 "name pictures there by folder and file")
 
 # %% ../nbs/15_regions.ipynb #2902db24
 @torch.inference_mode()

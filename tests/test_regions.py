@@ -761,6 +761,13 @@ def test_a_folder_of_its_own_is_another_picture(tmp_path):
     assert _known_as(found, "dogs/rex.png", "/photos/dogs/rex.png") not in found
 
 
+def test_two_pictures_never_share_the_boxes_of_one(pictures, tmp_path):
+    save_boxes(tmp_path / "b.npz", {"00.png": Regions(boxes_of(2))})
+    images = {f"{folder}/00.png": pictures / "00.png" for folder in ("cats", "dogs")}
+    with pytest.raises(ValueError, match="would be those of cats/00.png and of dogs/00.png"):
+        extract_regions(images, open_boxes(tmp_path / "b.npz"), tmp_path / "s", Backbone("squeezenet1_1", None, SIZE))
+
+
 def test_scores_belong_to_what_regions_are(tmp_path):
     one, two = ({"a.png": Regions(boxes_of(2), scores=torch.tensor(scores))} for scores in ([.9, .1], [.1, .9]))
     net = Backbone("squeezenet1_1", None, SIZE)
