@@ -460,7 +460,7 @@ class TestRelations:
         model, _ = model_and_batch()
         batch = Batch(regions=torch.randn(1, 5, 6), boxes=boxes, region_mask=torch.tensor([[False, True, True, True, False]]))
         monkeypatch.setattr(image_transformer, "_seen", lambda *rest: batch)
-        found = image_transformer._example(SimpleNamespace(model=model), [Item("7", ())], {})
+        found = image_transformer._example(Run(model, None, None, {}), [Item("7", ())], {})
         assert found["image_id"] == 7 and found["query"] == 1 and len(found["boxes"]) == 3
         weights = torch.tensor(found["weights"])
         assert (weights > 0).int().tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
