@@ -341,7 +341,7 @@ def data_use(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a fo
 def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{split} {number:,}" for split, number in counts.items())
 
-# %% ../nbs/91_cli.ipynb #ddb5535a
+# %% ../nbs/91_cli.ipynb #be8d85c7
 _KINDS = {"grid": "features", "pyramid": "features", "regions": "regions", "attributes": "attributes"}        # kind to the module of captionlab whose `extract_command` makes it
 _OF_REGIONS = ("boxes", "most", "detector_weights")
 _IDLE = {"grid": _OF_REGIONS, "pyramid": _OF_REGIONS, "regions": ("grid",), "attributes": ("backbone", "grid", "size", "resize", *_OF_REGIONS)}     # options that a kind has no use for
@@ -354,7 +354,7 @@ def _no_idle(ctx: typer.Context, kind: str) -> None:
             fits = [other for other in _KINDS if name not in _IDLE[other]]
             raise ValueError(f"--{name.replace('_', '-')} is for --kind {' or '.join(fits)}, not {kind}: leave it out, or say another kind")
 
-
+# %% ../nbs/91_cli.ipynb #ddb5535a
 @features.command("extract")
 def features_extract(
     ctx: typer.Context,

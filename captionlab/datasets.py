@@ -673,7 +673,7 @@ def _csv_rows(file: Path) -> Iterator[_Row]:
     except csv.Error as problem:
         raise _wrong(file, "line", table.line_num, f"not CSV ({problem}): close the quotes") from None
 
-
+# %% ../nbs/12_datasets.ipynb #1bc62dd9
 def _are_columns(file: Path, names: Sequence[str]) -> None:
     if not {"image", "caption"} <= set(names):
         raise _wrong(file, "line", 1, f"the columns are {', '.join(names) or 'none'}: name them image,caption with a comma between")
@@ -683,7 +683,7 @@ def _are_columns(file: Path, names: Sequence[str]) -> None:
 
 def _place(image: object) -> object:
     """A picture's path, written in one way: ./7.jpg is 7.jpg."""
-    return posixpath.normpath(image.strip()) if isinstance(image, str) and image.strip() else image
+    return image.strip() and posixpath.normpath(image.strip()) if isinstance(image, str) else image
 
 # %% ../nbs/12_datasets.ipynb #f66b3655
 def _coco_rows(file: Path) -> Iterator[_Row]:

@@ -809,7 +809,7 @@ def _most(boxes: Boxes) -> int:
     """Boxes of the picture that has the most, at least 1."""
     return max([1, *map(len, boxes.values())]) if isinstance(boxes, Mapping) else max(1, boxes.most)
 
-
+# %% ../nbs/15_regions.ipynb #f6031dcc
 def _each_its_own(boxes: Boxes, names: Iterable[str]) -> None:
     """Raise a `ValueError` if a file would give one picture's boxes to two."""
     if isinstance(boxes, RegionFile):

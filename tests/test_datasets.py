@@ -302,6 +302,7 @@ def test_own_splits_by_the_hash_of_the_picture(tmp_path):
     ("image,caption\nx.jpg,a\ny.jpg,a, b\n", ("line 3", "quotes")),
     ("image,caption\nx.jpg\n", ("line 2",)),
     ("image,caption\nx.jpg,  \n", ("line 2", "empty")),
+    ("image,caption\n  ,a dog\n", ("line 2", "expected image,caption")),
     ("image,caption\nx.jpg,a\nx.jpg, ...\n", ("line 3", "empty")),
     ("image,caption,Caption\nx.jpg,a,b\n", ("line 1", "two columns are called caption")),
     ("image,caption, Split\nx.jpg,a,train\n./x.jpg,b,test\n", ("line 3", "test here and in train in line 2")),

@@ -582,7 +582,7 @@ def attention_by_relation(model: Model, batch: Batch) -> dict:
     layers = [_by_relation(weights.mean(1), graph, model.form.related)[related].mean(0) for weights in trace["self"]]
     return {"layers": torch.stack(layers), "alike": (counts / counts.sum(-1, keepdim=True)).mean(0), "regions": len(counts)}
 
-
+# %% ../../nbs/35_image_transformer.ipynb #8238bee8
 def _by_relation(weights: Tensor, graph: Tensor, related: bool) -> Tensor:
     """Weights (B, N, 3, N), or those of a plain layer, (B, N, N), summed by relation: (B, N, 3)."""
     if weights.ndim == 4 and not related:
