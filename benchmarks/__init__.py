@@ -1,11 +1,12 @@
 """Side-by-side runs against peers: `make bench` runs them all and rewrites results/bench.json."""
 import json
 import os
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+
+from captionlab.results import provenance
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "bench.json"
 
@@ -23,15 +24,10 @@ def medians(ours: Callable, peer: Callable, rounds: int) -> tuple[float, float]:
     return median(a for a, _ in pairs), median(b for _, b in pairs)
 
 
-def machine() -> str:
-    import torch
-    return f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__.split('+')[0]}"
-
-
 def record(name: str, ours: float, peer: float, ratio: float, unit: str) -> None:
     """Put one row into results/bench.json, in place of an older one of that name. A ratio above 1 is in our favour."""
     rows = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
-    row = {"name": name, "ours": round(ours, 4), "peer": round(peer, 4), "ratio": round(ratio, 3), "unit": unit, "machine": machine()}
+    row = {"name": name, "ours": round(ours, 4), "peer": round(peer, 4), "ratio": round(ratio, 3), "unit": unit, "machine": provenance()["machine"]}
     rows = sorted([r for r in rows if r["name"] != name] + [row], key=lambda r: r["name"])
     half = RESULTS.with_suffix(".part")
     half.write_text(json.dumps({"rows": rows}, indent=1) + "\n")

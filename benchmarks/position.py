@@ -19,6 +19,7 @@ from captionlab.models.position_aware import PositionAwareAttention, RelativePos
 from captionlab.training import keep_memory
 
 B, D, H, SIDES = 8, 256, 4, (7, 10, 14, 18, 24)
+ROUNDS = 31     # a wait for fresh pages doubles some rounds of the einsum form: few rounds would be a lottery
 
 
 def literal(attention: PositionAwareAttention, x: Tensor) -> Tensor:
@@ -62,7 +63,7 @@ def steps(side: int, way: Callable) -> tuple[Callable, Callable]:
     return lambda: attention(x).sum().backward(), lambda: way(attention, x).sum().backward()
 
 
-def measure(name: str, cells: int, ours: Callable, peer: Callable, rounds: int = 9) -> None:
+def measure(name: str, cells: int, ours: Callable, peer: Callable, rounds: int = ROUNDS) -> None:
     """The row of both, timed in turns."""
     mine, theirs = medians(ours, peer, rounds)
     record(f"position-vs-{name}-time-{cells}", mine * 1e3, theirs * 1e3, theirs / mine, "ms, forward and backward")
@@ -75,7 +76,7 @@ def compare(side: int, way: Callable) -> None:
         print(f"the literal form has no room for {cells} cells here: left out", file=sys.stderr)
         return
     ours, peer = steps(side, way)
-    measure(name, cells, ours, peer, 31 if side <= 14 else 3 if way is literal else 9)       # small maps are quick, and noisy
+    measure(name, cells, ours, peer, 3 if way is literal and side > 14 else ROUNDS)
     mine, theirs = peak(ours), peak(peer)
     record(f"position-vs-{name}-memory-{cells}", mine, theirs, theirs / mine, "MB, forward and backward")
 
