@@ -475,7 +475,7 @@ def extract_attributes(images: Mapping[str, str | os.PathLike | Image.Image],
     made_by = {"kind": "attributes", "batch": batch, "backbone": {
         "name": "", "weights": str(name), "fingerprint": detector.fingerprint}}
     compute = in_batches(lambda name: look.pixels(images[name]), see, shape, batch)
-    return fill(out, list(images), shape, made_by, compute, chunk, workers)
+    return fill(out, list(images), shape, made_by, compute, chunk, workers, images)
 
 # %% ../nbs/16_attributes.ipynb #fc188ad8
 def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,

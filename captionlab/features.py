@@ -264,7 +264,8 @@ Compute = Callable[[Sequence[str]], tuple[Rows, dict[str, str]]]
 
 # %% ../nbs/14_features.ipynb #3dd07cba
 def fill(folder: str | os.PathLike, names: Sequence[str], shape: Shape, made_by: dict,
-         compute: Compute, chunk: int = 128, workers: int | None = None) -> FeatureStore:
+         compute: Compute, chunk: int = 128, workers: int | None = None,
+         images: Mapping[str, object] | None = None) -> FeatureStore:
     """Fill a store chunk by chunk, on all cores; what is already there stays.
 
     Args:
@@ -276,15 +277,18 @@ def fill(folder: str | os.PathLike, names: Sequence[str], shape: Shape, made_by:
             not be read, the reason. Runs in several threads.
         chunk: pictures a file, a scalar.
         workers: threads; as many as there are cores by default, 16 at most.
+        images: name to picture. The sizes of those that are files are kept, so that others of the same
+            names are told from them.
 
     Returns:
         The complete store.
 
     Raises:
-        ValueError: if the folder holds other features, or a row does not fit into 16 bits.
+        ValueError: if the folder holds other features, or those of other pictures, or a row does not fit into 16 bits.
     """
     folder = Path(folder)
-    manifest = {"made_by": made_by, "shape": shape, "chunk": chunk, "names": list(names)}
+    manifest = {"made_by": made_by, "shape": shape, "chunk": chunk, "names": list(names),
+                "sizes": [_bytes(images[name]) for name in names] if images else []}
     manifest = _begin(folder, manifest | {"skipped": {}, "complete": False})
     # What a complete store lacks is tried again: somebody may have mended the picture.
     todo = [number for number in _chunks(manifest)
@@ -310,10 +314,25 @@ def _begin(folder: Path, manifest: dict) -> dict:
     wrong = differences(there["made_by"], manifest["made_by"])
     wrong += ["its shape differs"] if _shape(there) != _shape(manifest) else []
     wrong += [f"its {part} differ" for part in ("names", "chunk") if there[part] != manifest[part]]
+    wrong = wrong or [f"{name} was another file" for name in _exchanged(folder, there, manifest)[:1]]
     if wrong:
         raise ValueError(f"{folder} holds other features ({'; '.join(wrong)}): "
                          "choose another folder with --out, or delete this one")
-    return there
+    return there | {"sizes": manifest["sizes"] or there.get("sizes", [])}
+
+# %% ../nbs/14_features.ipynb #30927afc
+def _bytes(picture: object) -> int:
+    """The size of a picture's file, 0 if it is none."""
+    is_file = isinstance(picture, (str, os.PathLike)) and Path(picture).is_file()
+    return Path(picture).stat().st_size if is_file else 0
+
+# %% ../nbs/14_features.ipynb #e5c3d98a
+def _exchanged(folder: Path, there: dict, now: dict) -> list[str]:
+    """The pictures with features here whose files have other sizes now."""
+    sizes = zip(now["names"], there.get("sizes", []), now["sizes"])
+    others = {name for name, old, new in sizes if old and new and old != new} - {*_all_skipped(folder)}
+    done = (_part(there, number) for number in _chunks(there) if _is_whole(folder, number))
+    return [name for names in done for name in names if name in others]
 
 # %% ../nbs/14_features.ipynb #c299c878
 def _part(manifest: dict, number: int) -> list[str]:
@@ -432,7 +451,7 @@ def extract(images: Mapping[str, str | os.PathLike | Image.Image], backbone: Bac
         `skipped` says which pictures could not be read, and why.
 
     Raises:
-        ValueError: if `out` holds other features.
+        ValueError: if `out` holds other features, or those of other pictures.
     """
     preprocess = preprocess or backbone.preprocess
     shapes = _map_shapes(backbone, preprocess, grid)
@@ -440,7 +459,7 @@ def extract(images: Mapping[str, str | os.PathLike | Image.Image], backbone: Bac
     compute = in_batches(lambda name: preprocess.pixels(images[name]),
                          lambda pixels: _features(backbone, preprocess.normalise(np.stack(pixels)), grid),
                          shape, batch)
-    return fill(out, list(images), shape, recipe(backbone, preprocess, grid, batch), compute, chunk, workers)
+    return fill(out, list(images), shape, recipe(backbone, preprocess, grid, batch), compute, chunk, workers, images)
 
 # %% ../nbs/14_features.ipynb #75fd4bfd
 @torch.inference_mode()

@@ -802,7 +802,7 @@ def extract_regions(images: Mapping[str, str | os.PathLike | Image.Image], boxes
 
     shape = {"regions": (most, width), "boxes": (most, 4), "region_mask": (most,)}
     made_by = region_recipe(boxes, most, backbone, preprocess, batch)
-    return fill(out, list(images), shape, made_by, in_batches(read, see, shape, batch), chunk, workers)
+    return fill(out, list(images), shape, made_by, in_batches(read, see, shape, batch), chunk, workers, images)
 
 # %% ../nbs/15_regions.ipynb #7bf3df85
 def _most(boxes: Boxes) -> int:

@@ -926,7 +926,7 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     net = model_module(model).Model(preset, len(vocabulary))
     about = {"model": model, "preset_name": name, "data": data.name, "source": source, "variant": _variant(model, name, preset),
              "stage": "distilled" if teachers else "xe", "seed": seed,
-             "parameters": sum(x.numel() for x in net.parameters())}
+             "languages": [data.language, data.source], "parameters": sum(x.numel() for x in net.parameters())}
     examples = _examples(data, vocabulary, eyes, inputs)
     net.begin(collate([examples[row] for row in range(min(len(examples), 500))]))
     judge = _judge(vocabulary, eyes, data.splits.get("val", [])[:judged], inputs)
@@ -956,13 +956,24 @@ def _variant(model: str, name: str, preset: BasePreset) -> str | None:
     return None if variant is None or variant == getattr(model_module(model).PRESETS.get(name), "variant", None) else variant
 
 
-def _data(data: CaptionData | str, preset: BasePreset, train: bool = True) -> CaptionData:
-    """The data set; of the scenes as many as the preset learns from, and for a translator pairs of sentences."""
+def _data(data: CaptionData | str, preset: BasePreset, train: bool = True, spoken: Sequence[str | None] = ()) -> CaptionData:
+    """The data set; of the scenes as many as the preset learns from, in the languages spoken; for a translator two."""
     if data == "scenes":
-        languages = {"language": "de", "source": "en"} if "source" in preset.reads else {}
-        return scenes(train=preset.scenes * train, **languages)
+        language, source = spoken or (("de", "en") if "source" in preset.reads else ("en", None))
+        return scenes(train=preset.scenes * train, language=language, source=source)
     found = load_data(data) if isinstance(data, str | os.PathLike) else data
     _suits(found, preset)
+    return found
+
+# %% ../nbs/24_runs.ipynb #92dc622b
+def _data_of(run: Run, data: CaptionData | str | os.PathLike | None, train: bool = True) -> CaptionData:
+    """The data set for a run, which is its own unless another is given, in the languages that it learnt."""
+    spoken = run.about.get("languages", ())
+    found = _data(run.about["source"] if data is None else data, run.eyes.preset, train, spoken)
+    if spoken and spoken != (there := [found.language, found.source]):
+        said, has = (" from ".join(filter(None, pair)) for pair in (spoken, there))
+        raise ValueError(f"this run was trained on captions in {said}, and those of {found.name} are in {has}: "
+                         "give a data set in its languages")
     return found
 
 # %% ../nbs/24_runs.ipynb #d1f147bb
@@ -1119,7 +1130,7 @@ def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run
     _choose(device)
     run = load(start, boxes=boxes)
     _fits_scst(run, model, start)
-    data = data or _data(run.about["source"], run.eyes.preset)
+    data = _data_of(run, data)
     inputs = look_at(run.eyes, _having(open_stores(run.eyes, data, features), data["train"] + data.splits.get("val", [])[:judged]))
     seen = copy(run.eyes)
     seen.preset = replace(run.eyes.preset, zoom=1.0)        # training ends with pictures as they will be seen
@@ -1249,7 +1260,7 @@ def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "
             file is about something else.
         RuntimeError: captions are to be judged and there is no Java.
     """
-    data = _data(run.about["source"] if data is None else data, run.eyes.preset, split == "train")
+    data = _data_of(run, data, split == "train")
     items, inputs = data[split], {}
     if not items:
         raise ValueError(f"the split {split} of {data.name} is empty: there is nothing to judge")
@@ -1493,7 +1504,7 @@ def explain_run(run: Run, data: CaptionData | str | None = None, split: str = "t
         much it falls without the position attended to most and without another; `further`, the share of words in
         percent that lose more without the former; `by_word`, for the 40 words said most, times, own and control.
     """
-    data = _data(run.about["source"] if data is None else data, run.eyes.preset, split == "train")
+    data = _data_of(run, data, split == "train")
     about = _about(run, data.name, split, beam, length_penalty) | {"seed": run.about["seed"]}
     if kept:
         _explained_file(about)

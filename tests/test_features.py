@@ -427,3 +427,57 @@ def test_an_end_in_the_middle_of_a_second_try_is_not_complete(tmp_path):
 def test_a_list_from_another_editor(pictures, tmp_path):
     (tmp_path / "list.txt").write_text(f"\ufeff{pictures / '000.png'} \n\n{pictures / '001.jpg'}\t\n", encoding="utf-8")
     assert {*find_images(tmp_path / "list.txt")} == {"000.png", "001.jpg"} and all(Path(file).exists() for file in find_images(tmp_path / "list.txt").values())
+
+
+class TestExchangedPictures:
+    """Files of the same names are not the same pictures."""
+
+    @pytest.fixture()
+    def folder(self, tmp_path):
+        """Four texts that stand for pictures, and a function that puts their lengths into a store."""
+        files = {name: tmp_path / f"{name}.txt" for name in "abcd"}
+        for number, file in enumerate(files.values(), 1):
+            file.write_text("x" * number)
+
+        def compute(names):
+            lengths = {name: len(files[name].read_text()) for name in names}
+            rows = np.float32([[[lengths[name]]] for name in names])
+            return rows, {name: "unreadable" for name in names if lengths[name] == 4}
+
+        self.out, self.files = tmp_path / "s", files
+        return lambda compute=compute: fill(self.out, list("abcd"), (1, 1), TOY, compute, chunk=2, workers=1, images=files)
+
+    def test_are_refused_and_nothing_is_lost(self, folder):
+        folder()
+        before = content(self.out)
+        self.files["b"].write_text("another")
+        with pytest.raises(ValueError, match=r"holds other features \(b was another file\): choose another folder") as fault:
+            folder()
+        one_line(fault)
+        assert content(self.out) == before
+
+    def test_one_that_was_mended_is_read_again(self, folder):
+        assert folder().skipped == {"d": "unreadable"}
+        self.files["d"].write_text("mended now")
+        assert folder()["d"].item() == 10
+        self.files["d"].write_text("another")
+        with pytest.raises(ValueError, match="d was another file"):
+            folder()
+
+    def test_one_still_to_come_may_change(self, folder):
+        def end_early(names):
+            if "c" in names:
+                raise KeyboardInterrupt
+            return np.ones((2, 1, 1), np.float32), {}
+        with pytest.raises(KeyboardInterrupt):
+            folder(end_early)
+        self.files["c"].write_text("another")
+        assert folder()["c"].item() == 7
+
+    def test_a_store_without_sizes_stays_good(self, folder):
+        folder()
+        manifest = json.loads((self.out / "manifest.json").read_text())
+        del manifest["sizes"]
+        (self.out / "manifest.json").write_text(json.dumps(manifest))
+        assert folder()["a"].item() == 1
+        assert json.loads((self.out / "manifest.json").read_text())["sizes"] == [1, 2, 3, 4]

@@ -632,3 +632,28 @@ def test_without_java_nothing_is_captioned_in_vain(monkeypatch):
     monkeypatch.setattr(runs, "caption_items", lambda *rest: pytest.fail("captioned before Java was looked for"))
     with pytest.raises(RuntimeError, match="no Java found"):
         runs.evaluate_run(captionlab.load("scenes"), scenes(train=0, val=0, test=3, novel=0))
+
+
+@pytest.fixture(scope="module")
+def german(self, tmp_path_factory):
+    world = scenes(train=20, val=2, test=4, novel=0, language="de")
+    return train_run("vanilla", world, BRIEF, out=tmp_path_factory.mktemp("german") / "run")
+
+
+class TestLanguages:
+    def test_a_run_is_held_to_captions_in_its_language(self, german, monkeypatch):
+        asked = []
+        monkeypatch.setattr(runs, "scenes", lambda **how: asked.append(how) or scenes(train=0, val=1, test=1, novel=0, language=how["language"]))
+        assert runs._data_of(german, None, train=False).language == "de"
+        assert asked == [{"train": 0, "language": "de", "source": None}]
+
+    @pytest.mark.parametrize("act", [evaluate_run, explain_run])
+    def test_captions_in_another_are_refused(self, german, world, act):
+        with pytest.raises(ValueError, match="trained on captions in de, and those of scenes are in en: give a data set in its languages"):
+            act(german, world)
+
+    def test_so_are_other_sentences_to_translate(self, tmp_path):
+        run = fresh("vanilla")
+        run.about["languages"] = ["en", "de"]
+        with pytest.raises(ValueError, match="in en from de, and those of pairs are in en: give"):
+            runs._data_of(run, CaptionData("pairs", {"test": []}))
