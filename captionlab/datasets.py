@@ -308,7 +308,7 @@ class Encoded(Dataset):
         dropout: chance from 0 to 1 that a merge is passed over, anew each time a row is read; needs subwords.
 
     Raises:
-        ValueError: there are no items, or one lacks the source.
+        ValueError: there are no items, one lacks the source, or nothing is left of their captions.
     """
 
     def __init__(self, items: Sequence[Item], vocabulary: Vocabulary | SubwordVocabulary,
@@ -317,6 +317,8 @@ class Encoded(Dataset):
                  others: Sequence[Mapping[str, Callable[[Item], Tensor]]] = (), dropout: float = 0.0):
         if not items:
             raise ValueError("there are no items to learn from: this split is empty")
+        if longest is not None and longest < 2:
+            raise ValueError(f"captions cut after {longest} tokens: nothing is left but their beginning; give 2 or more, or None for whole ones")
         self.items, self.looks = items, [dict(look) for look in (inputs or {}, *others)]
         self.longest, self.dropout = longest, dropout
         self.vocabularies = {"captions": vocabulary, "source": source_vocabulary}

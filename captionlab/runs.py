@@ -395,8 +395,11 @@ def open_stores(eyes: Eyes | Reader, data: CaptionData,
         The stores, with rows such as (N, D); none if the model needs no network.
 
     Raises:
-        ValueError: a store was made another way than the model looks, or the model reads none.
+        ValueError: a store was made another way than the model looks, the model reads none, or a file would give
+            one picture's boxes to two.
     """
+    if isinstance(eyes, Eyes) and isinstance(eyes.boxes, RegionFile):
+        _boxes_apart(eyes.boxes, [item for items in data.splits.values() for item in items])
     if not eyes.needs_network:
         if folders:
             raise ValueError("this model makes what it reads as it goes, and takes no features: leave them out")
@@ -406,6 +409,16 @@ def open_stores(eyes: Eyes | Reader, data: CaptionData,
     there = {kind for store in stores for kind in _kinds(store)}
     missing = [kind for kind in eyes.kinds if kind not in there]
     return stores + ([_fill_cache(eyes, data, missing)] if missing else [])
+
+# %% ../nbs/24_runs.ipynb #adcc0066
+def _boxes_apart(file: RegionFile, items: Sequence[Item]) -> None:
+    """Raise a `ValueError` if two items would get the boxes of one picture."""
+    first = {}
+    for item in items:
+        known = _known_as(file, item.name, item.image)
+        if known in file and (other := first.setdefault(file._row(known), item)) is not item:
+            raise ValueError(f"{file.file}: the boxes of {known} would be those of {other.image} and of {item.image}: "
+                             "name pictures there by folder and file")
 
 # %% ../nbs/24_runs.ipynb #31d93f36
 def _kinds(store: FeatureStore) -> list[str]:

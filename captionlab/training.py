@@ -128,6 +128,8 @@ class Recipe:
         if not (0 <= self.smoothing < 1 and 0 <= self.average < 1 and self.tokens >= 0 and self.encoder_rate >= 0):
             raise ValueError(f"smoothing {self.smoothing}, average {self.average}, tokens {self.tokens}, encoder_rate {self.encoder_rate}: "
                              "the first two are from 0 to below 1, the others not below 0")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas {self.betas}: Adam takes two, from 0 to below 1, such as (0.9, 0.98)")
         if not self.clip > 0:
             raise ValueError(f"gradients clipped to {self.clip}: nothing could be learnt; to clip nothing give float('inf')")
 

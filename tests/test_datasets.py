@@ -112,6 +112,12 @@ def test_a_cut_caption_does_not_claim_to_have_ended():
     assert len(long) == 4 and words.eos not in long and short[-1] == words.eos
 
 
+@pytest.mark.parametrize("longest", [1, 0, -1])
+def test_captions_of_which_nothing_is_left_are_refused(longest):
+    with pytest.raises(ValueError, match=f"cut after {longest} tokens: .* give 2 or more"):
+        Encoded([Item("a", ("one two",))], Vocabulary.build(["one two"]), longest=longest)
+
+
 def test_select_and_to_keep_fields_together():
     batch = Batch(grid=torch.arange(6.0).reshape(3, 2, 1), source=torch.arange(3)[:, None])
     chosen = batch.select(torch.tensor([2, 0])).to("cpu")

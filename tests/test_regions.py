@@ -2,6 +2,7 @@
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -20,11 +21,11 @@ from torchvision.ops import box_iou, roi_align
 from typer.testing import CliRunner
 
 from captionlab import cli
-from captionlab.datasets import Batch, scenes
+from captionlab.datasets import Batch, CaptionData, Item, scenes
 from captionlab.features import FeatureStore
 from captionlab.regions import (DETECTORS, Detector, Regions, clean_boxes, extract_command, extract_regions, from_store, open_boxes,
                                 pool_regions, region_fields, region_recipe, save_boxes, scene_regions, spatial_graph)
-from captionlab.runs import _known_as
+from captionlab.runs import _known_as, train_run
 from captionlab.scenes import generate, render
 from captionlab.vision import Backbone, Preprocess
 
@@ -766,6 +767,17 @@ def test_two_pictures_never_share_the_boxes_of_one(pictures, tmp_path):
     images = {f"{folder}/00.png": pictures / "00.png" for folder in ("cats", "dogs")}
     with pytest.raises(ValueError, match="would be those of cats/00.png and of dogs/00.png"):
         extract_regions(images, open_boxes(tmp_path / "b.npz"), tmp_path / "s", Backbone("squeezenet1_1", None, SIZE))
+
+
+def test_nor_when_a_model_is_trained(pictures, tmp_path):
+    save_boxes(tmp_path / "b.npz", {"00.png": Regions(boxes_of(2)), "01.png": Regions(boxes_of(2))})
+    folders = {folder: tmp_path / folder for folder in ("cats", "dogs")}
+    for folder in folders.values():
+        folder.mkdir()
+        shutil.copy(pictures / "00.png", folder)
+    items = [Item(f"{name}/00.png", ("a cat",), folder / "00.png") for name, folder in folders.items()]
+    with pytest.raises(ValueError, match="the boxes of .*00.png would be those of .*cats.* and of .*dogs.*: name pictures there"):
+        train_run("entangled", variant="visual", data=CaptionData("pets", {"train": items}), boxes=tmp_path / "b.npz", out=tmp_path / "run")
 
 
 def test_scores_belong_to_what_regions_are(tmp_path):

@@ -635,7 +635,7 @@ def test_without_java_nothing_is_captioned_in_vain(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def german(self, tmp_path_factory):
+def german(tmp_path_factory):
     world = scenes(train=20, val=2, test=4, novel=0, language="de")
     return train_run("vanilla", world, BRIEF, out=tmp_path_factory.mktemp("german") / "run")
 

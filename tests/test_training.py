@@ -94,6 +94,9 @@ def test_a_recipe_has_something_to_do(nothing):
         Recipe(**nothing)
     with pytest.raises(ValueError, match="to clip nothing give float"):
         Recipe(clip=0.0)
+    for betas in ((0.9,), (0.9, 1.0), (-0.1, 0.9), (0.9, 0.98, 0.5)):
+        with pytest.raises(ValueError, match="Adam takes two"):
+            Recipe(betas=betas)
 
 
 def test_a_checkpoint_from_before_a_recipe_could_say_more_is_read(tmp_path):
