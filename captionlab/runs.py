@@ -466,7 +466,7 @@ def _fill_cache(eyes: Eyes, data: CaptionData, kinds: Sequence[str]) -> FeatureS
                          lambda read: _alone({name: x.numpy() for name, x in eyes.look(read, kinds).items()}),
                          _alone(shape), _BATCH)
     return fill(cache_home() / "features" / _store_name(eyes, data, kinds), list(items), _alone(shape),
-                _recipe(eyes, kinds) | {"batch": _BATCH}, compute)
+                _recipe(eyes, kinds) | {"batch": _BATCH}, compute, images={name: item.image for name, item in items.items()})
 
 # %% ../nbs/24_runs.ipynb #d4553493
 def _alone(seen: dict) -> object:
