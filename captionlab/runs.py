@@ -1283,7 +1283,7 @@ def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "
     for one in (*fused, alone):
         inputs |= look_at(one.eyes, _having(open_stores(one.eyes, data, features), items), keep=0)
     run, inputs = _with_oracle(run, inputs) if oracle else (run, inputs)
-    about, row = _about(run, data.name, split, beam, length_penalty), _row(run, fused)
+    about, row = _about(run, data, split, beam, length_penalty), _row(run, fused)
     if kept:
         may_merge(_result_name(about), about, row, later=["scorer"])
     others = derangement(len(items), run.about["seed"]) if blind else ()
@@ -1375,14 +1375,15 @@ def _translated(said: dict[str, list[str]], items: Sequence[Item]) -> dict[str, 
     return _true({name: score_translations(texts, references) for name, texts in said.items()}, said, items)
 
 
-def _about(run: Run, data: str, split: str, beam: int, length_penalty: float) -> dict:
+def _about(run: Run, data: CaptionData, split: str, beam: int, length_penalty: float) -> dict:
     """What all seeds of a result have in common."""
     own, moved = run.about["preset_name"] == "own", not isinstance(run.eyes, Reader) and run.eyes.moved
     named = {"model": run.about["model"], "variant": run.about["variant"], "preset": run.about["preset_name"],
              "stage": run.about["stage"], "teachers": run.about.get("teachers"),
-             "trained_on": run.about["data"] if run.about["data"] != data else None,
+             "trained_on": run.about["data"] if run.about["data"] != data.name else None,
+             "judged_on": mark_of(data[split]) if data.name not in NAMES else None,       # another may have its name
              "boxes": str(run.eyes.source) if moved else None, "sizes": _mark(_sizes(run.eyes.preset)) if own else None}
-    return {"data": data, "split": split, **{key: value for key, value in named.items() if value},
+    return {"data": data.name, "split": split, **{key: value for key, value in named.items() if value},
             "decoding": {"beam": beam, "length_penalty": length_penalty},
             "parameters": run.about["parameters"]}
 
@@ -1518,7 +1519,7 @@ def explain_run(run: Run, data: CaptionData | str | None = None, split: str = "t
         percent that lose more without the former; `by_word`, for the 40 words said most, times, own and control.
     """
     data = _data_of(run, data, split == "train")
-    about = _about(run, data.name, split, beam, length_penalty) | {"seed": run.about["seed"]}
+    about = _about(run, data, split, beam, length_penalty) | {"seed": run.about["seed"]}
     if kept:
         _explained_file(about)
     items, rows = data[split], []

@@ -23,7 +23,7 @@ from captionlab.datasets import CaptionData, Item, scenes
 from captionlab.decoding import Ensemble
 from captionlab.features import FeatureStore
 from captionlab.models import cptr, vanilla
-from captionlab.results import provenance
+from captionlab.results import merge_run, provenance
 from captionlab.runs import Eyes, Run, derangement, evaluate_run, explain, explain_run, find_preset, look_at, merge_result, open_stores
 from captionlab.runs import train_run, tune_run, write_explained
 from captionlab.scenes import generate, render, truth
@@ -281,7 +281,7 @@ class TestEvaluation:
         assert own > 2 * runs.quick_cider(None, items, {})
 
     def test_results_are_filed_by_data_and_split(self, trained):
-        about = runs._about(trained[0], "photos", "val", 3, 0.0)
+        about = runs._about(trained[0], CaptionData("photos", {"val": []}), "val", 3, 0.0)
         assert about["trained_on"] == "scenes" and runs._result_name(about) == "photos/vanilla-own-xe-val"
 
     def test_explained_words_of_another_run_are_not_overwritten(self, trained, world, tmp_path, monkeypatch):
@@ -657,3 +657,15 @@ class TestLanguages:
         run.about["languages"] = ["en", "de"]
         with pytest.raises(ValueError, match="in en from de, and those of pairs are in en: give"):
             runs._data_of(run, CaptionData("pairs", {"test": []}))
+
+
+def test_results_on_another_data_set_of_the_same_name_are_told_apart(trained, tmp_path, monkeypatch):
+    run, _ = trained
+    found = scenes(train=0, val=0, test=6, novel=0)["test"]
+    one, other = (CaptionData("mine", {"test": items}) for items in (found[:3], found[3:]))
+    monkeypatch.chdir(tmp_path)
+    abouts = [runs._about(run, data, "test", 1, 0.0) for data in (one, other)]
+    merge_run("mine/a", abouts[0], {"seed": 0, "metrics": {}})
+    with pytest.raises(ValueError, match="mine/a.json: its judged_on is .*write to another file"):
+        merge_run("mine/a", abouts[1], {"seed": 1, "metrics": {}})
+    assert "judged_on" not in runs._about(run, scenes(train=0, val=0, test=1, novel=0), "test", 1, 0.0)
