@@ -15,7 +15,6 @@ import pkgutil
 import re
 import shlex
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 from copy import copy
@@ -1050,20 +1049,13 @@ def quick_bleu(run: Run, items: Sequence[Item]) -> float:
     return score_translations(said, [item.captions[0] for item in items], ter=False)["BLEU"]
 
 # %% ../nbs/24_runs.ipynb #4d1c4b19
-def _judge(vocabulary: Vocabulary | SubwordVocabulary, eyes: Eyes | Reader, items: Sequence[Item], inputs: dict) -> Callable[[Captioner], dict]:
-    """After an epoch: its seconds and, where there are pictures to judge it by, its score."""
-    start = time.monotonic()
-
+def _judge(vocabulary: Vocabulary | SubwordVocabulary, eyes: Eyes | Reader, items: Sequence[Item], inputs: dict) -> Callable[[Captioner], dict] | None:
+    """What finds the score after an epoch; None where there is nothing to judge it by."""
     def judge(model: Captioner) -> dict:
-        nonlocal start
-        record = {"seconds": round(time.monotonic() - start, 2)}
-        if items:
-            run = Run(model, vocabulary, eyes, {})
-            record["score"] = quick_bleu(run, items) if isinstance(eyes, Reader) else quick_cider(run, items, inputs)
-        start = time.monotonic()
-        return record
+        run = Run(model, vocabulary, eyes, {})
+        return {"score": quick_bleu(run, items) if isinstance(eyes, Reader) else quick_cider(run, items, inputs)}
 
-    return judge
+    return judge if items else None
 
 # %% ../nbs/24_runs.ipynb #0cdb7425
 def _otherwise(eyes: Eyes, data: CaptionData) -> list[dict]:

@@ -383,21 +383,24 @@ class Place:
         done: steps of it that are done.
         sum: of the loss over its words so far.
         words: how many.
+        seconds: that its steps have taken so far, those before an interruption among them.
     """
 
     epoch: int = 0
     done: int = 0
     sum: float = 0.0
     words: float = 0.0
+    seconds: float = 0.0
 
     @property
     def loss(self) -> float:
         """Loss of a word in this epoch so far."""
         return self.sum / max(self.words, 1.0)
 
-    def after(self, sum: float, words: float) -> "Place":
-        """One step further, with that step's sum and number of words."""
-        return replace(self, done=self.done + 1, sum=self.sum + sum, words=self.words + words)
+    def after(self, sum: float, words: float, seconds: float) -> "Place":
+        """One step further, with that step's sum, its number of words and its time."""
+        return replace(self, done=self.done + 1, sum=self.sum + sum, words=self.words + words,
+                       seconds=self.seconds + seconds)
 
 # %% ../nbs/21_training.ipynb #936e0532
 def epochs_since_best(history: list[dict]) -> int:
@@ -433,7 +436,7 @@ class Trainer:
         save_every: seconds between checkpoints within an epoch.
 
     Attributes:
-        history: one record an epoch: loss, rate and what `validate` returned.
+        history: one record an epoch: loss, rate, the seconds of its steps, and what `validate` returned.
     """
 
     def __init__(self, model: Captioner, data: Encoded, recipe: Recipe, folder: Path | None = None,
@@ -462,15 +465,17 @@ class Trainer:
         with tqdm(self.sampler, total=self.place.done + len(self.sampler), initial=self.place.done,
                   leave=False, desc=f"epoch {self.place.epoch + 1}", **quiet) as bar:
             for rows in bar:
+                start = time.monotonic()
                 self.stepper.reseed(self.place)     # before reading: what is drawn there resumes, too
                 batch = collate([self.data[row] for row in rows])
-                self.place = self.place.after(*self.stepper.step(batch))
+                self.place = self.place.after(*self.stepper.step(batch), time.monotonic() - start)
                 bar.set_postfix(loss=f"{self.place.loss:.3f}", rate=f"{self.stepper.rate:.1e}", refresh=False)
                 if time.monotonic() - self.saved > self.save_every:
                     self._save()
 
     def _close_epoch(self) -> None:
-        record = {"epoch": self.place.epoch + 1, "loss": self.place.loss, "rate": self.stepper.rate}
+        record = {"epoch": self.place.epoch + 1, "loss": self.place.loss, "rate": self.stepper.rate,
+                  "seconds": round(self.place.seconds, 2)}
         kept = self.stepper.average.module
         self.place = Place(self.place.epoch + 1)
         self.history.append(record | (self.validate(kept.eval()) if self.validate else {}))
