@@ -4,7 +4,7 @@
 __all__ = ['POOLS', 'STOP_WORDS', 'See', 'noisy_or', 'frequent_words', 'mentions', 'AttributeDetector', 'train_detector',
            'mark_of', 'precision_recall', 'average_precision', 'chances', 'judge_detector', 'to_ids', 'detect',
            'oracle', 'detector_file', 'save_detector', 'load_detector', 'network', 'extract_attributes',
-           'extract_command', 'merge_detector']
+           'extract_command', 'detector_result', 'merge_detector']
 
 # %% ../nbs/16_attributes.ipynb #6195be64
 import hashlib
@@ -511,8 +511,22 @@ def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
     return store
 
 # %% ../nbs/16_attributes.ipynb #971e740d
-def merge_detector(detector: AttributeDetector, found: dict, preset: str, command: str,
-                   name: str | os.PathLike | None = None) -> Path:
+def detector_result(data: str, pool: str, preset: str) -> tuple[str, dict]:
+    """The result file of detectors, `data/attributes[-pool]`, and what its runs share, as far as it is known before training.
+
+    Args:
+        data: name of the data set.
+        pool: how cells make a picture.
+        preset: what the grids are made by.
+    """
+    variant = {} if pool == "noisy-or" else {"variant": pool}
+    scorer = {"mAP": "mean of captionlab.attributes.average_precision over the words said of a test picture; "
+                     "blind: mean prevalence"}
+    return (f"{data}/{'-'.join(['attributes', *variant.values()])}",
+            {"data": data, "split": "test", "model": "attributes", **variant, "preset": preset, "scorer": scorer})
+
+# %% ../nbs/16_attributes.ipynb #acfa20d2
+def merge_detector(detector: AttributeDetector, found: dict, preset: str, command: str) -> Path:
     """Write what `judge_detector` found on a test split into a result file.
 
     Args:
@@ -520,20 +534,13 @@ def merge_detector(detector: AttributeDetector, found: dict, preset: str, comman
         found: what `judge_detector` gave.
         preset: what the grids were made by.
         command: that trained it.
-        name: of the file, as for `captionlab.results.merge_run`; `data/attributes[-pool]` if None.
 
     Returns:
         Where the file is.
     """
-    pool = detector.sizes["pool"]
-    variant = {} if pool == "noisy-or" else {"variant": pool}
-    scorer = {"mAP": "mean of captionlab.attributes.average_precision over the words said of a test picture; "
-                     "blind: mean prevalence"}
-    about = {"data": detector.about["data"], "split": "test", "model": "attributes", **variant, "preset": preset,
-             "words": len(detector.words), "scorer": scorer,
-             "parameters": sum(x.numel() for x in detector.parameters())}
+    name, about = detector_result(detector.about["data"], detector.sizes["pool"], preset)
+    about |= {"words": len(detector.words), "parameters": sum(x.numel() for x in detector.parameters())}
     run = {"seed": detector.about["seed"], "metrics": {"mAP": found["mAP"]}, "blind": {"mAP": found["chance"]},
            "train_seconds": detector.about["train_seconds"], "command": command,
            "best": dict(list(found["words"].items())[:10]), "worst": dict(list(found["words"].items())[-10:])}
-    return merge_run(name or f"{about['data']}/{'-'.join(['attributes', *variant.values()])}", about,
-                     run | provenance(), history=detector.about["history"])
+    return merge_run(name, about, run | provenance(), history=detector.about["history"])

@@ -460,14 +460,17 @@ def attributes_train(
     features: Annotated[Path | None, typer.Option(help="A folder that features extract made.")] = None,
 ) -> None:
     """Learn to detect the frequent words of a data set's captions."""
-    from captionlab.attributes import detector_file, judge_detector, merge_detector, save_detector, train_detector
+    from captionlab.attributes import detector_file, detector_result, judge_detector, merge_detector, save_detector, train_detector
     from captionlab.datasets import load
+    from captionlab.results import may_merge
     from captionlab.runs import _command
 
     world = load(data)
     out = out or detector_file(world.name)
     if out.exists():
         raise ValueError(f"{out} is there already: choose another file with --out, or delete it")
+    if json:
+        may_merge(*detector_result(world.name, pool, preset), later=["words", "parameters"])
     see, made_by = _grid(world, preset, features)
     detector = train_detector(world, see, made_by, count, hidden, pool, seed=seed)
     save_detector(detector, out)
