@@ -121,7 +121,7 @@ class Dropout(nn.Dropout):
 
 # %% ../nbs/01_attention.ipynb #f8dfa049
 def _random_bytes(shape: torch.Size) -> Tensor:
-    draws = torch.empty((shape.numel() + 7) // 8, dtype=torch.int64)
+    draws = torch.empty((shape.numel() + 7) // 8, dtype=torch.int64, device="cpu")
     return draws.random_(-2**63, None).view(torch.uint8)[:shape.numel()].view(shape)
 
 # %% ../nbs/01_attention.ipynb #28217b72
@@ -144,7 +144,7 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, bias: bool = True):
         super().__init__()
-        if width % heads:
+        if heads < 1 or width % heads:
             raise ValueError(f"{heads} heads do not divide a width of {width}: choose a divisor")
         self.heads, self.dropout = heads, Dropout(dropout)
         layers = (nn.Linear(width, width, bias) for _ in range(4))

@@ -192,6 +192,10 @@ class Learner(Captioner):
         super().__init__()
         self.model = model
 
+    def begin(self, batch: Batch) -> None:
+        """See `Captioner.begin`."""
+        self.model.begin(batch)
+
     def encode(self, batch: Batch) -> Memory:
         """See `Captioner.encode`."""
         return self.model.encode(batch)
@@ -214,14 +218,15 @@ class _Projected(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden, weight, bias, words, smoothing, consistency):
-        passes, rows, total = len(hidden), hidden.shape[1], weight.new_zeros(())
+        passes, rows = hidden.shape[:2]
+        total = weight.new_zeros((), dtype=torch.promote_types(weight.dtype, torch.float32))
         grads = torch.empty_like(hidden), torch.zeros_like(weight), torch.zeros_like(bias)
         step = max(1, 2 ** (26 if hidden.is_cuda else 20) // (passes * len(weight)))
         for first in range(0, rows, step):
             part = slice(first, first + step)
             logits = F.linear(hidden[:, part], weight, bias)
             loss, slope = _with_gradient(logits, words[part], smoothing, consistency)
-            total += loss
+            total, slope = total + loss, slope.to(weight)
             grads[0][:, part] = slope @ weight
             grads[1].addmm_(slope.flatten(0, 1).T, hidden[:, part].flatten(0, 1).to(weight.dtype))
             grads[2].add_(slope.sum((0, 1)))

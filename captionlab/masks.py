@@ -32,7 +32,7 @@ def length_mask(lengths: Tensor, longest: int | None = None) -> Tensor:
     Returns:
         Boolean `(B, 1, 1, N)`, True for the first places of each row. True means may attend.
     """
-    longest = int(lengths.max()) if longest is None else longest
+    longest = max(lengths.tolist(), default=0) if longest is None else longest
     return (torch.arange(longest, device=lengths.device) < lengths[:, None])[:, None, None]
 
 # %% ../nbs/02_masks.ipynb #91247049

@@ -212,6 +212,12 @@ def _same_pictures(candidates: dict, references: dict) -> None:
         raise ValueError(f"a picture needs one text as its candidate and a list of texts as references{_such(wrong)}")
 
 
+def _has_words(references: dict) -> None:
+    """Raises ValueError if the tokenizer left no word of all references."""
+    if not any(any(texts) for texts in references.values()):
+        raise ValueError("there is nothing to score: no reference holds a word")
+
+
 def _such(keys: Iterable) -> str:
     """One of the keys, as an example in a message."""
     return f" ({min(map(repr, keys))} for one)" if keys else ""
@@ -229,7 +235,7 @@ def score_runs(runs: dict[str, dict], references: dict, meteor: bool = True) -> 
         By name what `score` returns; arrays of shape (B,) in the order of `references`.
 
     Raises:
-        ValueError: the ids differ, or a picture has no reference.
+        ValueError: the ids differ, a picture has no reference, or none holds a word.
         RuntimeError: Java is missing or failed.
     """
     for candidates in runs.values():
@@ -241,6 +247,7 @@ def score_runs(runs: dict[str, dict], references: dict, meteor: bool = True) -> 
             everything |= {(name, key): [texts[key]] for key in references}
         cut = tokenize(everything)
         gts, *res = ({key: cut[name, key] for key in references} for name in (None, *runs))
+        _has_words(gts)
         slow = [beside.submit(program.judge, gts, one) if program else None for one in res]
         fast = [_plain(gts, one) for one in res]
         return {name: _percent(references, *figures, waiting and waiting.result())
@@ -663,12 +670,13 @@ def ter_of(counts: np.ndarray) -> np.ndarray:
         counts: shape (..., 2), edits and words of the references.
 
     Returns:
-        Scores of shape (...), 0 where nothing is to be edited.
+        Scores of shape (...), 0 where nothing is to be edited, 1 where edits meet no word.
 
     Source:
         Snover et al. 2006.
     """
-    return _ratio(counts[..., 0], counts[..., 1])
+    edits, words = counts[..., 0], counts[..., 1]
+    return np.where(words, _ratio(edits, words), edits > 0)
 
 
 _FORMULAS |= {"BLEU": ("BLEU", sacrebleu_of), "TER": ("TER", ter_of),

@@ -99,8 +99,8 @@ class SinusoidalPositions(nn.Module):
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """Words `(..., T, D)`, the first at place `start`, with their places added; same shape."""
         end = start + x.shape[-2]
-        if end > len(self.table):
-            self.table = sinusoids(2 * end, self.width, self.base)
+        if end > len(self.table) or self.table.is_meta:     # which holds no numbers yet
+            self.table = sinusoids(max(2 * end, len(self.table)), self.width, self.base)
         # Words in 16 bits must not take its precision away.
         self.table = self.table.to(x.device, torch.promote_types(self.table.dtype, x.dtype))
         return x + self.table[start:end].to(x.dtype)

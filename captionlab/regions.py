@@ -644,7 +644,7 @@ def as_regions(batch: Batch, most: int, cells: int) -> tuple[Tensor, Tensor, Ten
     parts = [[batch.need(name) for name in region_fields_of(most, 0)]] if most else []
     if cells:
         grid = batch.need("grid")
-        boxes = cell_boxes(cells).to(grid.device).expand(len(grid), -1, -1)
+        boxes = cell_boxes(cells).to(grid).expand(len(grid), -1, -1)
         parts.append([grid, boxes, torch.ones_like(grid[..., 0], dtype=torch.bool)])
     return tuple(torch.cat(part, 1) for part in zip(*parts))
 

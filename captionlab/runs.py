@@ -44,7 +44,7 @@ from .captioner import Captioner, Memory
 from .datasets import NAMES, Batch, CaptionData, Encoded, Item, cache_home, collate, data_home, order, scenes
 from .datasets import load as load_data
 from .decoding import BOS, EOS, PAD, Ensemble, beam_search
-from .distillation import Distilled, soft_targets
+from .distillation import Distilled, need_whole_pieces, soft_targets
 from .features import FeatureStore, command, differences, fill, in_batches, write_whole
 from .metrics import SCORER, TRANSLATION_SCORER, java, score_runs, score_translations, write_json
 from .models.vanilla import pixel_grid
@@ -1177,8 +1177,8 @@ def _taught(net: Captioner, examples: Encoded, data: CaptionData, told: Sequence
 def _teachers(names: Sequence[str | os.PathLike], examples: Encoded) -> list[Run]:
     """The runs that teach, if they know the words of the examples."""
     runs = [load(name) for name in names]
-    if runs and examples.dropout:
-        raise ValueError("teachers expect one piece after the other, and piece dropout cuts words anew: set it to 0")
+    if runs:
+        need_whole_pieces(examples)
     for name, run in zip(names, runs):
         theirs = {"captions": run.vocabulary, "source": run.eyes.vocabulary if isinstance(run.eyes, Reader) else None}
         for field, ours in examples.vocabularies.items():

@@ -324,9 +324,12 @@ def vocabulary_from_dict(stored: dict) -> Vocabulary | SubwordVocabulary:
         ValueError: `stored` describes neither kind.
     """
     kinds = {"words": Vocabulary, "subwords": SubwordVocabulary}
-    if not isinstance(stored, dict) or stored.get("kind") not in kinds:
+    if not isinstance(stored, dict) or stored.get("kind") not in list(kinds):
         raise ValueError("not a stored vocabulary: its 'kind' is neither 'words' nor 'subwords'")
-    return kinds[stored["kind"]].from_dict(stored)
+    try:
+        return kinds[stored["kind"]].from_dict(stored)
+    except KeyError as missing:
+        raise ValueError(f"not a stored vocabulary: it lacks {missing}") from None
 
 # %% ../nbs/10_text.ipynb #71ba1889
 def pad_ids(ids: Sequence, pad: int = 0) -> torch.Tensor:

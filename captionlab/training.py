@@ -285,6 +285,8 @@ class Stepper:
         everywhere = self.accelerator.reduce(torch.stack([total.detach().float(), words.float()]), "sum")
         if not everywhere[0].isfinite():
             raise ValueError(f"the loss of a step is {everywhere[0].item()}: train with a lower rate, or look for what is no number in the inputs")
+        if not everywhere[1]:
+            return 0.0, 0.0         # pictures without a caption teach nothing
         # Processes average their gradients, so each weighs its sum by how many share the words.
         self.accelerator.backward(total * (processes / everywhere[1].item()))
         self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.clip)

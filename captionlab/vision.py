@@ -121,7 +121,7 @@ class Preprocess:
         if self.size < 1 or not known:
             raise ValueError(f"no such preprocessing: {self.to_dict()}; resize is stretch or crop, "
                              f"interpolation {' or '.join(_FILTERS)}")
-        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+        if len(self.mean) != 3 or len(self.std) != 3 or not all(one > 0 for one in self.std):
             raise ValueError("mean and std are three numbers each, std above 0, "
                              f"not {self.mean} and {self.std}")
         left, top, right, bottom = self.window

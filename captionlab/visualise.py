@@ -88,8 +88,13 @@ def _theme() -> str:
     return "dark" if mpl.rcParams["axes.facecolor"] == PAPER["dark"] else "light"
 
 
+def _array(x: torch.Tensor | np.ndarray) -> np.ndarray:
+    """Numbers as NumPy has them: no strides that run backwards, no floats of 16 bits."""
+    x = torch.as_tensor(x.copy() if isinstance(x, np.ndarray) else x).detach().cpu()
+    return (x.float() if x.is_floating_point() and x.itemsize < 4 else x).numpy()
+
 def _table(weights: torch.Tensor, queries: Sequence[str], keys: Sequence[str]) -> np.ndarray:
-    table = torch.as_tensor(weights).detach().float().cpu().numpy()
+    table = _array(weights).astype(np.float32)
     if table.ndim != 2:
         raise ValueError(f"heatmap draws one table (T, N), not shape {table.shape}: choose a picture and a head first")
     for name, labels, length in (("queries", queries, table.shape[0]), ("keys", keys, table.shape[1])):
@@ -112,7 +117,7 @@ def _numbers(ax: Axes, table: np.ndarray, top: float, most: int = 100) -> None:
     for row, column in zip(*table.nonzero()):
         value = table[row, column]
         colour = PAPER[theme] if value > 0.7 * top else INK[theme]      # whichever has more contrast
-        ax.text(column, row, f"{value:.2f}".replace("0.", "."), ha="center", va="center", color=colour, size=8)
+        ax.text(column, row, f"{value:.2f}".removeprefix("0"), ha="center", va="center", color=colour, size=8)
 
 # %% ../nbs/06_visualise.ipynb #c1a8cc2d
 def panels(count: int, columns: int = 4, size: float = 1.8) -> tuple[Figure, list[Axes]]:
@@ -181,13 +186,13 @@ def as_picture(image: torch.Tensor | np.ndarray) -> np.ndarray:
     Raises:
         ValueError: for another shape, or floats that are not between 0 and 1.
     """
-    picture = torch.as_tensor(image).detach().cpu().numpy()
+    picture = _array(image)
     if picture.ndim == 3 and picture.shape[0] == 3 and picture.shape[-1] != 3:
         picture = picture.transpose(1, 2, 0)
     if picture.ndim != 3 or picture.shape[-1] != 3:
         raise ValueError(f"a picture has shape (height, width, 3) or (3, height, width), not {picture.shape}")
     picture = picture / 255 if picture.dtype == np.uint8 else picture
-    if picture.min() < -1e-3 or picture.max() > 1 + 1e-3:
+    if not -1e-3 <= picture.min() <= picture.max() <= 1 + 1e-3:       # nor where one is no number
         raise ValueError(f"floats from {picture.min():.3g} to {picture.max():.3g}: undo the normalisation, or give bytes")
     return np.clip(picture, 0, 1)
 

@@ -178,7 +178,7 @@ def test_dropout_in_training_only_and_right_on_average(trace):
     close(attention.eval()(x, memory, trace=trace), torch.ones(50, 100, 16))
 
 
-@pytest.mark.parametrize("width, heads", [(8, 3), (10, 4), (2, 4)])
+@pytest.mark.parametrize("width, heads", [(8, 3), (10, 4), (2, 4), (8, 0)])
 def test_heads_that_do_not_divide_are_refused(width, heads):
     with pytest.raises(ValueError, match=f"{heads} heads do not divide a width of {width}"):
         MultiHeadAttention(width, heads)

@@ -11,7 +11,7 @@ from captionlab.datasets import CaptionData, Encoded, collate, scenes
 from captionlab.decoding import Ensemble
 from captionlab.distillation import Distilled, likeliest, soft_targets
 from captionlab.runs import evaluate_run, find_preset, fuse, load, train_run
-from captionlab.text import Vocabulary
+from captionlab.text import SubwordVocabulary, Vocabulary
 
 
 class Blind(TransformerCaptioner):
@@ -116,6 +116,11 @@ class TestTargets:
         for item, captions in zip(examples.items, batch.captions):
             real = captions[:, 1:] != 0
             torch.testing.assert_close(one(item)[real], other(item)[real], rtol=1e-3, atol=1e-3)
+
+    def test_pieces_that_are_cut_anew_are_refused(self, world, pair):
+        pieces = SubwordVocabulary.build(world[0].captions("train"), 400)
+        with pytest.raises(ValueError, match="cuts words anew: set it to 0"):
+            soft_targets(pair[0], Encoded(world[0]["train"], pieces, inputs={"grid": number}, dropout=0.1))
 
     def test_other_items_and_longer_captions_are_one_line(self, world, pair):
         examples, _ = batch_of(world, longest=6)

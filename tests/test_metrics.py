@@ -179,7 +179,7 @@ def test_a_fault_elsewhere_closes_meteor(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("candidates, references, line", [
-    ({1: "a"}, {2: ["a"]}, "different pictures"), ({1: "a"}, {1: []}, "no reference"), ({}, {}, "nothing to score"),
+    ({1: "a"}, {2: ["a"]}, "different pictures"), ({1: "a"}, {1: []}, "no reference"), ({}, {}, "nothing to score"), ({1: "a"}, {1: ["."]}, "no reference holds a word"),
     ({1: "a"}, {1: "a"}, "a list of texts as references"), ({1: ["a"]}, {1: ["a"]}, "one text as its candidate")])
 def test_pictures_that_do_not_match(candidates, references, line):
     with pytest.raises(ValueError, match=line):
@@ -373,6 +373,7 @@ def test_the_order_of_translations_does_not_matter():
 
 def test_empty_translations_score_zero_and_cost_the_others():
     assert score_translations(["", " "], ["Ein Hund.", "Ein Mann rennt schnell."]) == {"BLEU": 0, "TER": 100, "sacreBLEU": 0}
+    assert score_translations(["Hund"], [""])["TER"] == sacrebleu.corpus_ter(["Hund"], [[""]]).score == 100
     hypotheses, references = translations()
     missing = ["", *hypotheses[1:]]
     assert score_translations(missing, references) == pytest.approx(by_hand(missing, references), rel=1e-12)

@@ -3,6 +3,7 @@ from collections import defaultdict
 from dataclasses import asdict, fields, replace
 from importlib import import_module
 import json
+import pickle
 
 import pytest
 import torch
@@ -18,10 +19,14 @@ MODELS = ("vanilla", "cptr", "position_aware", "entangled", "image_transformer")
 V = 23
 
 
+def small_preset(name: str):
+    """Sizes of few weights."""
+    return replace(import_module(f"captionlab.models.{name}").PRESETS["tiny"], width=16, heads=2, hidden=32)
+
+
 def small(name: str):
     """A model of few weights, and a batch for it: 3 pictures with 4 captions of 7 tokens."""
-    module, sizes = import_module(f"captionlab.models.{name}"), dict(width=16, heads=2, hidden=32)
-    preset = replace(module.PRESETS["tiny"], **sizes)
+    preset = small_preset(name)
     torch.manual_seed(0)
     rows = lambda sides, channels: torch.randn(3, sides**2, getattr(preset, channels))
     inputs = {"images": lambda: torch.randn(3, 3, preset.size, preset.size),
@@ -32,7 +37,12 @@ def small(name: str):
               "region_mask": lambda: torch.arange(preset.most) < torch.tensor([[2], [4], [preset.most]]),
               "attributes": lambda: torch.randint(3, V, (3, 5)) * (torch.arange(5) < torch.tensor([[5], [3], [1]]))}
     batch = Batch(**{field: inputs[field]() for field in preset.reads}, captions=torch.randint(3, V, (3, 4, 7)))
-    return module.Model(preset, V).eval(), batch
+    return import_module(f"captionlab.models.{name}").Model(preset, V).eval(), batch
+
+
+def model_fields(batch: Batch) -> list[str]:
+    """The fields that hold something."""
+    return [field.name for field in fields(batch) if getattr(batch, field.name) is not None]
 
 
 def says_the_same_word_by_word(model: nn.Module, batch: Batch) -> None:
@@ -91,6 +101,38 @@ class TestEveryModel:
                 model.step(one, batch.captions[:, :1, 0], trace)
                 looked.append(trace["cross"][-1].mean((1, 2)).gather(1, places[:, None]))
         assert (looked[0] > 0).all() and (looked[1] == 0).all()
+
+    def test_speaks_and_learns_with_all_weights_in_16_bits(self, name):
+        model, batch = small(name)
+        sums = [model.loss(batch)[0]]
+        model.bfloat16()
+        coarse = replace(batch, **{field: value.bfloat16() for field in model_fields(batch) if (value := getattr(batch, field)).is_floating_point()})
+        sums.append(model.loss(coarse)[0])
+        sums[1].backward()
+        assert all(x.grad is None or x.grad.isfinite().all() for x in model.parameters())
+        torch.testing.assert_close(*sums, rtol=0.03, atol=0)
+        with torch.no_grad():
+            assert model.decode(model.encode(coarse), batch.captions).dtype == torch.bfloat16
+
+    def test_weights_may_come_after_a_model_without_numbers(self, name):
+        model, batch = small(name)
+        with torch.device("meta"):
+            empty = type(model)(small_preset(name), V).eval()
+        empty.to_empty(device="cpu").load_state_dict(model.state_dict())
+        with torch.no_grad():
+            said = [one.decode(one.encode(batch), batch.captions) for one in (model, empty)]
+        assert torch.equal(*said)
+
+    def test_goes_through_pickle(self, name):
+        model, batch = small(name)
+        again = pickle.loads(pickle.dumps(model))
+        with torch.no_grad():
+            assert torch.equal(*(one.decode(one.encode(batch), batch.captions) for one in (model, again)))
+
+    def test_no_words_predict_none(self, name):
+        model, batch = small(name)
+        with torch.no_grad():
+            assert model.decode(model.encode(batch), batch.captions[..., :0]).shape == (3, 4, 0, V)
 
     def test_says_what_it_lacks(self, name):
         model, batch = small(name)

@@ -79,7 +79,7 @@ def test_stored_as_json_and_back(built):
     assert again.encode("the girl's dog") == built.encode("the girl's dog")
 
 
-@pytest.mark.parametrize("stored", [None, [], {}, {"kind": "pickle"}])
+@pytest.mark.parametrize("stored", [None, [], {}, {"kind": "pickle"}, {"kind": ["words"]}, {"kind": "words"}, {"kind": "subwords", "tokens": []}])
 def test_something_else_is_one_clear_line(stored):
     with pytest.raises(ValueError, match="not a stored vocabulary"):
         vocabulary_from_dict(stored)

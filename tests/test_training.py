@@ -214,6 +214,16 @@ def test_an_epoch_takes_the_time_before_an_interruption_too(tmp_path, monkeypatc
     assert 1000 < again.history[0]["seconds"] < 1120
 
 
+def test_pictures_without_a_caption_teach_nothing():
+    train = tiny_training.trainer(recipe=SHORT)
+    before = {name: x.clone() for name, x in train.stepper.model.state_dict().items()}
+    bare = collate([train.data[row] for row in range(2)])
+    bare = replace(bare, captions=bare.captions[:, :0])
+    rate = train.stepper.rate
+    assert train.stepper.step(bare) == (0.0, 0.0) and train.stepper.rate == rate
+    assert same(dict(train.stepper.model.state_dict()), before)
+
+
 def test_a_checkpoint_executes_no_code(tmp_path):
     torch.save({"recipe": print}, tmp_path / "checkpoint.pt")
     with pytest.raises(Exception, match="Weights only load failed"):

@@ -52,6 +52,10 @@ def test_heatmap_holds_its_numbers_and_leaves_zero_blank():
     assert "full colour = 1" in ax.get_xlabel()
 
 
+def test_numbers_of_one_and_more_are_written_out():
+    assert [text.get_text() for text in heatmap(torch.tensor([[1.0, 10.0, 0.5]]), top=10.0).texts] == ["1.00", "10.00", ".50"]
+
+
 @pytest.mark.parametrize("weight", [0.1, 0.5, 0.69, 0.71, 1.0])
 def test_numbers_can_be_read_on_their_cell(weight):
     ax = heatmap(torch.tensor([[weight]]))
@@ -78,6 +82,7 @@ def contrast(a, b) -> float:
     (lambda: over_boxes(PICTURE, torch.rand(3, 4), torch.rand(2)), "give (N, 4) and (N,)"),
     (lambda: as_picture(np.zeros((4, 4))), "a picture has shape"),
     (lambda: as_picture(np.full((4, 4, 3), 200.0)), "give bytes"),
+    (lambda: as_picture(np.full((4, 4, 3), np.nan)), "give bytes"),
 ])
 def test_what_does_not_fit_is_one_clear_line(call, words):
     with pytest.raises(ValueError) as caught:
@@ -110,6 +115,8 @@ def test_no_box_is_a_picture_without_boxes():
 def test_channels_first_and_bytes_are_the_same_picture():
     tensor = torch.from_numpy(PICTURE.copy()).permute(2, 0, 1) / 255
     np.testing.assert_allclose(as_picture(tensor), as_picture(PICTURE), atol=1e-6)
+    np.testing.assert_allclose(as_picture(tensor.bfloat16()), as_picture(PICTURE), atol=4e-3)
+    np.testing.assert_allclose(as_picture(PICTURE[:, ::-1]), as_picture(PICTURE)[:, ::-1])
 
 
 @given(st.integers(1, 13), st.integers(1, 6))

@@ -84,7 +84,7 @@ class EntangledAttention(nn.Module):
 
 # %% ../../nbs/34_entangled.ipynb #7af6fdf9
 #| implements: eq-eta-13
-BENDS = {"identity": lambda x: x, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": F.relu}
+BENDS = {"identity": torch.positive, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": F.relu}
 
 # %% ../../nbs/34_entangled.ipynb #38bf080f
 #| implements: eq-eta-11 eq-eta-12

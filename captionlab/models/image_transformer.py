@@ -50,7 +50,7 @@ class SpatialGraphAttention(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0, related: bool = True):
         super().__init__()
-        if width % heads:
+        if heads < 1 or width % heads:
             raise ValueError(f"{heads} heads do not divide a width of {width}: choose a divisor")
         self.heads, self.related, self.dropout = heads, related, Dropout(dropout)
         self.query, self.output = (nn.Linear(width, width) for _ in range(2))
@@ -312,13 +312,15 @@ class ImplicitDecoder(nn.Module):
         """
         h, m = self.remember(word, state)
         memory = state.memory
-        seen = self.attention(self.norm(h), memory.layers[0], memory.mask, trace)
-        return LSTMState(memory, h, m, F.glu(self.gate(torch.cat([h, seen], -1))))
+        asking = h.to(self.gate.weight)         # where all weights are in 16 bits, only the cell is not
+        seen = self.attention(self.norm(asking), memory.layers[0], memory.mask, trace)
+        return LSTMState(memory, h, m, F.glu(self.gate(torch.cat([asking, seen], -1))))
 
     def remember(self, word: Tensor, state: LSTMState) -> tuple[Tensor, Tensor]:
         """The LSTM alone: its output and its cell, `(B, C, D)` each; `word` and `state` as in `forward`."""
         context = state.memory.mean[:, None] + self.dropout(state.c)
-        gates = word + self.from_state(torch.cat([context, state.h], -1))
+        before = torch.cat([context, state.h], -1).to(self.from_state.weight)
+        gates = word + self.from_state(before)
         take, keep, new, show = gates.to(state.m.dtype).chunk(4, -1)
         m = keep.sigmoid() * state.m + take.sigmoid() * new.tanh()
         return show.sigmoid() * m.tanh(), m
@@ -510,7 +512,7 @@ class Model(TransformerCaptioner):
                 word = self._own(word, tokens[..., t], state.c)
             state = self.decoder(word, state)
             contexts.append(state.c)
-        return self.word_dropout(torch.stack(contexts, -2))
+        return self.word_dropout(torch.stack(contexts, -2) if contexts else state.c[:, :, None, :][:, :, :0])
 
     def loss(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Summed cross-entropy of the `(B, C, T)` captions, and how many words it sums over.

@@ -156,7 +156,7 @@ class PositionAwareAttention(nn.Module):
 
     def __init__(self, width: int, heads: int, positions: RelativePositions, dropout: float = 0.0):
         super().__init__()
-        if width % heads:
+        if heads < 1 or width % heads:
             raise ValueError(f"{heads} heads do not divide a width of {width}: choose a divisor")
         self.heads, self.positions, self.dropout = heads, positions, Dropout(dropout)
         self.scale = (width // heads)**-0.5
