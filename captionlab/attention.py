@@ -21,7 +21,7 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
         mask: boolean, broadcastable to the scores; True means may attend.
 
     Returns:
-        Weights `(..., T, N)`. A row sums to 1, or is all 0 if nothing in it is allowed; so is its gradient.
+        Weights `(..., T, N)`. A row sums to 1. A row in which nothing is allowed is all 0, and so is the gradient of its scores.
     """
     lowest = torch.finfo(scores.dtype).min
     return torch.softmax(scores.masked_fill(~mask, lowest), dim=-1).masked_fill(~mask, 0.0)

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 import captionlab
 from .datasets import CaptionData, Item, by_picture, cache_home
-from .features import FeatureStore, fill, find_images, in_batches, write_whole
+from .features import FeatureStore, fill, find_images, in_batches, say_skipped, write_whole
 from .results import merge_run, provenance
 from .text import Vocabulary, normalise
 from .vision import Backbone, Preprocess
@@ -207,12 +207,14 @@ def train_detector(data: CaptionData, see: See, made_by: dict | None = None, cou
         `about["learnt_from"]` a mark of the training pictures.
 
     Raises:
-        ValueError: a split is empty.
+        ValueError: a split is empty, or has no words to detect.
     """
     items, start = data["train"], time.monotonic()
     if not items or not data["val"]:
         raise ValueError(f"{data.name} needs pictures in train and val: the epoch is chosen on val")
     words = frequent_words(data.captions("train"), count, stop)
+    if not words:
+        raise ValueError(f"the captions of {data.name} have no words but stop words: there is nothing to detect")
     truth = (mentions([item.captions for item in items], words) > 0).float()
     torch.manual_seed(seed)
     positions, channels = see(items[0]).shape
@@ -236,15 +238,17 @@ def train_detector(data: CaptionData, see: See, made_by: dict | None = None, cou
 
 # %% ../nbs/16_attributes.ipynb #4673de63
 def mark_of(items: Sequence[Item]) -> str:
-    """A short mark of which pictures these are, in whatever order: others have another.
+    """A short mark of which pictures these are, and of their captions, in whatever order: others have another.
 
     Args:
-        items: with the names of the pictures, a sequence of any length.
+        items: a sequence of any length; of pictures in files their sizes count, too.
 
     Returns:
         Eight hexadecimal digits.
     """
-    return hashlib.sha256("\n".join(sorted(item.name for item in items)).encode()).hexdigest()[:8]
+    sizes = (item.image.stat().st_size if isinstance(item.image, Path) and item.image.exists() else 0 for item in items)
+    said = sorted((item.name, *item.captions, str(size)) for item, size in zip(items, sizes))
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:8]
 
 # %% ../nbs/16_attributes.ipynb #5f2bff4f
 def precision_recall(scores: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
@@ -306,8 +310,13 @@ def judge_detector(detector: AttributeDetector, items: Sequence[Item], see: See)
     Returns:
         In percent: `mAP`, the mean over words that are said of some picture; `chance`, the mean
         prevalence of the same words; `words`, word to `AP` and `prevalence`, the best first.
+
+    Raises:
+        ValueError: no caption says one of the words.
     """
     truth = mentions([item.captions for item in items], detector.words) > 0
+    if not truth.any():
+        raise ValueError("no caption of these pictures says one of the detector's words: there is nothing to judge it by")
     found = 100 * average_precision(chances(detector, items, see), truth)
     share = 100 * truth.double().mean(0)
     rows = {word: {"AP": round(ap, 1), "prevalence": round(p, 1)}
@@ -505,8 +514,7 @@ def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
         raise ValueError("a detector brings its own grid and size: leave --grid and --size out")
     name = "flickr8k" if weights == "DEFAULT" else weights
     store = extract_attributes(find_images(*images), load_detector(name), out, name, device)
-    for reason in store.skipped.values():
-        print(f"skipped: {reason}")
+    say_skipped(store)
     print(f"{len(store)} pictures, chances of {store.shape[1]} words each, in {out}")
     return store
 

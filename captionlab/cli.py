@@ -9,11 +9,13 @@ __all__ = ['app', 'data', 'features', 'attributes', 'OK', 'ABSENT', 'BROKEN', 'm
 import os
 import sys
 import warnings
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from itertools import islice
 from math import isqrt
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -49,7 +51,7 @@ class _OneLine(TyperGroup):
             raise
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
-        except (ValueError, OSError, RuntimeError) as problem:
+        except (ValueError, OSError, RuntimeError, MemoryError) as problem:
             if debug:
                 raise
             typer.echo(f"captionlab: {_line(problem)}", err=True)
@@ -106,7 +108,10 @@ def _demo_run(folder: Path) -> "Run":
 
     if (folder / "run.json").exists():
         typer.echo(f"It was trained before, into {folder}.")
-        return load(folder)
+        kept = load(folder)
+        if (kept.about["model"], kept.about["data"]) != ("cptr", "scenes"):
+            raise ValueError(f"{folder} holds a run of {kept.about['model']} on {kept.about['data']}, not the demo's: name another folder")
+        return kept
     preset = find_preset("cptr", "tiny")
     typer.echo(f"Making {preset.scenes:,} scenes with five sentences each. CPTR tiny learns from these, and from nothing else.")
 
@@ -200,12 +205,12 @@ def demo(
     typer.echo(f"The picture is {out}.  Next: make lab opens the course; lesson 00 takes ten minutes.")
 
 # %% ../nbs/91_cli.ipynb #78fdc00e
-def _may_draw(out: Path) -> None:
+def _may_draw(out: Path, *read: Path) -> None:
     from captionlab.metrics import _may_hold
 
     if out.is_dir() or out.suffix.lower() != ".png":
         raise ValueError(f"{out} cannot be the picture: name a file that ends in .png")
-    _may_hold(out)
+    _may_hold(out, *read)
 
 
 def _save_figure(figure: "Figure", out: Path, dpi: int) -> None:
@@ -277,6 +282,8 @@ def _disk_health() -> tuple[str, str]:
 
     folder = next(folder for folder in (cache_home(), *cache_home().parents) if folder.exists())
     free = shutil.disk_usage(folder).free / 1e9
+    if not os.access(folder, os.W_OK):
+        return BROKEN, f"{folder} is read-only, and features and detectors are kept there: make it writable"
     if free < 1:
         return BROKEN, f"{free:.1f} GB free in {folder}: make room"
     return OK, f"{free:.0f} GB free in {folder}"
@@ -395,7 +402,7 @@ def train(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="vanilla, cptr, translation, ...")],
     data: Annotated[str, typer.Option(help="Name, folder or file of the data set.")] = "scenes",
     preset: Annotated[str, typer.Option(help="tiny, small, paper or another that the model has, such as strong or scenes")] = "tiny",
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, order and dropout.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of weights, order and dropout.")] = 0,
     variant: Annotated[str | None, typer.Option(help="Of the model, such as fpn of position_aware; the paper's full one by default.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/DATA-MODEL[-VARIANT]-PRESET[-distilled]-SEED, or runs/RUN-scst, by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
@@ -404,7 +411,7 @@ def train(
     boxes: Annotated[str | None, typer.Option(help="For models that read regions: a file, or a detector of torchvision's.")] = None,
     detector: Annotated[str | None, typer.Option(help="For models that read attributes: name or file of a detector.")] = None,
     stage: Annotated[str, typer.Option(help="xe: learn people's words; scst: go on from a run, on marks for its own captions.")] = "xe",
-    start: Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Where scst begins; data, preset, variant and seed are that run's.")] = None,
+    start: Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Where scst begins; preset, variant and seed are that run's, and its data unless --data says where it lies now.")] = None,
     teacher: Annotated[list[Path] | None, typer.Option(metavar="RUN", help="A trained run whose expectations it learns from as well; may be given several times.")] = None,
 ) -> None:
     """Train a model on a data set, into a folder."""
@@ -414,19 +421,32 @@ def train(
         raise ValueError(f"there is no stage {stage!r}: choose xe or scst")
     if (stage == "scst") != (start is not None):
         raise ValueError("--stage scst goes on from a run, and xe from none: give --stage scst and --from RUN together, or neither")
-    said = [name for name in ("data", "preset", "seed", "variant", "detector", "teacher")
+    said = [name for name in ("preset", "seed", "variant", "detector", "teacher")
             if ctx.get_parameter_source(name).name == "COMMANDLINE"]
     if start and said:
         raise ValueError(f"scst goes on with what {start} is, and learns from marks alone: leave --{said[0]} out")
     taught = "distilled" if teacher else None
     named = [f"{start.resolve().name}-scst"] if start else filter(None, [Path(data).stem, model, variant, preset, taught, str(seed)])
     out = out or Path("runs") / "-".join(named)
-    made = tune_run(model, start, out, resume, device, features=features or (), boxes=boxes) if start else train_run(
-        model, data, preset, seed, out, resume, device, features, boxes=boxes, detector=detector, variant=variant,
-        teachers=teacher or ())
+    moved = data if ctx.get_parameter_source("data").name == "COMMANDLINE" else None
+    with _stopping(out):
+        made = tune_run(model, start, out, resume, device, moved, features=features or (), boxes=boxes) if start else train_run(
+            model, data, preset, seed, out, resume, device, features, boxes=boxes, detector=detector, variant=variant,
+            teachers=teacher or ())
     last = made.about["history"][-1]
     typer.echo(f"{len(made.about['history'])} epochs in {made.about['train_seconds']:.0f} s, loss {last['loss']:.2f}; "
-               f"the run is {out}.  Next: captionlab evaluate {out}")
+               f"the run is {out}.  Next: captionlab evaluate {quote(str(out))}")
+
+
+@contextmanager
+def _stopping(out: Path) -> "Iterator[None]":
+    """Says how to go on to whoever stops a training."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (out / "checkpoint.pt").exists():
+            typer.echo(f"captionlab: {out} is kept as it was at its last checkpoint; --resume goes on from there", err=True)
+        raise
 
 # %% ../nbs/91_cli.ipynb #c452f9b9
 def _grid(world: "CaptionData", preset: str, features: Path | None) -> tuple["Callable[[Item], Tensor]", dict]:
@@ -454,7 +474,7 @@ def attributes_train(
     count: Annotated[int, typer.Option(min=1, help="How many words.")] = 300,
     hidden: Annotated[int, typer.Option(min=0, help="Width of a hidden layer, 0 for none.")] = 0,
     pool: Annotated[str, typer.Option(help="How cells make a picture: noisy-or, max or mean.")] = "noisy-or",
-    seed: Annotated[int, typer.Option(min=0, help="Of weights and order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of weights and order.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The detector; in the cache folder, under the data's name, by default.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Write the result file under results/.")] = False,
     features: Annotated[Path | None, typer.Option(help="A folder that features extract made.")] = None,
@@ -462,6 +482,7 @@ def attributes_train(
     """Learn to detect the frequent words of a data set's captions."""
     from captionlab.attributes import detector_file, detector_result, judge_detector, merge_detector, save_detector, train_detector
     from captionlab.datasets import load
+    from captionlab.metrics import may_write
     from captionlab.results import may_merge
     from captionlab.runs import _command
 
@@ -469,6 +490,7 @@ def attributes_train(
     out = out or detector_file(world.name)
     if out.exists():
         raise ValueError(f"{out} is there already: choose another file with --out, or delete it")
+    may_write(out)
     if json:
         may_merge(*detector_result(world.name, pool, preset), later=["words", "parameters"])
     see, made_by = _grid(world, preset, features)
@@ -480,8 +502,8 @@ def attributes_train(
         typer.echo(_judgement(found))
         if json:
             typer.echo(f"written to {merge_detector(detector, found, preset, _command())}")
-    use = (f"features extract IMAGES --out FOLDER --kind attributes --weights {out}" if made_by["backbone"]
-           else f"train entangled --data {data} --preset {preset} --detector {out}")
+    use = (f"features extract IMAGES --out FOLDER --kind attributes --weights {quote(str(out))}" if made_by["backbone"]
+           else f"train entangled --data {quote(data)} --preset {preset} --detector {quote(str(out))}")
     typer.echo(f"Next: captionlab {use}")
 
 # %% ../nbs/91_cli.ipynb #33f2ce51
@@ -544,7 +566,7 @@ def caption(
     if attention and len(images) > 1:
         raise ValueError(f"--attention draws one picture, not {len(images)}: call it for each")
     if attention:
-        _may_draw(attention)
+        _may_draw(attention, *images)
     from captionlab.runs import load
 
     writer = load(run, boxes=boxes)

@@ -35,7 +35,7 @@ import captionlab
 
 # %% ../nbs/12_datasets.ipynb #b6e65fa1
 from .scenes import SPLITS, Scene, describe, generate, render, split_of
-from .text import SubwordVocabulary, Vocabulary, pad_ids
+from .text import SubwordVocabulary, Vocabulary, normalise, pad_ids
 
 # %% ../nbs/12_datasets.ipynb #adb17048
 def padding_share(lengths: np.ndarray, batches: Iterable[Sequence[int]]) -> float:
@@ -177,6 +177,12 @@ class CaptionData:
     def counts(self) -> dict[str, int]:
         """Items by split."""
         return {split: len(items) for split, items in self.splits.items()}
+
+    @property
+    def is_published(self) -> bool:
+        """Whether this is what its name stands for, by its counts; not a part of it, nor something else that lies in such files."""
+        known = registry().get(self.name)
+        return known is not None and all(known.get("items", {}).get(split, n) == n for split, n in self.counts.items())
 
     def captions(self, split: str) -> list[str]:
         """All captions of a split, picture after picture."""
@@ -419,8 +425,8 @@ def _gather(file: Path, rows: Iterable[_Row], folder: Path | None, unit: str = "
         if not all(isinstance(said, str) for said in (row.image, row.caption, row.split)):
             raise _wrong(file, unit, row.line, "a picture, its caption and its split are texts: something else is there")
         seen, caption = first.setdefault(row.image, row), row.caption.strip()
-        if not caption.strip(" ."):
-            raise _wrong(file, unit, row.line, f"the caption of {row.image} is empty: write one or delete the {unit}")
+        if not normalise(caption):
+            raise _wrong(file, unit, row.line, f"the caption of {row.image} is empty or has no word: write one or delete the {unit}")
         if seen is row and folder and not _is_there(folder / row.image, listings):
             raise _wrong(file, unit, row.line,
                          f"there is no picture {folder / row.image}: put it there or delete the {unit}")
@@ -640,7 +646,7 @@ def own(file: Path | str, folder: Path | str | None = None) -> CaptionData:
         FileNotFoundError: there is no such file.
     """
     file = Path(file)
-    rows, unit = (_coco_rows(file), "annotations entry") if file.suffix == ".json" else (_csv_rows(file), "line")
+    rows, unit = (_coco_rows(file), "annotations entry") if file.suffix.lower() == ".json" else (_csv_rows(file), "line")
     splits = _gather(file, rows, Path(folder) if folder else file.parent, unit)
     if not any(splits.values()):
         raise ValueError(f"{file}: there is no caption in it: write at least one")
@@ -662,7 +668,7 @@ def _split_said(file: Path, unit: str, number: int, name: str, said: str | None)
 
 # %% ../nbs/12_datasets.ipynb #fc2b1d9e
 def _csv_rows(file: Path) -> Iterator[_Row]:
-    table = csv.DictReader(io.StringIO(_text(file), newline=""), strict=True)
+    table = csv.DictReader(io.StringIO(_text(file), newline=""), strict=True, skipinitialspace=True)
     try:
         table.fieldnames = [name.strip().lower() for name in table.fieldnames or ()]
         _are_columns(file, table.fieldnames)
@@ -768,9 +774,12 @@ def _noted() -> dict[str, str]:
     """The folders that `use` noted."""
     file = cache_home() / "places.json"
     try:
-        return json.loads(file.read_text()) if file.exists() else {}
+        noted = json.loads(file.read_text()) if file.exists() else {}
     except ValueError:
-        raise ValueError(f"{file} is broken: delete it, and tell captionlab data use once more where your data is") from None
+        noted = None
+    if not isinstance(noted, dict) or not all(isinstance(folder, str) for folder in noted.values()):
+        raise ValueError(f"{file} is broken: delete it, and tell captionlab data use once more where your data is")
+    return noted
 
 # %% ../nbs/12_datasets.ipynb #c3971a29
 def where(name: str) -> Path:
@@ -817,7 +826,7 @@ def load(name: str | Path, folder: Path | str | None = None) -> CaptionData:
     path = Path(name).expanduser()
     if path.is_dir():
         return _LOADERS[recognise(path)](path)
-    if path.suffix not in (".csv", ".json"):
+    if path.suffix.lower() not in (".csv", ".json"):
         raise ValueError(f"no data set {str(name)!r}: choose from {', '.join(NAMES)}, "
                          "or give a folder, a CSV or a JSON file")
     return coco_karpathy(path, folder or path.parent) if _is_karpathys(path) else own(path, folder)

@@ -175,7 +175,7 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, temperature: flo
         model: a captioner, in evaluation mode.
         memory: of B pictures.
         captions: C, how many to draw for each picture.
-        temperature: from 1e-6; below 1 bolder in what is likely, above 1 more even.
+        temperature: from 1e-6; below 1 more cautious, above 1 more even.
         top_k: draw from so many likeliest words; 0 from all.
         top_p: draw from the likeliest words that have this share together, above 0; 1 for all.
         longest: T, the most tokens of a caption, eos included.

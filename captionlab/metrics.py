@@ -2,12 +2,13 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'SCORER', 'TRANSLATION_SCORER', 'meteor_of', 'java', 'tokenize', 'Scores', 'score_runs', 'score', 'bleu_of',
-           'reweigh', 'draws', 'intervals', 'Comparison', 'compare', 'read_results', 'read_annotations', 'score_files',
-           'write_json', 'lines', 'leave_one_out', 'moses', 'sacrebleu_of', 'ter_of', 'judge_translations',
-           'score_translations']
+           'reweigh', 'draws', 'intervals', 'Comparison', 'compare', 'read_results', 'read_annotations', 'may_write',
+           'score_files', 'write_json', 'lines', 'leave_one_out', 'moses', 'sacrebleu_of', 'ter_of',
+           'judge_translations', 'score_translations']
 
 # %% ../nbs/17_metrics.ipynb #8ad79396
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -402,7 +403,7 @@ def compare(ours: Scores, theirs: Scores, resamples: int = 1000,
 
     Args:
         ours: run A, B pictures.
-        theirs: run B, on the same pictures in the same order.
+        theirs: the second run, on the same pictures in the same order.
         resamples: how many draws.
         seed: of the draws.
 
@@ -511,12 +512,32 @@ def _chosen(results: str | Path, candidates: dict, references: dict) -> dict:
     return {key: texts for key, texts in references.items() if key in candidates}
 
 # %% ../nbs/17_metrics.ipynb #155a14c9
-def _may_hold(out: str | Path | None) -> None:
-    """Raises before the work is done, and not after it."""
-    if out and Path(out).is_dir():
-        raise ValueError(f"{out} is a folder: name a file for the report")
-    if out and not Path(out).absolute().parent.is_dir():
+def may_write(file: str | Path) -> None:
+    """Finds out before the work is done, and not after it, whether its outcome can be kept.
+
+    Args:
+        file: where it is to be; its folder may be missing.
+
+    Raises:
+        ValueError: that is a folder, or lies in something that cannot be written.
+    """
+    file = Path(file).absolute()
+    there = next(up for up in file.parents if up.exists())
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder: name a file")
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise ValueError(f"{file} cannot be written, since {there} is {'read-only' if there.is_dir() else 'a file'}: name another place")
+
+
+def _may_hold(out: str | Path | None, *read: str | Path | None) -> None:
+    """Raises unless a report may go there: into a folder that there is, and over no file that is `read`."""
+    if not out:
+        return
+    may_write(out)
+    if not Path(out).absolute().parent.is_dir():
         raise FileNotFoundError(f"there is no folder {Path(out).absolute().parent}: create it, or name another file")
+    if Path(out).resolve() in {Path(file).resolve() for file in read if file}:
+        raise ValueError(f"{out} would be overwritten, and is read here: name another file to write")
 
 # %% ../nbs/17_metrics.ipynb #be6b5ed3
 def score_files(results: str | Path, annotations: str | Path, other: str | Path | None = None,
@@ -540,7 +561,7 @@ def score_files(results: str | Path, annotations: str | Path, other: str | Path 
         ValueError: a file is not what it should be, or the files do not fit each other.
         RuntimeError: Java is missing or failed.
     """
-    _may_hold(out)
+    _may_hold(out, results, annotations, other)
     java()
     candidates, known = read_results(results), read_annotations(annotations)
     references = _chosen(results, candidates, known)

@@ -28,7 +28,7 @@ from torchvision.ops import roi_align
 from torchvision.transforms.functional import pil_to_tensor
 
 from .datasets import Batch, data_home
-from .features import FeatureStore, fill, find_images, in_batches, write_whole
+from .features import FeatureStore, fill, find_images, in_batches, say_skipped, write_whole
 from .scenes import SHAPES, Scene
 from .vision import WHOLE, Backbone, Preprocess, _bytes, _fingerprint, _state, load_image
 
@@ -323,7 +323,7 @@ def _arrays(file: Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
             return {name: data[name] for name in data.files if name in wanted}
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {file}") from None
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError):
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, TypeError, ValueError):
         raise ValueError(
             f"{file} is broken or cut off, or not an .npz of numbers: get it again") from None
 
@@ -342,6 +342,8 @@ class _OneForAll(RegionFile):
             raise ValueError(f"{file} has no {', '.join(sorted(missing))}: if it holds one "
                              "picture, give the folder that it is in")
         super().__init__(file, [str(name) for name in data["names"].tolist()])
+        if data["counts"].dtype.kind not in "iu" or data["counts"].ndim != 1:
+            raise ValueError(f"{file}: its counts are not whole numbers, one a picture: get it again")
         self.ends = data["counts"].astype(int).cumsum()
         if len(self.ends) != len(self) or data["counts"].sum() != len(data["boxes"]):
             raise ValueError(f"{file}: {len(self)} names, {len(self.ends)} counts that sum to "
@@ -378,7 +380,10 @@ def _one(file: Path, but: str = "") -> dict[str, np.ndarray]:
     if missing := {"bbox", "image_w", "image_h"} - data.keys():
         raise ValueError(f"{file} has no {', '.join(sorted(missing))}: it is not "
                          "of the bottom-up-attention programs")
-    return {"count": len(data["bbox"])} | data
+    boxes, sides = data["bbox"], np.array([data["image_w"], data["image_h"]])
+    if boxes.dtype.kind not in "iuf" or boxes.size % 4 or sides.dtype.kind not in "iuf" or sides.size != 2 or not (sides > 0).all():
+        raise ValueError(f"{file}: its boxes are not rows of four numbers, or its picture has no width and height: get it again")
+    return {"count": boxes.size // 4} | data | {"bbox": boxes.reshape(-1, 4)}
 
 
 def _readable(files: Sequence[Path], but: str = "") -> Iterator[dict[str, np.ndarray]]:
@@ -410,7 +415,7 @@ class _OneEach(RegionFile):
         file = self.files[row]
         data = _one(file)
         sides = np.array([data["image_w"], data["image_h"]] * 2, np.float32)
-        shares = data["bbox"].reshape(-1, 4)[:int(data["count"])] / sides
+        shares = data["bbox"][:int(data["count"])] / sides
         boxes = self._checked(shares, lambda box: f"{file}, box {box}")
         features = _upright(data)[:len(boxes)]
         if len(features) < len(boxes):
@@ -448,6 +453,8 @@ def _whole(line: bytes, width: int) -> tuple[str, int, int]:
         raise ValueError(f"{len(parts)} of 6 columns")
     if not all(part.isdigit() for part in parts[1:4]):
         raise ValueError("image_w, image_h and num_boxes are not all whole numbers")
+    if not int(parts[1]) or not int(parts[2]):
+        raise ValueError("its picture has no width or no height")
     count, found = int(parts[3]), _decoded(parts[5])
     if _decoded(parts[4]) != 16 * count:
         raise ValueError(f"its boxes are not {count} times 16 bytes")
@@ -504,8 +511,11 @@ class _Lines(RegionFile):
         name, wide, high, count, boxes, features = _columns(self.file, place, length)
         where = f"{self.file}, line {number}, picture {name.decode()}"
         sides = np.float32([wide, high] * 2)
-        values = [np.frombuffer(base64.b64decode(text), np.float32).reshape(int(count), width)
-                  for text, width in ((boxes, 4), (features, self.width))]
+        try:
+            values = [np.frombuffer(base64.b64decode(text, validate=True), np.float32).reshape(int(count), width)
+                      for text, width in ((boxes, 4), (features, self.width))]
+        except ValueError as fault:
+            raise ValueError(f"{where} is damaged ({fault}): get the file again") from None
         boxes = self._checked(values[0] / sides, lambda box: f"{where}, box {box}")
         return Regions(boxes, features=torch.from_numpy(values[1].copy()), where=where)
 
@@ -863,8 +873,7 @@ def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
             part.to(device)
     preprocess = replace(net.preprocess, resize=resize) if net else None
     store = extract_regions(found, source, out, net, most, preprocess)
-    for reason in store.skipped.values():
-        print(f"skipped: {reason}")
+    say_skipped(store)
     rows, width = store.shape["regions"]
     print(f"{len(store)} pictures, up to {rows} regions x {width} each, in {out}")
     return store

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean, stdev
 
-from .metrics import SCORER, intervals, leave_one_out, score, write_json
+from .metrics import SCORER, intervals, leave_one_out, may_write, score, write_json
 
 # %% ../nbs/90_results.ipynb #e303bb66
 def results_home() -> Path:
@@ -41,7 +41,8 @@ def load_result(name: str | Path) -> dict:
         raise FileNotFoundError(f"{path}: no such result; {mend}") from None
     except ValueError as fault:
         raise ValueError(f"{path}: not a JSON file ({fault})") from None
-    if not isinstance(found, dict) or not isinstance(found.get("runs"), list):
+    runs = found.get("runs") if isinstance(found, dict) else None
+    if not isinstance(runs, list) or not all(isinstance(run, dict) and isinstance(run.get("seed"), int | None) for run in runs):
         raise ValueError(f"{path}: not a result file, it has no list of runs")
     return found
 
@@ -61,9 +62,11 @@ def may_merge(name: str | Path, about: dict, run: dict | None = None, later: Ite
         later: what `about` does not say yet, and will.
 
     Raises:
-        ValueError: the file there is about something else, or holds another seed trained with other settings.
+        ValueError: the file there is about something else, or holds another seed trained with other settings; or
+            no file can be written there.
     """
     path = _path(name)
+    may_write(path)
     if not path.exists():
         return None
     old = load_result(path)

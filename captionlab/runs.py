@@ -16,7 +16,8 @@ import re
 import shlex
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -29,6 +30,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from filelock import FileLock, Timeout
 from PIL import Image
 from pycocoevalcap.cider.cider import Cider
 from safetensors import SafetensorError
@@ -45,8 +47,8 @@ from .datasets import NAMES, Batch, CaptionData, Encoded, Item, cache_home, coll
 from .datasets import load as load_data
 from .decoding import BOS, EOS, PAD, Ensemble, beam_search
 from .distillation import Distilled, need_whole_pieces, soft_targets
-from .features import FeatureStore, command, differences, fill, in_batches, write_whole
-from .metrics import SCORER, TRANSLATION_SCORER, java, score_runs, score_translations, write_json
+from .features import FeatureStore, command, differences, fill, in_batches, read_object, write_whole
+from .metrics import SCORER, TRANSLATION_SCORER, java, may_write, score_runs, score_translations, write_json
 from .models.vanilla import pixel_grid
 from .regions import DETECTORS, Detector, RegionFile, Regions, open_boxes
 from .regions import pool_regions, region_fields, scene_regions
@@ -454,6 +456,12 @@ def _having(stores: Sequence[FeatureStore], items: Sequence[Item]) -> Sequence[F
             raise ValueError(f"two pictures are both {twice} in {store.folder}: extract features of the folder above theirs")
     return stores
 
+
+def _glance(inputs: dict[str, Callable[[Item], Tensor]], items: Sequence[Item]) -> None:
+    """Look at all items once, for the same reason: the first epoch ends with them."""
+    for item in items if inputs else ():
+        next(iter(inputs.values()))(item)
+
 # %% ../nbs/24_runs.ipynb #ac653c19
 def _fill_cache(eyes: Eyes, data: CaptionData, kinds: Sequence[str]) -> FeatureStore:
     """A store of some kinds in the cache folder, begun or complete, now complete."""
@@ -609,7 +617,8 @@ def _parts(model: Captioner) -> dict[str, Tensor]:
 def _fill(model: Captioner, file: Path) -> None:
     """Copy the weights of a safetensors file into a model, or say in one line why not."""
     try:
-        found = safetensors.load_file(file)
+        content = file.read_bytes()
+        found = safetensors.load(content)
     except FileNotFoundError:
         raise FileNotFoundError(f"{file} is missing: copy the whole folder of the run") from None
     except (SafetensorError, OSError) as fault:
@@ -621,6 +630,8 @@ def _fill(model: Captioner, file: Path) -> None:
     if wrong:
         raise ValueError(f"{file} holds the weights of another model: {wrong[0]} does not fit "
                          f"({len(wrong)} in all); copy the whole folder of the run")
+    if re.fullmatch(r"weights-[0-9a-f]{12}", file.stem) and file.name != _weights_file(content):
+        raise ValueError(f"{file} holds other weights than its name says: copy the whole folder of the run")
     for name, x in want.items():
         x.copy_(found[name])
 
@@ -643,13 +654,18 @@ def _read(file: Path) -> dict:
 def _save_tensors(model: Captioner, eyes: Eyes | Reader, folder: Path) -> list[str]:
     """Write the weights and, if there is one, the attribute detector into a run's folder; their files' names."""
     content = safetensors.save({name: x.cpu().contiguous() for name, x in _parts(model).items()})
-    weights = f"weights-{hashlib.sha256(content).hexdigest()[:12]}.safetensors"
+    weights = _weights_file(content)
     write_whole(folder / weights, lambda file: file.write(content))
     if isinstance(eyes, Reader) or "attributes" not in eyes.kinds:
         return [weights]
     detector = f"attributes-{eyes.detector.fingerprint}.safetensors"
     save_detector(eyes.detector, folder / detector)
     return [weights, detector]
+
+
+def _weights_file(content: bytes) -> str:
+    """What the file of weights is called, by its content."""
+    return f"weights-{hashlib.sha256(content).hexdigest()[:12]}.safetensors"
 
 
 def _load_detector(folder: Path, made: dict) -> AttributeDetector | None:
@@ -922,8 +938,8 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
         The run as saved.
 
     Raises:
-        ValueError: a name is unknown, `out` holds a run already, or one that was begun otherwise, or a teacher has
-            other words.
+        ValueError: a name is unknown, `out` holds a run already, or one that was begun otherwise or is being trained,
+            or a teacher has other words.
     """
     out, name = Path(out), preset if isinstance(preset, str) else "own"
     _may_write(out, resume)
@@ -933,7 +949,9 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
     preset = replace(preset, recipe=replace(preset.recipe, seed=seed))
     data = _data(data, preset)
     vocabulary, eyes = _vocabulary(data, preset, boxes, detector)
-    inputs = look_at(eyes, _having(open_stores(eyes, data, features), data["train"] + data.splits.get("val", [])[:judged]))
+    judging = data.splits.get("val", [])[:judged]
+    inputs = look_at(eyes, _having(open_stores(eyes, data, features), data["train"] + judging))
+    _glance(inputs, judging)
     torch.manual_seed(seed)
     net = model_module(model).Model(preset, len(vocabulary))
     about = {"model": model, "preset_name": name, "data": data.name, "source": source, "variant": _variant(model, name, preset),
@@ -941,16 +959,18 @@ def train_run(model: str, data: CaptionData | str, preset: str | BasePreset = "t
              "languages": [data.language, data.source], "parameters": sum(x.numel() for x in net.parameters())}
     examples = _examples(data, vocabulary, eyes, inputs)
     net.begin(collate([examples[row] for row in range(min(len(examples), 500))]))
-    judge = _judge(vocabulary, eyes, data.splits.get("val", [])[:judged], inputs)
+    judge = _judge(vocabulary, eyes, judging, inputs)
     told = _teachers(teachers, examples)
     names = [Path(teacher).name for teacher in teachers]
     about |= {"teachers": names} if told else {}
-    about |= _as_begun(out, {"model": model, "data": data.name, "words": _mark(vocabulary.to_dict()), "eyes": _look(eyes), **_sizes(preset),
-                             "teachers": [f"{name} ({_mark(run.about)})" for name, run in zip(names, told)]})
-    learner = _taught(net, examples, data, told, preset.recipe) if told else net
-    trainer = Trainer(learner, examples, preset.recipe, out, judge, watch)
-    fitted = trainer.fit()
-    return _finished(Run(fitted.model if told else fitted, vocabulary, eyes, about), trainer)
+    with _held(out, resume):
+        about |= _as_begun(out, {"model": model, "data": data.name, "words": _mark(vocabulary.to_dict()),
+                                 "pictures": mark_of(data["train"]), "eyes": _look(eyes), **_sizes(preset),
+                                 "teachers": [f"{name} ({_mark(run.about)})" for name, run in zip(names, told)]})
+        learner = _taught(net, examples, data, told, preset.recipe) if told else net
+        trainer = Trainer(learner, examples, preset.recipe, out, judge, watch)
+        fitted = trainer.fit()
+        return _finished(Run(fitted.model if told else fitted, vocabulary, eyes, about), trainer)
 
 # %% ../nbs/24_runs.ipynb #2db6598e
 def _finished(run: Run, trainer: Trainer) -> Run:
@@ -981,12 +1001,24 @@ def _data(data: CaptionData | str, preset: BasePreset, train: bool = True, spoke
 def _data_of(run: Run, data: CaptionData | str | os.PathLike | None, train: bool = True) -> CaptionData:
     """The data set for a run, which is its own unless another is given, in the languages that it learnt."""
     spoken = run.about.get("languages", ())
-    found = _data(run.about["source"] if data is None else data, run.eyes.preset, train, spoken)
+    try:
+        found = _data(run.about["source"] if data is None else data, run.eyes.preset, train, spoken)
+    except FileNotFoundError as missing:
+        if data is not None:
+            raise
+        raise FileNotFoundError(f"this run was trained on {run.about['source']}, and {missing}; or name the data set with --data") from None
     if spoken and spoken != (there := [found.language, found.source]):
         said, has = (" from ".join(filter(None, pair)) for pair in (spoken, there))
         raise ValueError(f"this run was trained on captions in {said}, and those of {found.name} are in {has}: "
                          "give a data set in its languages")
     return found
+
+
+def _whole(run: Run) -> Run:
+    """The run, if it says all about itself that a result must say."""
+    if lacking := {"model", "data", "source", "preset_name", "variant", "stage", "seed", "parameters", "history"} - run.about.keys():
+        raise ValueError(f"this run does not say its {', '.join(sorted(lacking))}: its run.json is not complete, copy it once more")
+    return run
 
 # %% ../nbs/24_runs.ipynb #d1f147bb
 def _suits(data: CaptionData, preset: BasePreset) -> None:
@@ -1021,7 +1053,7 @@ def _vocabulary(data: CaptionData, preset: BasePreset, boxes: str | os.PathLike 
 def _detector_of(data: CaptionData) -> AttributeDetector:
     """The detector that has the data set's name, if it learnt from no other split: pictures to be judged by may not teach."""
     detector = load_detector(data.name)
-    if data.name not in NAMES and detector.about.get("learnt_from", mark_of(data["train"])) != mark_of(data["train"]):
+    if not data.is_published and detector.about.get("learnt_from", mark_of(data["train"])) != mark_of(data["train"]):
         raise ValueError(f"the attribute detector {data.name!r} learnt from other pictures than these: "
                          "make one of them with captionlab attributes train --out FILE, and name it with --detector")
     return detector
@@ -1082,6 +1114,25 @@ def _may_write(out: Path, resume: bool) -> None:
     if not resume and any((out / name).exists() for name in ("checkpoint.pt", "run.json")):
         raise ValueError(f"{out} holds a run already: add --resume to go on with it, or choose another folder")
 
+
+@contextmanager
+def _held(out: Path, resume: bool) -> Iterator[None]:
+    """As long as nobody else trains into this folder; what another finished a moment ago is seen, too."""
+    if os.environ.get("RANK", "0") != "0":      # of several processes of one training the first holds the folder
+        yield
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(out / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ValueError(f"another training is writing into {out}: wait for its end, or choose another folder") from None
+    try:
+        _may_write(out, resume)
+        yield
+    finally:
+        lock.release()
+
 # %% ../nbs/24_runs.ipynb #fafcf0d0
 def _is_there(device: str | None) -> None:
     if device and device.startswith("cuda") and not torch.cuda.is_available():
@@ -1103,11 +1154,12 @@ def _choose(device: str | None) -> None:
 
 def _command() -> str:
     """How this program was called, without the folders of this machine."""
-    return shlex.join(Path(part).name if Path(part).is_absolute() else part for part in sys.argv)
+    bare = lambda part: Path(part).name if Path(part).is_absolute() else part
+    return shlex.join("=".join(map(bare, part.split("=", 1))) for part in sys.argv)
 
 # %% ../nbs/24_runs.ipynb #3bc3729a
 def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run", resume: bool = False,
-             device: str | None = None, data: CaptionData | None = None, judged: int = 500,
+             device: str | None = None, data: CaptionData | str | None = None, judged: int = 500,
              features: str | os.PathLike | Sequence[str | os.PathLike] = (), boxes: str | os.PathLike | None = None,
              watch: Callable[[list[dict]], None] | None = None) -> Run:
     """Go on with a trained captioner or translator by SCST, as its preset's `scst` says, on whole pictures, and save the run.
@@ -1118,7 +1170,7 @@ def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run
         out: as for `train_run`, and so are the following.
         resume: go on from the checkpoint in `out`.
         device: "cpu" forbids the accelerator.
-        data: what it was trained on, if that has no name that `captionlab.datasets.load` takes.
+        data: what it was trained on, if that lies elsewhere now or has no name that `captionlab.datasets.load` takes.
         judged: validation pictures captioned after each epoch, a scalar.
         features: feature stores.
         boxes: where boxes come from.
@@ -1133,19 +1185,22 @@ def tune_run(model: str, start: str | os.PathLike, out: str | os.PathLike = "run
     out = Path(out)
     _may_write(out, resume)
     _choose(device)
-    run = load(start, boxes=boxes)
+    run = _whole(load(start, boxes=boxes))
     _fits_scst(run, model, start)
     data = _data_of(run, data)
-    inputs = look_at(run.eyes, _having(open_stores(run.eyes, data, features), data["train"] + data.splits.get("val", [])[:judged]))
+    judging = data.splits.get("val", [])[:judged]
+    inputs = look_at(run.eyes, _having(open_stores(run.eyes, data, features), data["train"] + judging))
+    _glance(inputs, judging)
     seen = copy(run.eyes)
     seen.preset = replace(run.eyes.preset, zoom=1.0)        # training ends with pictures as they will be seen
     examples = _examples(data, run.vocabulary, seen, inputs)
-    judge = _judge(run.vocabulary, run.eyes, data.splits.get("val", [])[:judged], inputs)
+    judge = _judge(run.vocabulary, run.eyes, judging, inputs)
     recipe = replace(run.eyes.preset.scst, seed=run.about["seed"], precision=run.eyes.preset.recipe.precision)
-    how = _as_begun(out, {"start": _mark(run.about), "eyes": _look(run.eyes)})
-    trainer = Trainer(_critic(run, examples), examples, recipe, out, judge, watch)
-    run.about |= {"stage": "distilled-scst" if run.about.get("teachers") else "scst"} | how
-    return _finished(replace(run, model=trainer.fit().model), trainer)
+    with _held(out, resume):
+        how = _as_begun(out, {"start": _mark(run.about), "pictures": mark_of(data["train"]), "eyes": _look(run.eyes)})
+        trainer = Trainer(_critic(run, examples), examples, recipe, out, judge, watch)
+        run.about |= {"stage": "distilled-scst" if run.about.get("teachers") else "scst"} | how
+        return _finished(replace(run, model=trainer.fit().model), trainer)
 
 # %% ../nbs/24_runs.ipynb #58b75cd4
 def _fits_scst(run: Run, model: str, start: str | os.PathLike) -> None:
@@ -1207,7 +1262,7 @@ def _look(eyes: Eyes | Reader) -> str:
 def _as_begun(out: Path, said: dict) -> dict:
     """Notes what a training is about; one that goes on must be about the same. How and where it was begun, for its run."""
     file, how = out / "begun.json", {"command": _command(), "trained": provenance()}
-    begun = json.loads(file.read_text()) if file.exists() and (out / "checkpoint.pt").exists() else {}
+    begun = read_object(file, "delete it to go on") if file.exists() and (out / "checkpoint.pt").exists() else {}
     changed = [f"{name} was {begun[name]} and is now {value}" for name, value in said.items() if begun.get(name, value) != value]
     if changed:
         raise ValueError(f"the training in {out} was begun with something else ({'; '.join(changed)}): go on with the same, or choose another folder")
@@ -1265,7 +1320,7 @@ def evaluate_run(run: Run, data: CaptionData | str | None = None, split: str = "
             file is about something else.
         RuntimeError: captions are to be judged and there is no Java.
     """
-    data = _data_of(run, data, split == "train")
+    data = _data_of(_whole(run), data, split == "train")
     items, inputs = data[split], {}
     if not items:
         raise ValueError(f"the split {split} of {data.name} is empty: there is nothing to judge")
@@ -1369,15 +1424,23 @@ def _translated(said: dict[str, list[str]], items: Sequence[Item]) -> dict[str, 
 
 def _about(run: Run, data: CaptionData, split: str, beam: int, length_penalty: float) -> dict:
     """What all seeds of a result have in common."""
-    own, moved = run.about["preset_name"] == "own", not isinstance(run.eyes, Reader) and run.eyes.moved
+    own = run.about["preset_name"] == "own"
     named = {"model": run.about["model"], "variant": run.about["variant"], "preset": run.about["preset_name"],
              "stage": run.about["stage"], "teachers": run.about.get("teachers"),
              "trained_on": run.about["data"] if run.about["data"] != data.name else None,
-             "judged_on": mark_of(data[split]) if data.name not in NAMES else None,       # another may have its name
-             "boxes": str(run.eyes.source) if moved else None, "sizes": _mark(_sizes(run.eyes.preset)) if own else None}
+             "judged_on": None if data.is_published else mark_of(data[split]),      # another may have its name
+             "boxes": _other_boxes(run.eyes), "sizes": _mark(_sizes(run.eyes.preset)) if own else None}
     return {"data": data.name, "split": split, **{key: value for key, value in named.items() if value},
             "decoding": {"beam": beam, "length_penalty": length_penalty},
             "parameters": run.about["parameters"]}
+
+
+def _other_boxes(eyes: Eyes | Reader) -> str | None:
+    """Where boxes came from, if they are not those of the training; wherever the files lie."""
+    if isinstance(eyes, Reader) or not eyes.moved or eyes.boxes is None:
+        return None
+    there, then = eyes.boxes.describe(), eyes.made.get("boxes", {})
+    return None if there["fingerprint"] == then.get("fingerprint") else f"{Path(there['source']).name} ({there['fingerprint']})"
 
 
 def _scorer(metrics: Iterable[str]) -> dict[str, str]:
@@ -1510,7 +1573,7 @@ def explain_run(run: Run, data: CaptionData | str | None = None, split: str = "t
         much it falls without the position attended to most and without another; `further`, the share of words in
         percent that lose more without the former; `by_word`, for the 40 words said most, times, own and control.
     """
-    data = _data_of(run, data, split == "train")
+    data = _data_of(_whole(run), data, split == "train")
     about = _about(run, data, split, beam, length_penalty) | {"seed": run.about["seed"]}
     if kept:
         _explained_file(about)
@@ -1544,7 +1607,8 @@ _EXPLAINED = {"words", "probability", "own", "control", "further", "by_word", "c
 def _explained_file(found: dict) -> Path:
     """Where this belongs; what is there already must be about the same."""
     path = results_home() / f"{_result_name(found)}.seed{found['seed']}.explain.json"
-    old = json.loads(path.read_text()) if path.exists() else found
+    may_write(path)
+    old = read_object(path, "move it away") if path.exists() else found
     about = {key: value for key, value in found.items() if key not in _EXPLAINED}
     for key, was, now in differing(old, about, _EXPLAINED):
         raise ValueError(f"{path}: its {key} is {was!r}, that of this run is {now!r}: move that file away")

@@ -366,7 +366,7 @@ def read_checkpoint(path: Path, recipe: Recipe) -> dict | None:
         state = torch.load(path, map_location="cpu", weights_only=True)
         old = asdict(Recipe()) | state["recipe"]        # what it does not name was not known then
     except (AttributeError, EOFError, IndexError, KeyError, OSError, RuntimeError, TypeError, struct.error, pickle.UnpicklingError) as fault:
-        raise ValueError(f"{path} is no checkpoint that can be read ({(str(fault) or 'it ends too soon').splitlines()[0]}): delete it to begin anew") from None
+        raise _unreadable(path, fault) from None
     new = asdict(recipe)
     changed = [f"{key} was {old.get(key)} and is now {value}"
                for key, value in new.items() if old.get(key) != value]
@@ -374,6 +374,11 @@ def read_checkpoint(path: Path, recipe: Recipe) -> dict | None:
         raise ValueError(f"{path} was made by another recipe ({'; '.join(changed)}): "
                          "use that one, or another folder")
     return state
+
+
+def _unreadable(path: Path, fault: Exception) -> ValueError:
+    why = (str(fault) or "it ends too soon").splitlines()[0]
+    return ValueError(f"{path} is no checkpoint that can be read ({why}): delete it to begin anew")
 
 # %% ../nbs/21_training.ipynb #6fadc6d7
 @dataclass(frozen=True)
@@ -498,9 +503,19 @@ class Trainer:
     def _resume(self) -> None:
         state = self.folder and read_checkpoint(self.folder / "checkpoint.pt", self.recipe)
         if state:
-            for name, part in self.stepper.parts().items():
-                part.load_state_dict(state[name])
-            self.place, self.history, self.best = Place(**state["place"]), state["history"], state["best"]
+            _go_on(self, state)
+
+# %% ../nbs/21_training.ipynb #e319319a
+def _go_on(trainer: Trainer, state: dict) -> None:
+    """Puts a trainer where a checkpoint left off; one that lacks something is refused like one that cannot be read."""
+    try:
+        if not isinstance(state["history"], list) or not isinstance(state["best"], dict):
+            raise TypeError("it has no history")
+        trainer.place, trainer.history, trainer.best = Place(**state["place"]), state["history"], state["best"]
+        for name, part in trainer.stepper.parts().items():
+            part.load_state_dict(state[name])
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as fault:
+        raise _unreadable(trainer.folder / "checkpoint.pt", fault) from None
 
 # %% ../nbs/21_training.ipynb #8864b3d2
 def live_plot() -> Callable[[list[dict]], None]:

@@ -316,7 +316,7 @@ class Backbone(nn.Module):
         name: one of `BACKBONES`.
         weights: torchvision's name for them ("DEFAULT", "IMAGENET1K_V1"), a state-dict file (here
             or in the data folder), or None for random ones.
-        size: side of the pictures in pixels; by default what suits the net. A ViT takes no other.
+        size: side of the pictures in pixels; by default what suits the net. A ViT then accepts pictures of this size only.
         seed: of random weights, a scalar.
 
     Raises:

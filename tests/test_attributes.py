@@ -436,3 +436,11 @@ def test_the_result_on_photos_beats_chance():
     run = load_result("flickr8k/attributes")["runs"][0]
     assert run["metrics"]["mAP"] > 4 * run["blind"]["mAP"] and run["train_seconds"] < 600
     assert all(row["AP"] > row["prevalence"] for row in run["best"].values())
+
+
+def test_captions_without_words_to_detect_are_refused():
+    items = [Item(str(row), ("a",), None) for row in range(3)]
+    with pytest.raises(ValueError, match="no words but stop words"):
+        train_detector(CaptionData("mine", {"train": items, "val": items}), lambda item: torch.zeros(4, 3))
+    with pytest.raises(ValueError, match="says one of the detector's words"):
+        judge_detector(AttributeDetector(3, ["dog"]), items, lambda item: torch.zeros(4, 3))

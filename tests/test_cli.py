@@ -235,6 +235,7 @@ def test_score_mistakes(tmp_path):
     assert "not in the annotations" in mistake("score", "other.json", "people.json")
     assert "no folder" in mistake("score", "other.json", "people.json", "--json", "no/report.json")
     assert "is a folder" in mistake("score", "other.json", "people.json", "--json", tmp_path)
+    assert "is read here" in mistake("score", "other.json", "people.json", "--json", "./other.json")
 
 
 def test_the_error_itself_is_there_for_those_who_ask(monkeypatch):

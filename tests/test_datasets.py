@@ -485,9 +485,10 @@ def test_json_with_something_else_in_it_is_one_clear_line(broken, tmp_path):
 
 def test_a_broken_note_of_places_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets, "cache_home", lambda: tmp_path)
-    (tmp_path / "places.json").write_text("{")
-    with pytest.raises(ValueError, match="places.json is broken: delete it"):
-        load("coco")
+    for text in ("{", "[]", "null", '{"coco": 3}'):
+        (tmp_path / "places.json").write_text(text)
+        with pytest.raises(ValueError, match="places.json is broken: delete it"):
+            load("coco")
 
 
 def test_two_pictures_of_one_name_are_refused(photos):
@@ -496,3 +497,20 @@ def test_two_pictures_of_one_name_are_refused(photos):
     (photos / "twice.json").write_text(json.dumps({"images": [image, image | {"file_name": "b.jpg"}], "annotations": [note]}))
     with pytest.raises(ValueError, match="two of its images have one id"):
         own(photos / "twice.json")
+
+
+def test_a_csv_may_have_blanks_after_its_commas_and_be_called_in_capitals(photos):
+    (photos / "MINE.CSV").write_text('image, caption, split\nx.jpg, "a dog, here", train\n')
+    assert load(photos / "MINE.CSV")["train"][0].captions == ("a dog, here",)
+
+
+def test_a_caption_without_a_word_is_refused(photos):
+    (photos / "mine.csv").write_text("image,caption,split\nx.jpg,!!!,train\n")
+    with pytest.raises(ValueError, match="line 2.*the caption of x.jpg is empty or has no word: write one"):
+        load(photos / "mine.csv")
+
+
+def test_what_has_the_name_of_a_data_set_may_be_something_else():
+    few = CaptionData("flickr8k", {"test": [Item("a", ("a dog",))]})
+    assert not few.is_published and not CaptionData("mine", {}).is_published
+    assert CaptionData("flickr8k", {"test": few["test"] * 1000}).is_published and scenes(train=1, val=0, test=0, novel=0).is_published

@@ -481,3 +481,17 @@ class TestExchangedPictures:
         (self.out / "manifest.json").write_text(json.dumps(manifest))
         assert folder()["a"].item() == 1
         assert json.loads((self.out / "manifest.json").read_text())["sizes"] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"names": [], "shape": [1, 1], "made_by": {}, "chunk": 0}'])
+def test_a_broken_manifest_is_one_clear_line(text, tmp_path):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match="manifest.json is broken: delete its folder and extract once more"):
+        FeatureStore.open(tmp_path)
+
+
+def test_features_of_nothing_are_an_error(tmp_path, capsys):
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    with pytest.raises(ValueError, match="none of these pictures could be read"):
+        extract_command([tmp_path], tmp_path / "out", weights="none", size=64)
+    assert "skipped: " in capsys.readouterr().out

@@ -445,3 +445,14 @@ def test_few_pictures_prove_little():
 def test_half_a_character_does_not_lose_a_file(tmp_path):
     metrics.write_json(tmp_path / "kept.json", {"caf\udce9.jpg": "größer"})
     assert json.loads((tmp_path / "kept.json").read_text()) == {"caf\udce9.jpg": "größer"}
+
+
+def test_what_cannot_be_written_is_said_before_the_work(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    for wrong, why in (("file/a.json", "is a file"), (".", "is a folder")):
+        with pytest.raises(ValueError, match=why):
+            metrics.may_write(tmp_path / wrong)
+    metrics.may_write(tmp_path / "not/yet/there.json")
+    monkeypatch.setattr(metrics.os, "access", lambda *_: False)
+    with pytest.raises(ValueError, match="there.json cannot be written, since .* is read-only: name another place"):
+        metrics.may_write(tmp_path / "not/yet/there.json")

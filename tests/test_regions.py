@@ -808,3 +808,12 @@ def test_numbers_for_names_and_too_few_features(tmp_path):
         np.savez(tmp_path / "each" / f"{name}.npz", bbox=np.array([BOX, BOX], np.float32), num_bbox=2, x=np.ones((rows, 3), np.float32), image_w=1, image_h=1)
     with pytest.raises(ValueError, match="2.npz: 2 boxes, but features of 1"):
         open_boxes(tmp_path / "each")["2"]
+
+
+def test_arrays_that_are_no_archive_and_counts_that_are_no_numbers(tmp_path):
+    np.save(tmp_path / "plain.npy", np.zeros(3))
+    (tmp_path / "plain.npy").rename(tmp_path / "plain.npz")
+    np.savez(tmp_path / "text.npz", names=["a"], counts=["two"], boxes=np.zeros((2, 4)))
+    for name, why in (("plain.npz", "not an .npz"), ("text.npz", "counts are not whole numbers")):
+        with pytest.raises(ValueError, match=f"{name}.*{why}"):
+            open_boxes(tmp_path / name)

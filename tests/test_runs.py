@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from PIL import Image
 
 import captionlab
@@ -669,3 +670,73 @@ def test_results_on_another_data_set_of_the_same_name_are_told_apart(trained, tm
     with pytest.raises(ValueError, match="mine/a.json: its judged_on is .*write to another file"):
         merge_run("mine/a", abouts[1], {"seed": 1, "metrics": {}})
     assert "judged_on" not in runs._about(run, scenes(train=0, val=0, test=1, novel=0), "test", 1, 0.0)
+
+
+def test_two_trainings_do_not_share_a_folder(world, tmp_path):
+    (tmp_path / "run").mkdir()
+    with FileLock(tmp_path / "run/.lock"), pytest.raises(ValueError, match="another training is writing into .*run: wait"):
+        train_run("vanilla", world, BRIEF, out=tmp_path / "run")
+    assert [file.name for file in (tmp_path / "run").iterdir()] in ([".lock"], [])
+    train_run("vanilla", world, BRIEF, out=tmp_path / "run")
+
+
+def test_a_training_does_not_go_on_with_other_pictures_of_the_same_words(world, tmp_path):
+    train_run("vanilla", world, BRIEF, out=tmp_path / "run")
+    items = world["train"]
+    moved = [replace(item, captions=other.captions) for item, other in zip(items, items[1:] + items[:1])]
+    with pytest.raises(ValueError, match="begun with something else .pictures was"):
+        train_run("vanilla", CaptionData("scenes", {**world.splits, "train": moved}), BRIEF, out=tmp_path / "run", resume=True)
+
+
+def test_a_picture_that_cannot_be_judged_is_found_before_training(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        Image.new("RGB", (64, 64)).save(tmp_path / f"{name}.png")
+    (tmp_path / "b.png").write_bytes((tmp_path / "b.png").read_bytes()[:60])
+    data = CaptionData("mine", {split: [Item(name, ("a dog",), tmp_path / f"{name}.png")] for split, name in (("train", "a"), ("val", "b"))})
+    monkeypatch.setattr(runs, "Trainer", lambda *_: pytest.fail("it has begun to train"))
+    with pytest.raises(ValueError, match="b.png"):
+        train_run("vanilla", data, BRIEF, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_damaged_weights_are_not_used(trained, tmp_path):
+    shutil.copytree(trained[1], tmp_path / "run")
+    file = next((tmp_path / "run").glob("weights-*"))
+    content = bytearray(file.read_bytes())
+    content[-8:] = bytes(8)
+    file.write_bytes(content)
+    assert "holds other weights than its name says" in refusal(tmp_path / "run")
+
+
+def test_a_run_that_does_not_say_all_is_not_judged(trained, world):
+    run, _ = trained
+    for name in ("seed", "source", "history"):
+        with pytest.raises(ValueError, match=f"does not say its {name}: its run.json is not complete"):
+            evaluate_run(replace(run, about={key: x for key, x in run.about.items() if key != name}), world)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "null"])
+def test_a_broken_note_of_how_a_training_began(text, world, tmp_path):
+    train_run("vanilla", world, BRIEF, out=tmp_path / "run")
+    (tmp_path / "run/begun.json").write_text(text)
+    with pytest.raises(ValueError, match="begun.json is broken: delete it to go on"):
+        train_run("vanilla", world, BRIEF, out=tmp_path / "run", resume=True)
+
+
+def test_the_data_that_a_run_learnt_from_is_named_if_it_is_gone(trained):
+    run, _ = trained
+    lost = replace(run, about=run.about | {"source": "gone/mine.csv"})
+    with pytest.raises(FileNotFoundError, match="was trained on gone/mine.csv, and there is no file .*; or name the data set with --data"):
+        runs._data_of(lost, None)
+
+
+def test_how_a_program_was_called_keeps_no_folders(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/opt/bin/captionlab", "train", "--data=/home/me/mine.csv", "--out", "/home/me/run", "--seed=1"])
+    assert runs._command() == "captionlab train --data=mine.csv --out run --seed=1"
+
+
+def test_a_folder_that_has_a_data_sets_name_does_not_replace_its_results(trained):
+    run, _ = trained
+    few = CaptionData("flickr8k", {"test": [Item("a", ("a dog",))]})
+    assert "judged_on" in runs._about(run, few, "test", 3, 0.0)
+    assert "judged_on" not in runs._about(run, CaptionData("flickr8k", {"test": few["test"] * 1000}), "test", 3, 0.0)

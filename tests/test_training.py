@@ -294,3 +294,13 @@ def test_another_file_of_torchs_is_no_checkpoint(tmp_path):
         torch.save(other, tmp_path / "checkpoint.pt")
         with pytest.raises(ValueError, match="is no checkpoint that can be read"):
             read_checkpoint(tmp_path / "checkpoint.pt", Recipe())
+
+
+@pytest.mark.parametrize("part", ["model", "optimizer", "place", "history", "best"])
+def test_a_checkpoint_that_lacks_a_part_is_one_clear_line(part, tmp_path):
+    tiny_training.trainer(recipe=SHORT, folder=tmp_path).fit()
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    for content in ({key: x for key, x in state.items() if key != part}, state | {part: None}, state | {"place": {"elsewhere": 1}}):
+        write_checkpoint(tmp_path / "checkpoint.pt", content)
+        with pytest.raises(ValueError, match="no checkpoint that can be read .*delete it to begin anew"):
+            tiny_training.trainer(recipe=SHORT, folder=tmp_path).fit()
