@@ -421,26 +421,27 @@ class TestRelations:
         torch.testing.assert_close(found["layers"].sum(-1), torch.ones(3))
         assert (found["layers"][:, :2] > 0.01).all()
 
-    def test_a_split_is_measured_and_written(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("variant, name", [("full", "image_transformer-tiny-xe"), ("baseline", "image_transformer-baseline-tiny-xe")])
+    def test_a_split_is_measured_and_written(self, tmp_path, monkeypatch, variant, name):
         (tmp_path / "results").mkdir()
         (tmp_path / "results" / "README.md").touch()
         monkeypatch.chdir(tmp_path)
         world = scenes(train=4, val=0, test=30, novel=0)
-        vocabulary, tiny = Vocabulary.build(world.captions("train")), PRESETS["tiny"]
-        about = {"model": "image_transformer", "variant": None, "preset_name": "tiny", "stage": "xe", "seed": 3, "source": "scenes", "command": "none"}
+        vocabulary, tiny = Vocabulary.build(world.captions("train")), replace(PRESETS["tiny"], variant=variant)
+        about = {"model": "image_transformer", "variant": variant if variant != "full" else None, "preset_name": "tiny", "stage": "xe", "seed": 3, "source": "scenes", "command": "none"}
         run = Run(Model(tiny, len(vocabulary)).eval(), vocabulary, Eyes(tiny), about)
         monkeypatch.setattr("captionlab.models.image_transformer.load_data", lambda name: world)
         path = measure_relations(run, batch=7)
-        assert path == tmp_path / "results" / "scenes" / "image_transformer-tiny-xe.seed3.relations.json"
-        assert measure_relations(run, split="train").name == "image_transformer-tiny-xe-train.seed3.relations.json"
+        assert path == tmp_path / "results" / "scenes" / f"{name}.seed3.relations.json"
+        assert measure_relations(run, split="train").name == f"{name}-train.seed3.relations.json"
         said, whole = json.loads(path.read_text()), attention_by_relation(run.model, run.eyes([item.image for item in world["test"]]))
         assert said["regions"] == whole["regions"] > 0 and said["example"]["image_id"] in {item.image_id for item in world["test"]}
         torch.testing.assert_close(torch.tensor(said["layers"]), whole["layers"], rtol=0, atol=1e-5)
         torch.testing.assert_close(torch.tensor(said["alike"]), whole["alike"], rtol=0, atol=1e-5)
 
     def test_a_run_that_has_nothing_to_measure_is_refused(self):
-        run = SimpleNamespace(model=Model(replace(PRESETS["tiny"], variant="baseline"), 20), about={"source": "none"})
-        with pytest.raises(ValueError, match="first layer of this run has no graph: take"):
+        run = SimpleNamespace(model=torch.nn.Identity(), about={"source": "none", "model": "cptr"})
+        with pytest.raises(ValueError, match="this run is of cptr: take one of image_transformer"):
             measure_relations(run)
 
     @torch.no_grad()
@@ -455,9 +456,10 @@ class TestRelations:
         torch.testing.assert_close(weights.sum(-1)[mask], torch.ones(int(mask.sum())))
         torch.testing.assert_close(found["layers"][0, 0], (weights * graph[:, 0]).sum(-1)[related].mean())
 
-    def test_the_example_has_a_parent_and_a_child(self, monkeypatch):
+    @pytest.mark.parametrize("variant", ["full", "baseline", "unrelated"])
+    def test_the_example_has_a_parent_and_a_child(self, monkeypatch, variant):
         boxes = torch.tensor([[[0, 0, .1, .1], [.2, .2, .9, .9], [.3, .3, .8, .8], [.4, .4, .5, .5], [0, 0, 1, 1]]])
-        model, _ = model_and_batch()
+        model, _ = model_and_batch(variant)
         batch = Batch(regions=torch.randn(1, 5, 6), boxes=boxes, region_mask=torch.tensor([[False, True, True, True, False]]))
         monkeypatch.setattr(image_transformer, "_seen", lambda *rest: batch)
         found = image_transformer._example(Run(model, None, None, {}), [Item("7", ())], {})

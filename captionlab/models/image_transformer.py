@@ -581,22 +581,22 @@ def attention_by_relation(model: Model, batch: Batch) -> dict:
     graph = spatial_graph(boxes, mask)
     related = graph[:, 0].any(-1)
     counts = graph.sum(-1).mT[related].float()
-    layers = [_by_relation(weights.mean(1), graph, model.form.related)[related].mean(0) for weights in trace["self"]]
+    layers = [_apart(weights.mean(1), graph, model.form.related)[related].sum(-1).mean(0) for weights in trace["self"]]
     return {"layers": torch.stack(layers), "alike": (counts / counts.sum(-1, keepdim=True)).mean(0), "regions": len(counts)}
 
 # %% ../../nbs/35_image_transformer.ipynb #8238bee8
-def _by_relation(weights: Tensor, graph: Tensor, related: bool) -> Tensor:
-    """Weights (B, N, 3, N), or those of a plain layer, (B, N, N), summed by relation: (B, N, 3)."""
+def _apart(weights: Tensor, graph: Tensor, related: bool) -> Tensor:
+    """Weights (B, N, 3, N), or those of a plain layer, (B, N, N), parted by the graph: (B, N, 3, N)."""
     if weights.ndim == 4 and not related:
         weights = weights.sum(2)        # three softmaxes over all regions, alike: together they are a plain one
-    return (weights if weights.ndim == 4 else weights[:, :, None] * graph.transpose(1, 2)).sum(-1)
+    return weights if weights.ndim == 4 else weights[:, :, None] * graph.transpose(1, 2)
 
 # %% ../../nbs/35_image_transformer.ipynb #cb5ec458
 def measure_relations(run: Run, data: str | None = None, split: str = "test", batch: int = 50) -> Path:
     """Write `attention_by_relation` over a split, and what one region of one picture attends to, beside the run's result file.
 
     Args:
-        run: of a variant whose first layer has a graph.
+        run: of any variant; in a plain layer, the graph says whom a region attends to.
         data: as for `evaluate_run`; what it was trained on if None.
         split: of the data set.
         batch: pictures that go through the model together.
@@ -605,10 +605,11 @@ def measure_relations(run: Run, data: str | None = None, split: str = "test", ba
         Where the file is.
 
     Raises:
-        ValueError: the run's first layer has no graph, or no region of the split has a parent.
+        ValueError: the run is of another model, or no region of the split has a parent.
     """
-    if 1 not in getattr(getattr(run.model, "form", None), "graph", ()):
-        raise ValueError("the first layer of this run has no graph: take an image_transformer that has one there, such as full or graph")
+    if not isinstance(run.model, Model):
+        raise ValueError(f"relations of regions are what the Image Transformer attends by, and this run is of {run.about['model']}: "
+                         "take one of image_transformer")
     world = load_data(data or run.about["source"])
     items, inputs = world[split], look_at(run.eyes, open_stores(run.eyes, world), keep=0)
     found = [attention_by_relation(run.model, _seen(run, items[k:k + batch], inputs).to(run.device)) for k in range(0, len(items), batch)]
@@ -634,7 +635,7 @@ def _example(run: Run, items: Sequence[Item], inputs: dict) -> dict:
         between = (graph[0].any(-1) & graph[2].any(-1)).nonzero()
         if len(between):
             run.model.look(seen, trace)
-            weights = trace["self"][0][0].mean(0)[between[0, 0]]
+            weights = _apart(trace["self"][0].mean(1), graph[None], run.model.form.related)[0, between[0, 0]]
             real = mask[0].nonzero()[:, 0]
             return {"image_id": item.image_id, "query": real.tolist().index(between[0, 0]), "boxes": boxes[0, real].tolist(), "weights": weights[:, real].tolist()}
     return {}
