@@ -382,7 +382,7 @@ def _middle(drawn: np.ndarray) -> tuple[float, float]:
 # %% ../nbs/17_metrics.ipynb #65c73c4f
 @dataclass(frozen=True)
 class Comparison:
-    """By how much A is ahead of B in one metric: scalars, in percentage points.
+    """By how much A is ahead of B in one metric: scalars, in percentage points. Printed, it is `+1.5  [+0.2, +2.8]  p 0.020`.
 
     Args:
         difference: A minus B on all pictures.
@@ -395,6 +395,9 @@ class Comparison:
     low: float
     high: float
     p: float
+
+    def __str__(self) -> str:
+        return f"{self.difference:+.1f}  [{self.low:+.1f}, {self.high:+.1f}]  p {self.p:.3f}"
 
 # %% ../nbs/17_metrics.ipynb #680d09af
 def compare(ours: Scores, theirs: Scores, resamples: int = 1000,
