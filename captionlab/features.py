@@ -24,7 +24,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from .datasets import read_lines
-from .vision import Backbone, Preprocess, Pyramid
+from .vision import Backbone, Preprocess, Pyramid, find_weights
 
 # %% ../nbs/14_features.ipynb #0450d95d
 def write_whole(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:
@@ -545,7 +545,8 @@ def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
         images: folders, pictures or lists; see `find_images`.
         out: folder of the store.
         backbone: name of the network.
-        weights: of the network; see `captionlab.vision.Backbone`. "none" for random ones.
+        weights: of the network; see `captionlab.vision.Backbone`. "none" for random ones, "DEFAULT" for the file of its name
+            in the data folder or, if there is none, torchvision's.
         grid: "7", "7x5", or None for the net's own, of shape (h, w); of a pyramid "28,14".
         size: side of the pictures in pixels; the backbone's own by default.
         resize: "stretch" or "crop"; see `captionlab.vision.Preprocess`.
@@ -558,7 +559,7 @@ def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
     cells = _grid(grid, kind)
     found = find_images(*images)
     make = Pyramid if kind == "pyramid" else Backbone
-    net = make(backbone, None if weights == "none" else weights, size).to(device)
+    net = make(backbone, _weights(weights, backbone), size).to(device)
     store = extract(found, net, out, cells, replace(net.preprocess, resize=resize))
     say_skipped(store)
     parts = store.shape.items() if isinstance(store.shape, dict) else [("", store.shape)]
@@ -580,6 +581,10 @@ def say_skipped(store: FeatureStore) -> None:
         print(f"skipped: {reason}")
     if not len(store):
         raise ValueError(f"none of these pictures could be read: {store.folder} holds no features")
+
+# %% ../nbs/14_features.ipynb #f9af0b16
+def _weights(weights: str, backbone: str) -> str | None:
+    return {"none": None, "DEFAULT": find_weights(backbone)}.get(weights, weights)
 
 # %% ../nbs/14_features.ipynb #ad03ab34
 def _grid(grid: str | None, kind: str) -> Grid:

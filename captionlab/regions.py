@@ -28,9 +28,9 @@ from torchvision.ops import roi_align
 from torchvision.transforms.functional import pil_to_tensor
 
 from .datasets import Batch, data_home
-from .features import FeatureStore, fill, find_images, in_batches, say_skipped, write_whole
+from .features import FeatureStore, _weights, fill, find_images, in_batches, say_skipped, write_whole
 from .scenes import SHAPES, Scene
-from .vision import WHOLE, Backbone, Preprocess, _bytes, _fingerprint, _state, load_image
+from .vision import WHOLE, Backbone, Preprocess, _bytes, _fingerprint, _state, find_weights, load_image
 
 # %% ../nbs/15_regions.ipynb #b68e43d1
 ROUNDING = 0.01     # of the picture's side; what sticks out no further is cut without a word
@@ -229,7 +229,7 @@ class Detector(nn.Module):
     def describe(self) -> dict:
         """What decides which boxes it finds, as plain values for JSON."""
         return {"source": self.name, "fingerprint": _fingerprint(*_bytes(self.net.state_dict())),
-                "least": self.least, "threshold": self.threshold}
+                "least": self.least, "threshold": self.threshold} | ({"most": self.most} if self.most != 100 else {})
 
 # %% ../nbs/15_regions.ipynb #236b9092
 def save_boxes(file: str | os.PathLike, found: Mapping[str, Regions],
@@ -531,7 +531,7 @@ def open_boxes(source: str | os.PathLike, weights: str | None = "DEFAULT") -> Re
     Args:
         source: a `regions.npz`, a folder with one `.npz` a picture or a `.tsv`, here or in the data
             folder; or one of `DETECTORS`.
-        weights: of a detector; see `Detector`.
+        weights: of a detector; see `Detector`. "DEFAULT" is the file of its name in the data folder or, if there is none, torchvision's.
 
     Returns:
         The open file; or the detector, which finds `(N, 4)` boxes in any picture.
@@ -541,7 +541,7 @@ def open_boxes(source: str | os.PathLike, weights: str | None = "DEFAULT") -> Re
         ValueError: it is not in a form that is known, or broken.
     """
     if str(source) in DETECTORS:
-        return Detector(str(source), weights)
+        return Detector(str(source), find_weights(str(source)) if weights == "DEFAULT" else weights)
     file = next((file for file in (Path(source), data_home() / source) if file.exists()), None)
     if file is None:
         raise FileNotFoundError(f"no boxes {source}: neither a file or folder here or in "
@@ -866,8 +866,8 @@ def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
     if boxes is None:
         raise ValueError(f"--kind {kind} needs --boxes: a .npz or .tsv with boxes, a folder of .npz, "
                          f"or a detector ({', '.join(DETECTORS)})")
-    found, source = find_images(*images), open_boxes(boxes, _weights(detector_weights))
-    net = None if backbone == "file" else Backbone(backbone, _weights(weights), size)
+    found, source = find_images(*images), open_boxes(boxes, None if detector_weights == "none" else detector_weights)
+    net = None if backbone == "file" else Backbone(backbone, _weights(weights, backbone), size)
     for part in (source, net):
         if isinstance(part, nn.Module):
             part.to(device)
@@ -877,7 +877,3 @@ def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
     rows, width = store.shape["regions"]
     print(f"{len(store)} pictures, up to {rows} regions x {width} each, in {out}")
     return store
-
-# %% ../nbs/15_regions.ipynb #c1e09619
-def _weights(name: str) -> str | None:
-    return None if name == "none" else name

@@ -485,7 +485,8 @@ class Trainer:
                   "seconds": round(self.place.seconds, 2)}
         kept = self.stepper.average.module
         self.place = Place(self.place.epoch + 1)
-        self.history.append(record | (self.validate(kept.eval()) if self.validate else {}))
+        scores = self.validate(kept.eval()) if self.validate else {}
+        self.history.append(record | {name: getattr(score, "item", lambda: score)() for name, score in scores.items()})     # NumPy's numbers cannot be read back
         if epochs_since_best(self.history) == 0:
             self.best = {name: x.clone() for name, x in kept.state_dict().items()}
         self._save()

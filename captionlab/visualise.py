@@ -262,8 +262,10 @@ def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
         The figure.
 
     Raises:
-        ValueError: if there is not one row of weights a word.
+        ValueError: if there are no words, or not one row of weights a word.
     """
+    if not len(words):
+        raise ValueError("there are no words to draw: the caption is empty")
     if len(words) != len(weights):
         raise ValueError(f"{len(words)} words but {len(weights)} rows of weights: give one row a word")
     weights = torch.as_tensor(weights).detach()

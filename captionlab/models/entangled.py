@@ -28,7 +28,7 @@ from ..decoding import BOS
 from ..masks import padding_mask
 from ..metrics import write_json
 from ..regions import as_regions, region_fields_of
-from ..runs import Run, beside_result, look_at, open_stores
+from ..runs import Run, _seen, beside_result, look_at, open_stores
 from ..text import pad_ids
 from ..training import BasePreset, Recipe
 
@@ -344,7 +344,7 @@ PRESETS = {
         backbone="resnet101", boxes="fasterrcnn_resnet50_fpn_v2", size=448, most=36, cells=0,
         channels=2048, min_count=5,
         recipe=Recipe(epochs=15, pictures=15, rate=(512 * 20000) ** -0.5, warmup=20000,
-                      schedule="noam")),
+                      schedule="noam", average=0.0)),
     "small": Preset(
         width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=2, dropout=0.3,
         backbone="squeezenet1_1", boxes="flickr8k/regions.npz", size=227, most=20, cells=7,
@@ -414,8 +414,7 @@ def gate_by_class(run: Run, items: Sequence[Item], inputs: dict, batch: int = 32
     """
     found: dict[str, list[float]] = defaultdict(list)
     for first in range(0, len(items), batch):
-        fields = {name: torch.stack([see(item) for item in items[first:first + batch]]) for name, see in inputs.items()}
-        seen = Batch(**fields).to(run.device)
+        seen = _seen(run, items[first:first + batch], inputs).to(run.device)
         said = pad_ids([one.ids for one in run.search(seen)]).to(run.device)
         leaning = follow(run.model, seen, said)["gate"].mean(-1)
         for ids, known, row in zip(said.tolist(), seen.attributes.tolist(), leaning.tolist()):
