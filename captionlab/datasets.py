@@ -796,7 +796,7 @@ def where(name: str) -> Path:
         ValueError: there is no such data set, or it has no files, as scenes.
     """
     if name not in _MARKS:
-        raise ValueError(f"no data set {name!r} has files: choose from {', '.join(_MARKS)}")
+        raise ValueError(f"no data set with files is called {name!r}: choose from {', '.join(_MARKS)}")
     home, noted = data_home() / name, _noted().get(name)
     if noted and not (_holds(home, name) and ("CAPTIONLAB_DATA" in os.environ or not _holds(Path(noted), name))):
         home = Path(noted)

@@ -373,6 +373,11 @@ def test_a_home_that_is_not_there_warns(monkeypatch):
         data_home()
 
 
+@pytest.mark.parametrize("name", ["flickr30k", "scenes"])
+def test_only_data_sets_with_files_lie_somewhere(name):
+    one_line(lambda: where(name), f"no data set with files is called '{name}': choose from flickr8k")
+
+
 def test_use_checks_before_it_notes(small30k, home):
     (small30k / "val.en").write_text("short\n")
     one_line(lambda: use(small30k), "val.en has 1")

@@ -362,6 +362,20 @@ class TestRuns:
             assert set(run.vocabulary.decode(ids).split()) == words & {word for text in item.captions for word in normalise(text)}
         assert evaluate_run(run_of(world, "parallel"), world, beam=1, meteor=False, oracle=True)["about"]["variant"] == "parallel-oracle"
 
+    def test_the_oracle_tells_whichever_of_two_runs_reads_words(self, world):
+        visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
+        one, other = (evaluate_run(first, world, beam=1, meteor=False, blind=False, oracle=True, fused=[second])["captions"]
+                      for first, second in ((visual, semantic), (semantic, visual)))
+        assert one == other
+        with pytest.raises(ValueError, match="reads no attributes, so an oracle has nothing to tell it"):
+            evaluate_run(visual, world, beam=1, meteor=False, oracle=True)
+
+    def test_a_fused_run_that_does_not_say_all_about_itself_is_one_line(self, world):
+        visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
+        del semantic.about["train_seconds"]
+        with pytest.raises(ValueError, match="does not say its train_seconds"):
+            evaluate_run(visual, world, meteor=False, fused=[semantic])
+
     def test_fused_runs_speak_as_their_ensemble(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
         found = evaluate_run(visual, world, meteor=False, fused=[semantic])

@@ -154,6 +154,13 @@ class TestAPhoto:
 
 
 class TestOneLook:
+    def test_evaluation_looks_at_a_picture_once_for_all_fields(self, photos, monkeypatch):
+        data, boxes = photos
+        eyes, looks, look = Eyes(preset("regions", boxes=boxes)), [], Eyes.look
+        monkeypatch.setattr(Eyes, "look", lambda self, read, *rest: looks.append(len(read)) or look(self, read, *rest))
+        seen = runs._seen(SimpleNamespace(eyes=eyes), data["test"][:3], look_at(eyes, keep=0))
+        assert sum(looks) == 3 and len(seen.boxes) == len(seen.regions) == 3
+
     def test_the_network_looks_once_for_all_fields(self, photos, monkeypatch):
         data, boxes = photos
         eyes = Eyes(preset("all", "squeezenet1_1", boxes=boxes), detector=detector(photos, backbone="squeezenet1_1"),
@@ -511,6 +518,28 @@ def test_evaluated_with_and_without_stores(photos, tmp_path):
     extract_regions(images, open_boxes(boxes), tmp_path / "r", Backbone("squeezenet1_1", None, 64), most=5)
     one, other = (evaluate_run(run, data, features=folders, meteor=False)["captions"] for folders in ((), [tmp_path / "r"]))
     assert one == other
+
+
+def test_stores_go_to_those_of_several_runs_that_read_them(photos, tmp_path):
+    data, boxes = photos
+    visual, pixels = (trained("regions", backbone, photos, tmp_path / backbone) for backbone in ("squeezenet1_1", "pixels"))
+    store, = open_stores(visual.eyes, data)
+    first, both = (evaluate_run(visual, data, meteor=False, blind=False, fused=others, features=folders)["captions"]
+                   for others, folders in (([], ()), ([visual], store.folder)))
+    assert first == both            # a run beside itself
+    handed = runs._handed_out(store.folder, [SimpleNamespace(eyes=SimpleNamespace(kinds=["attributes"])), visual])
+    assert handed == [[], [store.folder]]
+    handed = runs._handed_out([store.folder], [visual, SimpleNamespace(eyes=SimpleNamespace(kinds=["attributes"]))])
+    assert handed == [[store.folder], []]
+    nobody = [SimpleNamespace(eyes=SimpleNamespace(kinds=["attributes"]))] * 2
+    assert runs._handed_out(store.folder, nobody) == [[], [store.folder]]
+
+
+def test_boxes_without_features_for_a_model_that_wants_theirs(photos):
+    for boxes in (photos[1], "scene"):
+        with pytest.raises(ValueError, match="features that come with the boxes, and .* brings none") as fault:
+            Eyes(preset("regions", "file", boxes=boxes)).boxes
+        one_line(fault)
 
 
 def test_a_pictures_own_file_comes_before_another_ones_number():

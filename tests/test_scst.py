@@ -210,6 +210,8 @@ class TestRun:
             tune_run("cptr", learned[1], tmp_path / "x", data=world)
         with pytest.raises(ValueError, match="--resume"):
             tune_run("vanilla", learned[1], learned[1], data=world)
+        with pytest.raises(ValueError, match=f"learned from {world.name}, and scst goes on with that: leave another out"):
+            tune_run("vanilla", learned[1], tmp_path / "x", data=replace(world, name="another"))
 
 
 class TestTranslations:

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -191,6 +192,14 @@ def test_a_write_that_fails_leaves_the_old_checkpoint(tmp_path):
     with pytest.raises(Exception, match="pickle"):
         write_checkpoint(tmp_path / "checkpoint.pt", {"recipe": lambda: None})
     assert read_checkpoint(tmp_path / "checkpoint.pt", SHORT) == {"recipe": asdict(SHORT)}
+
+
+def test_scores_of_numpy_can_be_read_back(tmp_path):
+    scored = tiny_training.trainer(tmp_path, SHORT)
+    scored.validate = lambda model: {"score": np.float64(1.5), "more": torch.tensor(2.5), "plain": 3}
+    scored.fit()
+    history = read_checkpoint(tmp_path / "checkpoint.pt", SHORT)["history"]
+    assert [history[0][name] for name in ("score", "more", "plain")] == [1.5, 2.5, 3]
 
 
 def test_a_finished_run_trains_no_further(trained, monkeypatch):

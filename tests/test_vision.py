@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision import models, transforms
 
-from captionlab.vision import BACKBONES, Backbone, Preprocess, Pyramid, load_image, pool_cells
+from captionlab.vision import BACKBONES, Backbone, Preprocess, Pyramid, find_weights, load_image, pool_cells
 
 WIDTH, HEIGHT = 64, 40
 
@@ -387,3 +387,14 @@ def test_real_weights_know_a_photo(real_data):
     with torch.no_grad():
         best = classify("squeezenet1_1", net.eval(), backbone(backbone.preprocess([path]))).argmax()
     assert 151 <= best <= 268      # ImageNet's classes of dogs
+
+
+@pytest.mark.parametrize("name, network, found", [
+    ("squeezenet1_1.pth", "squeezenet1_1", True), ("squeezenet1_1-b8a52dc0.pth", "squeezenet1_1", True),
+    ("squeezenet1_1.pth", "squeezenet1_0", False), ("maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth", "maskrcnn_resnet50_fpn", True),
+    ("maskrcnn_resnet50_fpn_v2_coco-73cbd019.pth", "maskrcnn_resnet50_fpn", False)])
+def test_weights_in_the_data_folder_are_found_by_torchvisions_name(tmp_path, monkeypatch, name, network, found):
+    monkeypatch.setenv("CAPTIONLAB_DATA", str(tmp_path))
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / name).touch()
+    assert find_weights(network) == (f"weights/{name}" if found else "DEFAULT")

@@ -79,6 +79,7 @@ def contrast(a, b) -> float:
     (lambda: heatmap(torch.rand(2, 3), ["one"], []), "1 queries"),
     (lambda: over_patches(PICTURE, torch.rand(6), (2, 2)), "6 weights do not fill a grid of 2 x 2"),
     (lambda: over_words(PICTURE, ["a"], torch.rand(2, 6), (2, 3)), "1 words but 2 rows"),
+    (lambda: over_words(PICTURE, [], torch.rand(0, 6), (2, 3)), "no words to draw"),
     (lambda: over_boxes(PICTURE, torch.rand(3, 4), torch.rand(2)), "give (N, 4) and (N,)"),
     (lambda: as_picture(np.zeros((4, 4))), "a picture has shape"),
     (lambda: as_picture(np.full((4, 4, 3), 200.0)), "give bytes"),
