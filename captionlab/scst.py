@@ -197,7 +197,7 @@ class SelfCritical(Learner):
         """
         memory = self.encode(batch)
         said = self.draw(memory)
-        torch.clear_autocast_cache()        # PyTorch before 2.11 keeps weights cast without history there, and none would learn
+        torch.clear_autocast_cache()        # older PyTorch keeps weights that `draw` cast without history, and those would not learn
         gained = advantages(self.reward(said, batch.need("captions")[..., 1:]))
         return -(self.chosen(memory, said) * gained[..., None]).sum(), (said != PAD).sum()
 
