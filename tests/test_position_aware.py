@@ -1,6 +1,7 @@
 """Position-aware attention against its equations written out, and the model against what its lesson promises."""
-from dataclasses import replace
 import math
+from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from captionlab.blocks import BlockConfig, Encoder
 from captionlab.datasets import Batch
+from captionlab.models import position_aware
 from captionlab.models.position_aware import (
     PRESETS, VARIANTS, FeatureFusion, Model, PositionAwareAttention, PositionAwareEncoder, RelativePositions)
 
@@ -102,10 +104,45 @@ def test_half_precision_of_training_changes_little(way):
 
 def test_nothing_as_large_as_the_edges_is_made():
     attention, x = attention_of(14, 14, torch.float32)
-    largest = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: largest.append(t.numel()) or t, lambda t: t):
-        attention(x).sum().backward()
-    assert max(largest) < len(x) * attention.heads * 196**2, "not even the weights"
+    largest, weights = defaultdict(list), len(x) * attention.heads * 196**2
+    for mask in (None, torch.ones(196, 196).bool()):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: largest[mask is None].append(t.numel()) or t, lambda t: t):
+            attention(x, mask).sum().backward()
+    assert max(largest[True]) == weights < 196**2 * 16, "by hand, the weights are kept, and nothing as large as the edges"
+    assert max(largest[False]) < weights, "by PyTorch's function not even those"
+
+
+class TestByHand:
+    """The way that a CPU takes while a model learns, against PyTorch's function, which a mask that forbids nothing asks for."""
+
+    @pytest.mark.parametrize("dtype, within", [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+    def test_few_heads_at_a_time_are_all_of_them(self, dtype, within):
+        attention, x = attention_of(23, 23, dtype)          # 529 cells: seven heads, then the eighth
+        found = []
+        for mask in (None, torch.ones(529, 529).bool()):
+            out = attention(x, mask)
+            found.append((out, *torch.autograd.grad((out * out.detach().cos()).mean(), (x, *attention.parameters()))))
+        torch.testing.assert_close(*found, rtol=within, atol=within)
+
+    def test_gradients_are_those_of_finite_differences(self):
+        attention, x = attention_of(2, 3, torch.float64)
+        assert torch.autograd.gradcheck(attention, x)
+
+    @pytest.mark.parametrize("pictures", [0, 1])
+    def test_any_number_of_pictures(self, pictures):
+        attention, x = attention_of(2, 3, torch.float32)
+        some = x.detach()[:pictures].requires_grad_()
+        attention(some).sum().backward()
+        assert some.grad.shape == some.shape and attention.query.weight.grad.isfinite().all()
+
+    def test_only_what_learns_keeps_weights(self, monkeypatch):
+        attention, x = attention_of(2, 3, torch.float32)
+        kept, apply = [], position_aware._WeightsKept.apply
+        monkeypatch.setattr(position_aware._WeightsKept, "apply", lambda *parts: kept.append(1) or apply(*parts))
+        found = attention(x)
+        with torch.no_grad():
+            torch.testing.assert_close(attention(x), found.detach())
+        assert len(kept) == 1
 
 
 def test_a_block_adds_its_input_once():

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ..attention import Dropout, attend, masked_softmax, merge_heads, split_heads
 from ..blocks import BlockConfig, Encoder
@@ -134,6 +135,39 @@ def _of_pairs(table: Tensor) -> Tensor:
     places = torch.arange((len(table) + 1) // 2, device=table.device)
     return table[places[:, None] - places + len(places) - 1]
 
+# %% ../../nbs/33_position_aware.ipynb #4a319226
+class _WeightsKept(torch.autograd.Function):
+    """Attention over keys and values whose last columns are constant, for training on a CPU in 32 bits or 64."""
+
+    @staticmethod
+    def forward(ctx, query: Tensor, key: Tensor, value: Tensor, columns: Tensor, scale: float) -> Tensor:
+        """From queries (B, H, N, K + C), keys and values (B, H, N, K) and columns (N, C) to (B, H, N, K + C)."""
+        ends = columns.expand(*key.shape[:2], -1, -1)
+        q, k, v = (x.flatten(0, 1) for x in (query, torch.cat([key, ends], -1), torch.cat([value, ends], -1)))
+        ctx.few, ctx.scale, ctx.width, mixed = max(1, 2**21 // q.shape[1]**2), scale, key.shape[-1], torch.empty_like(q)
+        weights, nothing = [], q.new_empty(())
+        for few_q, few_k, few_v, out in zip(*(x.split(ctx.few) for x in (q, k, v, mixed))):
+            scores = torch.baddbmm(nothing, few_q, few_k.mT, beta=0, alpha=scale)
+            weights.append(torch.softmax(scores, -1, out=scores))
+            torch.bmm(scores, few_v, out=out)
+        ctx.save_for_backward(q, k, v, mixed, *weights)
+        return mixed.view_as(query)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, given: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients by queries, keys and values."""
+        q, k, v, mixed, *weights = ctx.saved_tensors
+        to_q, to_k, to_v = torch.empty_like(q), *(q.new_empty(*q.shape[:2], ctx.width) for _ in range(2))
+        room, nothing = torch.empty_like(weights[0]), q.new_empty(())
+        split = [x.split(ctx.few) for x in (q, k, v, mixed, given.flatten(0, 1), to_q, to_k, to_v)]
+        for w, few_q, few_k, few_v, o, back, by_q, by_k, by_v in zip(weights, *split):
+            torch.bmm(w.mT, back[..., :ctx.width], out=by_v)
+            slopes = torch.bmm(back, few_v.mT, out=room[:len(w)]).sub_((back * o).sum(-1, keepdim=True)).mul_(w)
+            torch.baddbmm(nothing, slopes, few_k, beta=0, alpha=ctx.scale, out=by_q)
+            torch.baddbmm(nothing, slopes.mT, few_q[..., :ctx.width], beta=0, alpha=ctx.scale, out=by_k)
+        return *(x.unflatten(0, given.shape[:2]) for x in (to_q, to_k, to_v)), None, None
+
 # %% ../../nbs/33_position_aware.ipynb #ed61b627
 #| implements: eq-pat-4 eq-pat-5
 class PositionAwareAttention(nn.Module):
@@ -178,21 +212,24 @@ class PositionAwareAttention(nn.Module):
             ValueError: if the positions were made for a map of another size.
         """
         self.positions.fit(x)
-        parts = (split_heads(part, self.heads) for part in (self.query(x), self.key(x), x))
-        dropping = self.training and self.dropout.p and x.device.type == "cpu"
-        mix = self._fused if trace is None and not dropping else self._traced
-        mixed = mix(*self._longer(*parts), mask, trace)
+        query, key, value = (split_heads(part, self.heads) for part in (self.query(x), self.key(x), x))
+        asking = torch.cat([query, *self.positions.ask(query)], -1)
+        mixed = self._mix(asking, key, value, mask, trace)
         ends = self.positions.rows, self.positions.columns
         taken, on_rows, on_columns = mixed.split([x.shape[-1] // self.heads, *ends], -1)
         return merge_heads(taken + self.positions.answer(on_rows, on_columns))
 
-    def _longer(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        places = self.positions.places().to(key).expand(*key.shape[:2], -1, -1)
-        asking = torch.cat([query, *self.positions.ask(query)], -1)
-        return asking, torch.cat([key, places], -1), torch.cat([value, places], -1)
+    def _mix(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, trace: list[Tensor] | None) -> Tensor:
+        places, on_cpu = self.positions.places().to(key), query.device.type == "cpu"
+        written = trace is not None or (on_cpu and self.training and self.dropout.p)
+        whole = query.dtype == value.dtype in (torch.float32, torch.float64)
+        if on_cpu and whole and not written and mask is None and query.requires_grad:
+            return _WeightsKept.apply(query, key, value, places, self.scale)
+        ends = places.expand(*key.shape[:2], -1, -1)
+        longer = query, torch.cat([key, ends], -1), torch.cat([value, ends], -1)
+        return self._traced(*longer, mask, trace) if written else self._fused(*longer, mask)
 
-    def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-               trace: None) -> Tensor:
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         dropout = self.dropout.p if self.training else 0.0
         return F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=self.scale)
 
