@@ -135,6 +135,23 @@ def _of_pairs(table: Tensor) -> Tensor:
     places = torch.arange((len(table) + 1) // 2, device=table.device)
     return table[places[:, None] - places + len(places) - 1]
 
+# %% ../../nbs/33_position_aware.ipynb #669f29ce
+def _few_ahead(q: Tensor, k: Tensor, v: Tensor, out: Tensor, scale: float) -> Tensor:
+    """Writes what a few heads answer, (F, N, K + C), and returns their weights, (F, N, N)."""
+    weights = torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=scale)      # beta 0: the first is not read
+    torch.bmm(torch.softmax(weights, -1, out=weights), v, out=out)
+    return weights
+
+# %% ../../nbs/33_position_aware.ipynb #3727583d
+def _few_back(weights: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, back: Tensor, by_q: Tensor, by_k: Tensor, by_v: Tensor,
+              room: Tensor, scale: float) -> None:
+    """Writes the gradients of a few heads by queries, (F, N, K + C), keys and values, (F, N, K); `room` is (F, N, N)."""
+    nothing, width = q.new_empty(()), by_k.shape[-1]
+    torch.bmm(weights.mT, back[..., :width], out=by_v)
+    slopes = torch.bmm(back, v.mT, out=room).sub_((back * out).sum(-1, keepdim=True)).mul_(weights)
+    torch.baddbmm(nothing, slopes, k, beta=0, alpha=scale, out=by_q)
+    torch.baddbmm(nothing, slopes.mT, q[..., :width], beta=0, alpha=scale, out=by_k)
+
 # %% ../../nbs/33_position_aware.ipynb #4a319226
 class _WeightsKept(torch.autograd.Function):
     """Attention over keys and values whose last columns are constant, for training on a CPU in 32 bits or 64."""
@@ -145,11 +162,7 @@ class _WeightsKept(torch.autograd.Function):
         ends = columns.expand(*key.shape[:2], -1, -1)
         q, k, v = (x.flatten(0, 1) for x in (query, torch.cat([key, ends], -1), torch.cat([value, ends], -1)))
         ctx.few, ctx.scale, ctx.width, mixed = max(1, 2**21 // q.shape[1]**2), scale, key.shape[-1], torch.empty_like(q)
-        weights, nothing = [], q.new_empty(())
-        for few_q, few_k, few_v, out in zip(*(x.split(ctx.few) for x in (q, k, v, mixed))):
-            scores = torch.baddbmm(nothing, few_q, few_k.mT, beta=0, alpha=scale)
-            weights.append(torch.softmax(scores, -1, out=scores))
-            torch.bmm(scores, few_v, out=out)
+        weights = [_few_ahead(*few, scale) for few in zip(*(x.split(ctx.few) for x in (q, k, v, mixed)))]
         ctx.save_for_backward(q, k, v, mixed, *weights)
         return mixed.view_as(query)
 
@@ -157,16 +170,12 @@ class _WeightsKept(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, given: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients by queries, keys and values."""
-        q, k, v, mixed, *weights = ctx.saved_tensors
-        to_q, to_k, to_v = torch.empty_like(q), *(q.new_empty(*q.shape[:2], ctx.width) for _ in range(2))
-        room, nothing = torch.empty_like(weights[0]), q.new_empty(())
-        split = [x.split(ctx.few) for x in (q, k, v, mixed, given.flatten(0, 1), to_q, to_k, to_v)]
-        for w, few_q, few_k, few_v, o, back, by_q, by_k, by_v in zip(weights, *split):
-            torch.bmm(w.mT, back[..., :ctx.width], out=by_v)
-            slopes = torch.bmm(back, few_v.mT, out=room[:len(w)]).sub_((back * o).sum(-1, keepdim=True)).mul_(w)
-            torch.baddbmm(nothing, slopes, few_k, beta=0, alpha=ctx.scale, out=by_q)
-            torch.baddbmm(nothing, slopes.mT, few_q[..., :ctx.width], beta=0, alpha=ctx.scale, out=by_k)
-        return *(x.unflatten(0, given.shape[:2]) for x in (to_q, to_k, to_v)), None, None
+        *kept, mixed, weights = *ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+        found = torch.empty_like(mixed), *(mixed.new_empty(*mixed.shape[:2], ctx.width) for _ in range(2))
+        room, parts = torch.empty_like(weights[0]), (*kept, mixed, given.flatten(0, 1), *found)
+        for few in zip(weights, *(x.split(ctx.few) for x in parts)):
+            _few_back(*few, room[:len(few[0])], ctx.scale)
+        return *(x.unflatten(0, given.shape[:2]) for x in found), None, None
 
 # %% ../../nbs/33_position_aware.ipynb #ed61b627
 #| implements: eq-pat-4 eq-pat-5
