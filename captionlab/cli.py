@@ -437,7 +437,7 @@ def train(
     typer.echo(f"{len(made.about['history'])} epochs in {made.about['train_seconds']:.0f} s, loss {last['loss']:.2f}; "
                f"the run is {out}.  Next: captionlab evaluate {quote(str(out))}")
 
-
+# %% ../nbs/91_cli.ipynb #c2bcd9db
 @contextmanager
 def _stopping(out: Path) -> "Iterator[None]":
     """Says how to go on to whoever stops a training."""

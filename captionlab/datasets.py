@@ -628,7 +628,7 @@ def _sentences(file: Path, images: list[dict]) -> Iterator[_Row]:
 # %% ../nbs/12_datasets.ipynb #de12b7b5
 NAMES = ("scenes", "flickr8k", "multi30k", "coco")
 
-
+# %% ../nbs/12_datasets.ipynb #266b0dc4
 def own(file: Path | str, folder: Path | str | None = None) -> CaptionData:
     """One's own pictures and captions.
 

@@ -44,7 +44,7 @@ def write_whole(path: str | os.PathLike, write: Callable[[BinaryIO], object]) ->
     finally:
         half.unlink(missing_ok=True)
 
-
+# %% ../nbs/14_features.ipynb #63adede8
 def read_object(file: str | os.PathLike, mend: str, *keys: str) -> dict:
     """A JSON object that an earlier run of captionlab wrote.
 
@@ -74,20 +74,20 @@ def _manifest(folder: Path) -> dict | None:
         raise ValueError(f"{file} is broken: delete its folder and extract once more")
     return said
 
-
+# %% ../nbs/14_features.ipynb #41d38bfd
 def _save_manifest(folder: Path, manifest: dict) -> None:
     text = json.dumps(manifest, ensure_ascii=False, separators=(",", ":"))
     write_whole(folder / "manifest.json", lambda file: file.write(text.encode(errors="backslashreplace")))
 
-
+# %% ../nbs/14_features.ipynb #bc3afa35
 def _chunk(folder: Path, number: int) -> Path:
     return folder / f"chunk-{number:05}.npy"
 
-
+# %% ../nbs/14_features.ipynb #c459c3af
 def _chunks(manifest: dict) -> range:
     return range(-(-len(manifest["names"]) // manifest["chunk"]))
 
-
+# %% ../nbs/14_features.ipynb #a24930b9
 def _is_whole(folder: Path, number: int) -> bool:
     """Whether a chunk is there, and not cut off while somebody copied it."""
     try:
@@ -567,7 +567,7 @@ def extract_command(images: Sequence[str | os.PathLike], out: str | os.PathLike,
     print(f"{len(store)} pictures, {each} each, in {out}")
     return store
 
-
+# %% ../nbs/14_features.ipynb #114ce826
 def say_skipped(store: FeatureStore) -> None:
     """Say which pictures have no features.
 

@@ -212,13 +212,13 @@ def _same_pictures(candidates: dict, references: dict) -> None:
     if wrong:
         raise ValueError(f"a picture needs one text as its candidate and a list of texts as references{_such(wrong)}")
 
-
+# %% ../nbs/17_metrics.ipynb #0ba96490
 def _has_words(references: dict) -> None:
     """Raises ValueError if the tokenizer left no word of all references."""
     if not any(any(texts) for texts in references.values()):
         raise ValueError("there is nothing to score: no reference holds a word")
 
-
+# %% ../nbs/17_metrics.ipynb #d1cf7aa5
 def _such(keys: Iterable) -> str:
     """One of the keys, as an example in a message."""
     return f" ({min(map(repr, keys))} for one)" if keys else ""
@@ -531,7 +531,7 @@ def may_write(file: str | Path) -> None:
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise ValueError(f"{file} cannot be written, since {there} is {'read-only' if there.is_dir() else 'a file'}: name another place")
 
-
+# %% ../nbs/17_metrics.ipynb #49ae682d
 def _may_hold(out: str | Path | None, *read: str | Path | None) -> None:
     """Raises unless a report may go there: into a folder that there is, and over no file that is `read`."""
     if not out:

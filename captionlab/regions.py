@@ -35,7 +35,7 @@ from .vision import WHOLE, Backbone, Preprocess, _bytes, _fingerprint, _state, f
 # %% ../nbs/15_regions.ipynb #b68e43d1
 ROUNDING = 0.01     # of the picture's side; what sticks out no further is cut without a word
 
-
+# %% ../nbs/15_regions.ipynb #30a0c624
 def clean_boxes(boxes: Tensor, where: Callable[[int], str]) -> tuple[Tensor, str]:
     """Boxes inside their pictures, or one line that says what is wrong with which.
 

@@ -141,7 +141,7 @@ def provenance() -> dict[str, str]:
     return {"commit": _commit() or "unknown",
             "machine": f"{os.cpu_count()} cores, {name}{gpu}, torch {torch.__version__.split('+')[0]}"}
 
-
+# %% ../nbs/90_results.ipynb #c8cea679
 def _commit() -> str:
     """The clone's commit, nothing where there is no clone or no git."""
     if not (Path(__file__).parents[1] / "settings.ini").is_file():
@@ -152,7 +152,7 @@ def _commit() -> str:
         return ""
     return git.stdout.strip()
 
-
+# %% ../nbs/90_results.ipynb #dfcc2974
 def _lines(path: str) -> list[str]:
     """The lines of a file, none where there is no such file."""
     return Path(path).read_text().splitlines() if Path(path).is_file() else []

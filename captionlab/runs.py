@@ -607,7 +607,7 @@ def _parts(model: Captioner) -> dict[str, Tensor]:
     stored, named = model.state_dict(), [*model.named_parameters(), *model.named_buffers()]
     return {name: x.detach() for name, x in named if name in stored}
 
-
+# %% ../nbs/24_runs.ipynb #3ee4d508
 def _fill(model: Captioner, file: Path) -> None:
     """Copy the weights of a safetensors file into a model, or say in one line why not."""
     try:
@@ -656,12 +656,12 @@ def _save_tensors(model: Captioner, eyes: Eyes | Reader, folder: Path) -> list[s
     save_detector(eyes.detector, folder / detector)
     return [weights, detector]
 
-
+# %% ../nbs/24_runs.ipynb #905162f6
 def _weights_file(content: bytes) -> str:
     """What the file of weights is called, by its content."""
     return f"weights-{hashlib.sha256(content).hexdigest()[:12]}.safetensors"
 
-
+# %% ../nbs/24_runs.ipynb #ebe44783
 def _load_detector(folder: Path, made: dict) -> AttributeDetector | None:
     """The attribute detector of a run whose eyes were `made` with one."""
     if "detector" not in made:
@@ -1110,7 +1110,7 @@ def _may_write(out: Path, resume: bool) -> None:
     if not resume and any((out / name).exists() for name in ("checkpoint.pt", "run.json")):
         raise ValueError(f"{out} holds a run already: add --resume to go on with it, or choose another folder")
 
-
+# %% ../nbs/24_runs.ipynb #f0a24918
 @contextmanager
 def _held(out: Path, resume: bool) -> Iterator[None]:
     """As long as nobody else trains into this folder; what another finished a moment ago is seen, too."""
@@ -1374,13 +1374,13 @@ def _spoken(run: Run) -> list[dict]:
     """The vocabularies that a run reads and writes."""
     return [words.to_dict() for words in (run.vocabulary, isinstance(run.eyes, Reader) and run.eyes.vocabulary) if words]
 
-
+# %% ../nbs/24_runs.ipynb #cde0f5be
 def _shared(run: Run, other: Run) -> list[str]:
     """The kinds of features that two runs read."""
     kinds = [[] if isinstance(one.eyes, Reader) else one.eyes.kinds for one in (run, other)]
     return [kind for kind in kinds[0] if kind in kinds[1]]
 
-
+# %% ../nbs/24_runs.ipynb #8c7812ae
 def _handed_out(features: str | os.PathLike | Sequence[str | os.PathLike], runs: Sequence[Run]) -> list[list[Path]]:
     """For each run the stores in which it reads something; one that nobody reads goes to the last, which will say so."""
     folders = [Path(folder) for folder in ([features] if isinstance(features, (str, os.PathLike)) else features or ())]
@@ -1390,7 +1390,7 @@ def _handed_out(features: str | os.PathLike | Sequence[str | os.PathLike], runs:
     theirs = [[folder for folder in folders if kinds[folder] & {*getattr(one.eyes, "kinds", ())}] for one in runs]
     return theirs[:-1] + [theirs[-1] + [folder for folder in folders if not any(folder in part for part in theirs)]]
 
-
+# %% ../nbs/24_runs.ipynb #596dad16
 def _with_oracle(run: Run, inputs: dict, reader: Run | None) -> tuple[Run, dict]:
     """The run as a variant of its own, and inputs whose attributes come from the true captions, in the words of the one that reads them."""
     if reader is None:
@@ -1400,7 +1400,7 @@ def _with_oracle(run: Run, inputs: dict, reader: Run | None) -> tuple[Run, dict]
     told = lambda item: true_attributes([item.captions], words, run.vocabulary, most)[0]
     return replace(run, about=run.about | {"variant": named}), inputs | {"attributes": told}
 
-
+# %% ../nbs/24_runs.ipynb #dea176f9
 def _told(run: Run) -> tuple[int, float]:
     """How many attributes a run reads at most, and how sure they must be."""
     return run.eyes.preset.words, run.eyes.preset.sure
@@ -1434,7 +1434,7 @@ def _translated(said: dict[str, list[str]], items: Sequence[Item]) -> dict[str, 
     references = [item.captions[0] for item in items]
     return _true({name: score_translations(texts, references) for name, texts in said.items()}, said, items)
 
-
+# %% ../nbs/24_runs.ipynb #24a70aaa
 def _about(run: Run, data: CaptionData, split: str, beam: int, length_penalty: float) -> dict:
     """What all seeds of a result have in common."""
     own = run.about["preset_name"] == "own"
@@ -1447,7 +1447,7 @@ def _about(run: Run, data: CaptionData, split: str, beam: int, length_penalty: f
             "decoding": {"beam": beam, "length_penalty": length_penalty},
             "parameters": run.about["parameters"]}
 
-
+# %% ../nbs/24_runs.ipynb #5160ab79
 def _other_boxes(eyes: Eyes | Reader) -> str | None:
     """Where boxes came from, if they are not those of the training; wherever the files lie."""
     if isinstance(eyes, Reader) or not eyes.moved or eyes.boxes is None:
@@ -1455,7 +1455,7 @@ def _other_boxes(eyes: Eyes | Reader) -> str | None:
     there, then = eyes.boxes.describe(), eyes.made.get("boxes", {})
     return None if there["fingerprint"] == then.get("fingerprint") else f"{Path(there['source']).name} ({there['fingerprint']})"
 
-
+# %% ../nbs/24_runs.ipynb #7279324f
 def _scorer(metrics: Iterable[str]) -> dict[str, str]:
     """What computed each metric; kinds of truth are computed as truth is."""
     return {metric: (SCORER | TRANSLATION_SCORER).get(metric, "captionlab.scenes, exact") for metric in metrics if ", " not in metric}

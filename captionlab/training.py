@@ -375,7 +375,7 @@ def read_checkpoint(path: Path, recipe: Recipe) -> dict | None:
                          "use that one, or another folder")
     return state
 
-
+# %% ../nbs/21_training.ipynb #67cc3872
 def _unreadable(path: Path, fault: Exception) -> ValueError:
     why = (str(fault) or "it ends too soon").splitlines()[0]
     return ValueError(f"{path} is no checkpoint that can be read ({why}): delete it to begin anew")
