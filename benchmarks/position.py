@@ -1,9 +1,10 @@
-"""Position-aware attention in four forms: forward and backward, time and peak memory, same weights.
+"""Position-aware attention in several forms: forward and backward, time and peak memory, same weights.
 
-Ours never builds E. The literal form adds it to keys and values of each picture. Two forms build it
+Ours never builds E. The literal form adds it to keys and values of each picture. Three forms build it
 once for the whole batch: `looked_up` takes each pair's vectors from the tables, as the paper's
-Algorithm 1 does; `einsum` is the best that we found. The latter is timed once more with freed memory
-kept, as the trainer keeps it (`einsum_kept`).
+Algorithm 1 does; `edges` adds pairs of rows and pairs of columns; `einsum` also lays them out head by
+head, and is the best that we found. It is timed once more with freed memory kept, as the trainer keeps
+it (`einsum_kept`). `plain` knows no positions at all: no form that knows them can be expected below it.
 """
 import math
 import sys
@@ -11,7 +12,8 @@ from collections.abc import Callable
 
 import psutil
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import medians, record
@@ -40,6 +42,11 @@ def shared(attention: PositionAwareAttention, x: Tensor, E: Tensor) -> Tensor:
     return merge_heads(weights @ value + torch.einsum("bhij,hijk->bhik", weights, E))
 
 
+def by_head(E: Tensor) -> Tensor:
+    """From `(N, N, D)` to a view `(H, N, N, K)`."""
+    return E.unflatten(-1, (H, -1)).permute(2, 0, 1, 3)
+
+
 def looked_up(attention: PositionAwareAttention, x: Tensor) -> Tensor:
     """E as Algorithm 1 makes it, pair by pair, `(N, N, D)`."""
     positions = attention.positions
@@ -47,13 +54,24 @@ def looked_up(attention: PositionAwareAttention, x: Tensor) -> Tensor:
     row, column = cells // positions.columns, cells % positions.columns
     from_row, from_column = (place[:, None] - place + place[-1] for place in (row, column))
     E = positions.row[from_row] + positions.column[from_column]
-    return shared(attention, x, E.unflatten(-1, (H, -1)).permute(2, 0, 1, 3))
+    return shared(attention, x, by_head(E))
+
+
+def edges(attention: PositionAwareAttention, x: Tensor) -> Tensor:
+    """E from pairs of rows and pairs of columns, `(N, N, D)`."""
+    return shared(attention, x, by_head(attention.positions.edges()))
 
 
 def einsum(attention: PositionAwareAttention, x: Tensor) -> Tensor:
     """E from pairs of rows and pairs of columns, laid out head by head: the products read it in order."""
-    by_row, by_column = (table.unflatten(-1, (H, -1)).permute(2, 0, 1, 3) for table in attention.positions.pairs())
+    by_row, by_column = map(by_head, attention.positions.pairs())
     return shared(attention, x, (by_row[:, :, None, :, None] + by_column[:, None, :, None, :]).flatten(3, 4).flatten(1, 2))
+
+
+def plain(attention: PositionAwareAttention, x: Tensor) -> Tensor:
+    """The same projections and PyTorch's own attention, without positions."""
+    query, key, value = (split_heads(part, H) for part in (attention.query(x), attention.key(x), x))
+    return merge_heads(F.scaled_dot_product_attention(query, key, value))
 
 
 def peak(way: Callable) -> float:
@@ -74,6 +92,8 @@ def steps(side: int, way: Callable) -> tuple[Callable, Callable]:
     """Forward and backward of a map with so many rows and columns: ours, and another `way`, which must agree with it."""
     torch.manual_seed(0)
     attention, x = PositionAwareAttention(D, H, RelativePositions(side, side, D)), torch.randn(B, side**2, D, requires_grad=True)
+    for table in attention.positions.parameters() if way is plain else ():
+        nn.init.zeros_(table)       # as if there were no positions
     torch.testing.assert_close(attention(x), way(attention, x), rtol=1e-4, atol=1e-5)
     return lambda: attention(x).sum().backward(), lambda: way(attention, x).sum().backward()
 
@@ -98,7 +118,7 @@ def compare(side: int, way: Callable) -> None:
 
 def main() -> None:
     for side in SIDES:
-        for way in (literal, looked_up, einsum):
+        for way in (literal, looked_up, edges, einsum, plain):
             compare(side, way)
     keep_memory()       # as in training; from here on nobody waits for fresh pages
     for side in SIDES:
