@@ -800,6 +800,23 @@ class Run:
         return beam_search(self.model, memory, beam, length_penalty, longest, forbid=[self.vocabulary.unk])
 
     @torch.no_grad()
+    def read(self, batch: Batch, ids: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, list]]]:
+        """Read a caption one token at a time.
+
+        Args:
+            batch: one picture, or one sentence to translate.
+            ids: of the caption's T tokens, without bos.
+
+        Yields:
+            Before each token the logits of the next, `(V,)`, and the trace of that step (see `Captioner.step`).
+        """
+        state = self.model.start(self.model.encode(batch.to(self.device)))
+        for number in [BOS, *ids][:len(ids)]:
+            trace = defaultdict(list)
+            logits, state = self.model.step(state, torch.tensor([[number]], device=self.device), trace)
+            yield logits[0, 0], trace
+
+    @torch.no_grad()
     def trace(self, picture: Picture, beam: int = 3, length_penalty: float = 0.0,
               layer: int = -1) -> tuple[list[str], Tensor]:
         """The caption's T words and where each looked: weights `(T, N)`, the mean of a layer's heads.
@@ -812,11 +829,7 @@ class Run:
         """
         seen, kept = self.eyes([picture]), self.vocabulary
         ids = [number for number in self.search(seen, beam, length_penalty)[0].ids if number != kept.eos]
-        state, rows = self.model.start(self.model.encode(seen.to(self.device))), []
-        for number in [BOS, *ids][:len(ids)]:
-            trace = defaultdict(list)
-            _, state = self.model.step(state, torch.tensor([[number]], device=self.device), trace)
-            rows.append(trace["cross"][layer][0, :, 0].mean(0).cpu())
+        rows = [trace["cross"][layer][0, :, 0].mean(0).cpu() for _, trace in self.read(seen, ids)]
         words = [kept.decode([number]) for number in ids]
         return words, torch.stack(rows) if rows else torch.zeros(0, 0)
 

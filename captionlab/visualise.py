@@ -276,7 +276,7 @@ def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
 
 # %% ../nbs/06_visualise.ipynb #913db984
 def over_boxes(image: torch.Tensor, boxes: torch.Tensor, weights: torch.Tensor | Sequence[float],
-               ax: Axes | None = None, title: str = "") -> Axes:
+               ax: Axes | None = None, title: str = "", top: float | None = None) -> Axes:
     """Draw boxes on a picture, the more opaque the more attention they get.
 
     Args:
@@ -285,6 +285,7 @@ def over_boxes(image: torch.Tensor, boxes: torch.Tensor, weights: torch.Tensor |
         weights: `(N,)` weights of the boxes.
         ax: where to draw; a new figure by default.
         title: a line above.
+        top: the weight at which a box is drawn at full strength; by default the largest.
 
     Returns:
         The axes drawn on.
@@ -299,14 +300,14 @@ def over_boxes(image: torch.Tensor, boxes: torch.Tensor, weights: torch.Tensor |
     ax = ax or plt.figure(figsize=(3, 3.2)).gca()
     ax.imshow(picture * 0.65 + 0.35 * np.array(to_rgb(mpl.rcParams["axes.facecolor"])))
     for box, weight in zip(boxes, weights):
-        _box(ax, box * np.tile(picture.shape[1::-1], 2), weight, weights.max())
+        _box(ax, box * np.tile(picture.shape[1::-1], 2), weight, weights.max() if top is None else top)
     _caption(ax, title, f"max {weights.max(initial=0):.2f}, even {1 / max(weights.size, 1):.2f}")
     return ax
 
 # %% ../nbs/06_visualise.ipynb #a875d2f5
 def _box(ax: Axes, corners: np.ndarray, weight: float, largest: float) -> None:
     left, top, right, bottom = corners
-    strength = float(weight / max(largest, 1e-9))
+    strength = min(float(weight / max(largest, 1e-9)), 1.0)
     ax.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False,
                            edgecolor=PALETTE[1], linewidth=1 + 2 * strength, alpha=0.25 + 0.75 * strength))
     if strength > 0.3:
