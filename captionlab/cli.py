@@ -570,8 +570,6 @@ def caption(
     from captionlab.runs import load
 
     writer = load(run, boxes=boxes)
-    if attention and (kinds := {"regions", "attributes"} & set(getattr(writer.eyes, "kinds", ()))):
-        raise ValueError(f"--attention draws cells of a grid, and this run looks at {' and '.join(sorted(kinds))}: lesson 34 draws those")
     problems = [problem for image in images if (problem := _say_caption(writer, image, beam, length_penalty))]
     for problem in problems[:-1]:
         typer.echo(f"captionlab: {_line(problem)}", err=True)
@@ -593,14 +591,11 @@ def _draw_attention(writer: "Run", image: Path, beam: int, length_penalty: float
     import matplotlib
 
     matplotlib.use("agg")
-    from captionlab.visualise import over_words, use_style
+    from captionlab.explore import draw_caption, follow
+    from captionlab.visualise import use_style
 
-    words, weights = writer.trace(image, beam, length_penalty)
-    if not words:
-        raise ValueError(f"the caption of {image} is empty: there is nothing to draw")
     use_style()
-    side = isqrt(weights.shape[1])
-    _save_figure(over_words(writer.eyes.pixels(image), words, weights, (side, side)), out, dpi=150)
+    _save_figure(draw_caption(follow(writer, image, beam=beam, length_penalty=length_penalty)), out, dpi=150)
     typer.echo(f"where each word looked: {out}")
 
 # %% ../nbs/91_cli.ipynb #a44caf28

@@ -180,7 +180,7 @@ def _view(run: Run, picture: Picture | str, batch: Batch, positions: int) -> tup
     _, boxes, real = as_regions(batch, preset.most, preset.cells)
     return BoxView(seen, boxes[0, real[0]]), real[0]
 
-# %% ../nbs/40_explore.ipynb #d0710743
+# %% ../nbs/40_explore.ipynb #e16ac08a
 def draw_caption(story: Story, layer: int = -1) -> Figure:
     """Where each word of a story looked, the mean of a layer's heads: one picture a word, all on one scale.
 
@@ -194,7 +194,7 @@ def draw_caption(story: Story, layer: int = -1) -> Figure:
     places = [place for place, number in enumerate(story.ids) if number != EOS]
     if not places:
         raise ValueError("the caption is empty: there is nothing to draw")
-    fig, axes = panels(len(places), columns=5, size=1.7)
+    fig, axes = panels(len(places), columns=5, size=1.45)
     for ax, place in zip(axes, places):
         story.view.draw(story.weights(place, layer), ax, story.words[place], top=story.looked[layer].mean(0)[places].max().item())
     return fig
@@ -329,7 +329,7 @@ def draw_word(story: Story, place: int, layer: int = -1, head: int | None = None
     fig.suptitle(" ".join(["...", *story.words[max(place - 4, 0):place], f"[{story.words[place]}]"]), fontsize=11)
     return fig
 
-# %% ../nbs/40_explore.ipynb #eb6c7c05
+# %% ../nbs/40_explore.ipynb #9b45afc1
 class Explorer:
     """Controls over the stories of some pictures, for a notebook: as the last line of a cell it shows itself.
 
@@ -340,7 +340,7 @@ class Explorer:
         length_penalty: see `beam_search`.
 
     Attributes:
-        story: of the picture and the caption that are chosen.
+        story: of the picture and the caption that are chosen, with attention of shape `(L, H, T, N)`.
         controls: the widgets by name: picture, caption, word, layer, head.
 
     Raises:

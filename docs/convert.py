@@ -16,6 +16,7 @@ NAME = re.compile(r"^(`{3,}|~{3,}).*?^\1|^#+ .*?$|\$\$.*?\$\$|\[[^\]]*\]\([^)]*\
 BOX_CLASS = {"Differs from the paper": "differs", "Predict": "predict",
              "Note": "note", "Warning": "warning"}
 HIDDEN = {"hide", "default_exp"}
+WIDGET = "application/vnd.jupyter.widget-view+json"
 LOOKS = [("echo", "false", "remove-input"), ("code-fold", "true", "hide-input")]
 
 
@@ -104,12 +105,17 @@ def figure(output: dict, found: dict[str, str], place: str) -> dict:
                 outputs=[output], metadata={"tags": ["remove-input"], "mystnb": options})
 
 
+def still(output: dict) -> dict:
+    """An output as a page without a kernel shows it: of widgets, the picture that stands beside them."""
+    return output | {"data": {kind: x for kind, x in output["data"].items() if kind != WIDGET}} if "data" in output else output
+
+
 def code(source: str, outputs: list[dict], place: str) -> list[dict]:
     """The cells a code cell becomes: none if hidden, two if it draws a labelled figure."""
     found, shown = directives(source)
     if HIDDEN & found.keys() or not (shown or outputs):
         return []
-    outputs = [] if found.get("output") == "false" else outputs
+    outputs = [] if found.get("output") == "false" else [still(out) for out in outputs]
     pictures = [out for out in outputs if out.get("data", {}).keys() - {"text/plain"}]
     drawn = pictures[-1:] if "label" in found else []
     tags = [tag for key, value, tag in LOOKS if found.get(key) == value]
@@ -132,7 +138,8 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
             new = [cell("markdown", markdown(source, page, course))]
         cells += new
     cells += ending(cells, page, course)
-    return raw | {"cells": [one | {"id": f"cell-{i}"} for i, one in enumerate(cells)]}
+    about = {key: value for key, value in raw["metadata"].items() if key != "widgets"}
+    return raw | {"metadata": about, "cells": [one | {"id": f"cell-{i}"} for i, one in enumerate(cells)]}
 
 
 def ending(cells: list[dict], page: str, course: Course) -> list[dict]:

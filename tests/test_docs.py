@@ -135,6 +135,14 @@ def test_a_labelled_figure_is_numbered_and_captioned_and_words_stay_outside():
     assert figure["metadata"]["mystnb"]["figure"] == {"name": "fig-x", "caption": "**Figure 1.1.** Two: \"words\""}
 
 
+def test_of_widgets_their_picture_stays():
+    both = PICTURE | {"data": PICTURE["data"] | {convert.WIDGET: {"model_id": "1"}}}
+    (_, figure), _ = shown("#| label: fig-x\nexplorer", both)
+    assert figure["outputs"] == [PICTURE]
+    page = convert.notebook(raw([py("1", both)]) | {"metadata": {"widgets": {"state": 1}, "kernelspec": {}}}, "01_sample.ipynb", COURSE)
+    assert "widget" not in json.dumps(page)
+
+
 def test_figures_count_up_within_a_lesson():
     drawing = [py(f"#| label: fig-{i}\nplot()", PICTURE) for i in range(2)]
     text = json.dumps(convert.notebook(raw([drawing[0], py("1", PICTURE), drawing[1]]), "01_sample.ipynb", COURSE))

@@ -1,0 +1,282 @@
+"""The explorer, for every model of the course: stories against one pass, windows against what they hide, controls against drawings."""
+import builtins
+import math
+from dataclasses import replace
+from importlib import import_module
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from typer.testing import CliRunner
+
+import captionlab
+from captionlab import cli, explore
+from captionlab.attributes import AttributeDetector
+from captionlab.datasets import Batch, scenes
+from captionlab.explore import BoxView, Explorer, GridView, Story, WordView, draw_caption, draw_heads, draw_word, follow, occlude, points_at, surprise
+from captionlab.runs import Eyes, Run
+from captionlab.scenes import Object, Scene
+from captionlab.text import Vocabulary
+from captionlab.vision import Preprocess
+
+MODELS = [("vanilla", None), ("cptr", None), ("position_aware", None), ("entangled", "visual"), ("entangled", "semantic"),
+          ("entangled", "eta"), ("entangled", "stacked_s"), ("image_transformer", None), ("image_transformer", "released")]
+VIEWS = {"vanilla": GridView, "cptr": GridView, "position_aware": GridView, "image_transformer": BoxView,
+         "visual": BoxView, "eta": BoxView, "semantic": WordView, "stacked_s": WordView}
+WORLD = scenes(train=8, val=0, test=3, novel=0)
+TEST = [item.image for item in WORLD["test"]]
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def detector() -> AttributeDetector:
+    """What it says is nonsense, but always the same."""
+    net = AttributeDetector(12, ["red", "blue", "circle", "star", "small", "striped"]).eval()
+    net.about = {"data": WORLD.name, "made_by": {"backbone": None, "preprocess": Preprocess(size=64).to_dict(), "grid": [8, 8]}}
+    return net
+
+
+def run_of(name: str, variant: str | None = None) -> Run:
+    """A run that was never trained."""
+    torch.manual_seed(0)
+    module = import_module(f"captionlab.models.{name}")
+    preset = replace(module.PRESETS["tiny"], **({"variant": variant} if variant else {}))
+    vocabulary = Vocabulary.build(WORLD.captions("train"))
+    more = {"detector": detector(), "vocabulary": vocabulary} if "attributes" in preset.reads else {}
+    about = {"model": name, "preset_name": "tiny", "data": "scenes", "source": "scenes", "variant": variant, "stage": "xe", "seed": 0, "history": []}
+    return Run(module.Model(preset, len(vocabulary)).eval(), vocabulary, Eyes(preset, **more), about)
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=lambda p: "-".join(filter(None, p)))
+def run(request) -> Run:
+    return run_of(*request.param)
+
+
+@pytest.fixture(scope="module")
+def model() -> Run:
+    return captionlab.load("scenes")
+
+
+@pytest.fixture(scope="module")
+def translator() -> Run:
+    return captionlab.load("translation")
+
+
+# ---- stories
+
+class TestEveryModel:
+    def test_a_story_says_what_one_pass_says(self, run):
+        story = follow(run, TEST[0], "a red circle and a blue star")
+        with torch.no_grad():
+            ids = torch.tensor([run.vocabulary.encode("a red circle and a blue star")])
+            logits = run.model.decode(run.model.encode(run.eyes([TEST[0]])), ids[:, None, :-1])[0, 0]
+        logits[:, [run.vocabulary.pad, run.vocabulary.bos, run.vocabulary.unk]] = -math.inf
+        torch.testing.assert_close(story.bits, F.cross_entropy(logits, ids[0, 1:], reduction="none") / math.log(2), rtol=1e-3, atol=1e-4)
+        assert story.words == ["a", "red", "circle", "and", "a", "blue", "star", "<eos>"]
+
+    def test_its_own_caption_has_the_score_of_the_search(self, run):
+        story, found = follow(run, TEST[1]), run.search(run.eyes([TEST[1]]))[0]
+        assert story.ids.tolist() == found.ids
+        assert -story.bits.sum().item() * math.log(2) == pytest.approx(found.score, rel=1e-3)
+
+    def test_weights_are_those_of_the_trace_and_hold_no_padding(self, run):
+        story, (words, weights) = follow(run, TEST[1]), run.trace(TEST[1])
+        mine = torch.stack([story.weights(place) for place in range(len(words))])
+        there = weights.sum(0) > 0                       # padding gets nothing from anybody
+        torch.testing.assert_close(mine, weights[:, there])
+        assert story.looked.shape[2] == len(story.ids) and (story.looked > 0).any((0, 1, 2)).all()
+
+    def test_its_positions_are_what_the_model_sees(self, run):
+        view = follow(run, TEST[0], "a star").view
+        variant = run.about["variant"]
+        assert type(view) is VIEWS[variant if variant in VIEWS else run.about["model"]]
+        if isinstance(view, BoxView) and not run.eyes.preset.cells:
+            torch.testing.assert_close(view.boxes, torch.from_numpy(TEST[0].boxes), rtol=0, atol=1e-3)
+        if isinstance(view, WordView):
+            assert set(view.words) <= set(run.eyes.detector.words)
+
+    def test_can_be_drawn(self, run):
+        story = follow(run, TEST[0], "a red circle")
+        layers, heads = story.looked.shape[:2]
+        assert len(draw_heads(story, 1).axes) == layers * heads
+        assert [ax.get_title() for ax in draw_caption(story).axes[:3]] == ["a", "red", "circle"]
+        assert "[red]" in draw_word(story, 1, 0, heads - 1).get_suptitle()
+
+    def test_a_window_is_missed_only_if_it_hides_something(self, run):
+        flat = np.full((96, 96, 3), 200, np.uint8)
+        picture = TEST[0] if "regions" in run.eyes.kinds else flat      # a bare array has no boxes
+        story = follow(run, picture, "a red circle")
+        hidden = occlude(run, picture, story, grid=(2, 3))
+        assert hidden.shape == (4, 2, 3) and hidden.isfinite().all()
+        if picture is flat:
+            assert hidden.abs().max() < 1e-3
+        whole = occlude(run, picture, story, grid=(1, 1), side=1.0)
+        assert hidden.abs().max() <= whole.abs().max() + 1e-3 or picture is not flat
+
+
+def test_a_story_knows_what_was_likely(model):
+    story = follow(model, TEST[0])
+    for place in range(len(story.ids)):
+        words, chances = zip(*story.likeliest(place, 3))
+        assert list(chances) == sorted(chances, reverse=True) and sum(chances) <= 1 + 1e-5
+        own = dict(story.likeliest(place, 74))[story.words[place]]
+        assert -math.log2(own) == pytest.approx(story.bits[place].item(), rel=1e-4)
+
+
+def test_one_head_or_their_mean(model):
+    story = follow(model, TEST[0], "a star")
+    assert torch.equal(story.weights(1, 0, 2), story.looked[0, 2, 1])
+    torch.testing.assert_close(story.weights(1), story.looked[-1, :, 1].mean(0))
+    torch.testing.assert_close(story.looked.sum(-1), torch.ones(story.looked.shape[:-1]))
+
+
+def test_a_story_is_a_page_that_escapes_what_it_says(model):
+    story = replace(follow(model, TEST[0], "a star"), spelt=["<b>"] * 74)
+    page = story._repr_html_()
+    assert "<b>" not in page and page.count("<span") == page.count("&lt;b&gt;</span>") == 3
+    assert "bits)" in repr(follow(model, TEST[0], "a star"))
+
+
+def test_a_translation_is_a_story_over_words(translator):
+    story = follow(translator, "a man sleeps.", beam=5)
+    assert isinstance(story.view, WordView) and story.looked.shape[-1] == len(story.view.words)
+    assert translator.vocabulary.decode(story.ids) == translator.translate("a man sleeps.")
+    assert len(draw_word(story, 0).axes) == 2
+
+
+@pytest.mark.parametrize("caption, problem", [("a yellow comet", "does not know comet"), ("?!", "holds no word"), ("", "holds no word")])
+def test_captions_that_cannot_be_read(model, caption, problem):
+    with pytest.raises(ValueError, match=problem):
+        follow(model, TEST[0], caption)
+
+
+def test_an_empty_caption_cannot_be_drawn(model):
+    story = follow(model, TEST[0], "a star")
+    with pytest.raises(ValueError, match="the caption is empty"):
+        draw_caption(Story(story.ids[-1:], story.logs[-1:], story.looked[:, :, -1:], story.view, story.spelt))
+
+
+# ---- occlusion
+
+def test_surprise_is_that_of_each_picture(model):
+    story = follow(model, TEST[0], "a red circle")
+    bits = surprise(model, model.eyes(TEST), story.ids)
+    for one, picture in zip(bits, TEST):
+        torch.testing.assert_close(one, follow(model, picture, "a red circle").bits, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("side, grid", [(1 / 8, (8, 8)), (0.25, (8, 8)), (0.5, (3, 2)), (1.0, (1, 1))])
+def test_windows_cover_what_they_say(side, grid):
+    whole = np.random.default_rng(0).integers(0, 200, (40, 48, 3), np.uint8)
+    covered = list(explore._covered(whole, grid, side, (255, 255, 255)))
+    assert len(covered) == grid[0] * grid[1] and whole.max() < 200        # the original stays as it was
+    for number, one in enumerate(covered):
+        rows, columns = np.nonzero((one == 255).all(-1))
+        assert ((one == whole) | (one == 255)).all()
+        for found, count, length, cell in ((rows, grid[0], 40, number // grid[1]), (columns, grid[1], 48, number % grid[1])):
+            middle = (cell + 0.5) / count * length
+            assert found.min() == max(round(middle - side * length / 2), 0)
+            assert found.max() + 1 == min(round(middle + side * length / 2), length)
+
+
+def test_windows_as_large_as_cells_tile_the_picture():
+    whole = np.zeros((48, 48, 3), np.uint8)
+    painted = sum((one == 9).all(-1).astype(int) for one in explore._covered(whole, (8, 8), 1 / 8, (9, 9, 9)))
+    assert (painted == 1).all()
+
+
+def test_a_word_hangs_on_its_thing(model):
+    """The only yellow thing of a scene, and the word yellow."""
+    star = Object("star", "yellow", "medium", x=140, y=140)
+    scene = Scene([Object("square", "blue", "large", x=60, y=60), star])
+    story = follow(model, scene, "a blue square and a yellow star")
+    hidden = occlude(model, scene, story, side=1 / 8)
+    assert points_at(hidden[story.words.index("star")][None], torch.from_numpy(scene.boxes[1:])).item()
+    many = occlude(model, scene, story, side=1 / 8, batch=7)
+    torch.testing.assert_close(many, hidden, rtol=1e-3, atol=1e-3)
+
+
+def test_occlusion_that_cannot_be(model, translator):
+    with pytest.raises(ValueError, match="reads no pixels"):
+        occlude(translator, "a man.", follow(translator, "a man."))
+    with pytest.raises(ValueError, match="holds none of them: choose a larger side"):
+        occlude(model, TEST[0], follow(model, TEST[0]), side=0.001)
+
+
+# ---- the pointing game
+
+def test_pointing():
+    maps = torch.zeros(3, 2, 4)
+    maps[0, 1, 0] = maps[1, 0, 3] = maps[2, 0, 0] = 1.0
+    boxes = torch.tensor([[0.0, 0.5, 0.25, 1.0], [0.0, 0.0, 0.5, 1.0], [0.125, 0.25, 0.125, 0.25]])
+    assert points_at(maps, boxes).tolist() == [True, False, True]
+
+
+# ---- the explorer
+
+class TestExplorer:
+    def test_draws_what_is_chosen(self, model):
+        explorer = Explorer(model, TEST)
+        assert explorer.story.ids.tolist() == follow(model, TEST[0]).ids.tolist()
+        seen = {bytes(explorer.image.value)}
+        for name, value in (("picture", 2), ("word", 3), ("layer", 0), ("head", 1), ("caption", "a red circle")):
+            explorer.controls[name].value = value
+            drawn = bytes(explorer.image.value)
+            assert drawn not in seen and drawn.startswith(b"\x89PNG")
+            seen.add(drawn)
+        assert explorer.story.words == ["a", "red", "circle", "<eos>"] and "circle" in explorer.note.value
+
+    def test_draws_once_for_each_choice(self, model, monkeypatch):
+        explorer, drawn = Explorer(model, TEST), []
+        plain = explore.draw_word
+        monkeypatch.setattr(explore, "draw_word", lambda *chosen: drawn.append(chosen[1:]) or plain(*chosen))
+        explorer.controls["word"].value = 4
+        explorer.controls["picture"].value = 1
+        explorer.controls["caption"].value = "a star"
+        assert drawn == [(4, 1, None), (0, 1, None), (0, 1, None)] and not plt.get_fignums()
+
+    def test_a_mistake_leaves_the_last_drawing(self, model):
+        explorer = Explorer(model, TEST)
+        before, story = explorer.image.value, explorer.story
+        explorer.controls["caption"].value = "a <comet>"
+        assert "does not know &lt;comet&gt;" in explorer.note.value
+        assert explorer.image.value == before and explorer.story is story
+        explorer.controls["caption"].value = ""
+        assert explorer.story.ids.tolist() == story.ids.tolist() and "comet" not in explorer.note.value
+
+    def test_shows_a_picture_where_there_are_no_widgets(self, model):
+        shown = Explorer(model, TEST[:1])._repr_mimebundle_()
+        assert {"application/vnd.jupyter.widget-view+json", "image/png"} <= shown.keys()
+
+    def test_explores_translations(self, translator):
+        explorer = Explorer(translator, ["a man.", "a dog."], beam=5)
+        explorer.controls["picture"].value = 1
+        assert translator.vocabulary.decode(explorer.story.ids) == translator.translate("a dog.")
+
+    def test_needs_something_to_explore(self, model):
+        with pytest.raises(ValueError, match="nothing to explore"):
+            Explorer(model, [])
+
+    def test_says_what_is_missing(self, model, monkeypatch):
+        plain = builtins.__import__
+        missing = lambda name, *rest: (_ for _ in ()).throw(ImportError(name)) if name == "ipywidgets" else plain(name, *rest)     # noqa: E731
+        monkeypatch.setattr(builtins, "__import__", missing)
+        with pytest.raises(ImportError, match="pip install ipywidgets"):
+            Explorer(model, TEST)
+
+
+@pytest.mark.parametrize("name, variant", [("entangled", "visual"), ("entangled", "semantic"), ("position_aware", None)])
+def test_the_command_line_draws_where_any_model_looked(name, variant, tmp_path, monkeypatch):
+    run = run_of(name, variant)
+    run.save(tmp_path / "run")
+    kept = []
+    monkeypatch.setattr(cli, "_say_caption", lambda *rest: None)
+    monkeypatch.setattr(explore, "follow", lambda writer, image, **how: kept.append(how) or follow(writer, TEST[0], "a red circle"))
+    said = CliRunner().invoke(cli.app, ["caption", str(tmp_path / "run"), "photo.png", "--attention", str(tmp_path / "where.png")])
+    assert said.exit_code == 0, said.output
