@@ -2,13 +2,13 @@
 
 # %% auto #0
 __all__ = ['GridView', 'BoxView', 'WordView', 'Story', 'follow', 'draw_caption', 'draw_heads', 'surprise', 'occlude', 'points_at',
-           'draw_word', 'Explorer']
+           'pointing_game', 'draw_word', 'Explorer']
 
-# %% ../nbs/40_explore.ipynb #522b9f6c
+# %% ../nbs/40_explore.ipynb #a63c3c75
 import html
 import math
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import product
@@ -306,7 +306,59 @@ def points_at(maps: Tensor, boxes: Tensor) -> Tensor:
     middle = torch.stack([(cell % columns + 0.5) / columns, (cell // columns + 0.5) / rows], -1)
     return ((boxes[:, :2] <= middle) & (middle <= boxes[:, 2:])).all(-1)
 
-# %% ../nbs/40_explore.ipynb #7bb54ffa
+# %% ../nbs/40_explore.ipynb #c06d7d71
+def _rivals(run: Run, picture: Picture, story: Story, sides: Sequence[float]) -> dict[str, Tensor]:
+    """The maps of all words by each rival, (T, rows, columns)."""
+    if not isinstance(story.view, GridView):
+        raise ValueError("the pointing game is played with maps over a grid, and this run looks at none: take another run")
+    grid = story.view.grid
+    looked = {f"attention, layer {layer}": weights.mean(0).unflatten(-1, grid) for layer, weights in enumerate(story.looked)}
+    return looked | {f"occlusion, windows of {side:.3g}": occlude(run, picture, story, grid, side) for side in sides}
+
+
+def _drawn(run: Run, picture: Picture, meant: Callable, sides: Sequence[float]) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+    """The maps of each word whose thing is known, (rows, columns), and its box, (4,)."""
+    story = follow(run, picture)
+    known = [(place, box) for place, word in enumerate(story.words) if (box := meant(word, picture)) is not None]
+    maps = _rivals(run, picture, story, sides) if known else {}
+    yield from (({name: x[place] for name, x in maps.items()}, box) for place, box in known)
+
+# %% ../nbs/40_explore.ipynb #ae748cda
+def _share_of_cells(boxes: Tensor, grid: tuple[int, int]) -> float:
+    """How often a cell drawn by chance has its middle in a box, of boxes (R, 4)."""
+    cells = torch.eye(math.prod(grid)).unflatten(1, grid)           # each cell once the largest
+    return torch.stack([points_at(cells, box.expand(len(cells), 4)).float().mean() for box in boxes]).mean().item()
+
+# %% ../nbs/40_explore.ipynb #d52b565e
+def pointing_game(run: Run, pictures: Iterable[Picture], meant: Callable[[str, Picture], Tensor | None],
+                  sides: Sequence[float] = (0.125, 0.25)) -> dict:
+    """Play the pointing game with the captions that a run writes.
+
+    Args:
+        run: a captioner that looks at the cells of a grid.
+        pictures: as for `Run.caption`.
+        meant: from a word and a picture to the box of the thing that the word means, `(4,)`: left, top, right, bottom,
+            from 0 to 1; None where that is not known.
+        sides: of the windows of `occlude`, in shares of the picture's.
+
+    Returns:
+        "words", how many played; "chance", how often a cell drawn by chance hits, in percent; "maps", for each rival how
+        often it hits in percent, "own" with its map, "other" with that of another word.
+
+    Raises:
+        ValueError: the run looks at no grid, or there is no word whose thing is known.
+    """
+    played = [row for picture in pictures for row in _drawn(run, picture, meant, sides)]
+    if not played:
+        raise ValueError("no word of the captions means a thing whose box is known: give more pictures")
+    boxes = torch.stack([box for _, box in played])
+    maps = {name: torch.stack([one[name] for one, _ in played]) for name in played[0][0]}
+    hits = {name: {"own": points_at(x, boxes), "other": points_at(x.roll(len(x) // 2, 0), boxes)} for name, x in maps.items()}
+    percent = {name: {whose: round(100 * hit.float().mean().item(), 1) for whose, hit in both.items()} for name, both in hits.items()}
+    chance = _share_of_cells(boxes, next(iter(maps.values())).shape[1:])
+    return {"words": len(played), "chance": round(100 * chance, 1), "maps": percent}
+
+# %% ../nbs/40_explore.ipynb #eec7d7db
 def draw_word(story: Story, place: int, layer: int = -1, head: int | None = None, top: int = 8) -> Figure:
     """One word of a story: where it looked, and what else could have been said.
 
@@ -329,7 +381,7 @@ def draw_word(story: Story, place: int, layer: int = -1, head: int | None = None
     fig.suptitle(" ".join(["...", *story.words[max(place - 4, 0):place], f"[{story.words[place]}]"]), fontsize=11)
     return fig
 
-# %% ../nbs/40_explore.ipynb #9b45afc1
+# %% ../nbs/40_explore.ipynb #0494718f
 class Explorer:
     """Controls over the stories of some pictures, for a notebook: as the last line of a cell it shows itself.
 
@@ -386,12 +438,12 @@ class Explorer:
         shown = VBox([*self.controls.values(), self.note, self.image])._repr_mimebundle_(**kwargs)
         return shown | {"image/png": b64encode(self.image.value).decode()}         # for pages without a kernel
 
-# %% ../nbs/40_explore.ipynb #19b6402f
+# %% ../nbs/40_explore.ipynb #10454536
 def _places(story: Story) -> list[tuple[str, int]]:
     """The words to choose from, numbered, for one may come twice."""
     return [(f"{place + 1} {word}", place) for place, word in enumerate(story.words)]
 
-# %% ../nbs/40_explore.ipynb #f983c725
+# %% ../nbs/40_explore.ipynb #2445f19f
 def _controls(story: Story, pictures: int) -> tuple[dict, object, object]:
     """The widgets that choose, by name; the one for words, and the one for the drawing."""
     try:

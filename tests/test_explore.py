@@ -218,6 +218,45 @@ def test_pointing():
     assert points_at(maps, boxes).tolist() == [True, False, True]
 
 
+def the_only(word, scene):
+    """The box of the only thing of this shape."""
+    fits = [row for row, thing in enumerate(scene.objects) if thing.shape == word]
+    return torch.from_numpy(scene.boxes)[fits[0]] if len(fits) == 1 else None
+
+
+def test_the_game_counts_what_points(model, monkeypatch):
+    """Against a plain loop over words."""
+    pictures = [item.image for item in scenes(train=0, val=0, test=100, novel=0)["test"]]
+    found = explore.pointing_game(model, pictures, the_only, sides=(0.125,))
+    maps, boxes = [], []
+    for picture in pictures:
+        story = follow(model, picture)
+        for place, word in enumerate(story.words):
+            if the_only(word, picture) is not None:
+                maps.append(story.weights(place, 0).reshape(8, 8)), boxes.append(the_only(word, picture))
+    hits, others = 0, 0
+    for number, box in enumerate(boxes):
+        for map_, whose in ((maps[number], 0), (maps[number - len(maps) // 2], 1)):
+            row, column = divmod(map_.argmax().item(), 8)
+            hit = box[0] <= (column + 0.5) / 8 <= box[2] and box[1] <= (row + 0.5) / 8 <= box[3]
+            hits, others = hits + hit * (whose == 0), others + hit * (whose == 1)
+    assert found["words"] == len(boxes) > 5
+    assert found["maps"]["attention, layer 0"] == pytest.approx({"own": 100 * hits / len(boxes), "other": 100 * others / len(boxes)}, abs=0.06)
+    assert list(found["maps"]) == ["attention, layer 0", "attention, layer 1", "occlusion, windows of 0.125"]
+
+
+def test_chance_is_the_share_of_cells_in_the_box():
+    boxes = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 1.0, 1.0], [0.1, 0.1, 0.15, 0.15]])
+    assert explore._share_of_cells(boxes, (4, 6)) == pytest.approx((0.25 + 1 + 0) / 3)
+
+
+@pytest.mark.parametrize("name, problem", [("entangled", "this run looks at none"), ("cptr", "no word of the captions means a thing")])
+def test_games_that_cannot_be_played(name, problem):
+    everything = {"entangled": torch.tensor([0.0, 0, 1, 1]), "cptr": None}[name]
+    with pytest.raises(ValueError, match=problem):
+        explore.pointing_game(run_of(name, "visual" if name == "entangled" else None), TEST, lambda word, picture: everything)
+
+
 # ---- the explorer
 
 class TestExplorer:
