@@ -224,7 +224,7 @@ def the_only(word, scene):
     return torch.from_numpy(scene.boxes)[fits[0]] if len(fits) == 1 else None
 
 
-def test_the_game_counts_what_points(model, monkeypatch):
+def test_the_game_counts_what_points(model):
     """Against a plain loop over words."""
     pictures = [item.image for item in scenes(train=0, val=0, test=100, novel=0)["test"]]
     found = explore.pointing_game(model, pictures, the_only, sides=(0.125,))
