@@ -241,7 +241,7 @@ def test_the_game_counts_what_points(model):
             hit = box[0] <= (column + 0.5) / 8 <= box[2] and box[1] <= (row + 0.5) / 8 <= box[3]
             hits, others = hits + hit * (whose == 0), others + hit * (whose == 1)
     assert found["words"] == len(boxes) > 5
-    assert found["maps"]["attention, layer 0"] == pytest.approx({"own": 100 * hits / len(boxes), "other": 100 * others / len(boxes)}, abs=0.06)
+    assert found["maps"]["attention, layer 0"] == pytest.approx({"own": 100 * float(hits) / len(boxes), "other": 100 * float(others) / len(boxes)}, abs=0.06)
     assert list(found["maps"]) == ["attention, layer 0", "attention, layer 1", "occlusion, windows of 0.125"]
 
 
