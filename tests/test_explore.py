@@ -202,6 +202,24 @@ def test_a_word_hangs_on_its_thing(model):
     torch.testing.assert_close(many, hidden, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["vanilla", "position_aware"])
+def test_a_photo_with_a_window_painted_over_is_another_photo(name, real_data):
+    """The preset `small`, a real photo and a real network: one window against a picture painted by hand."""
+    module = import_module(f"captionlab.models.{name}")
+    torch.manual_seed(0)
+    vocabulary = Vocabulary("a dog in the snow".split())
+    run = Run(module.Model(module.PRESETS["small"], len(vocabulary)).eval(), vocabulary, Eyes(module.PRESETS["small"]), {})
+    photo = sorted((real_data / "flickr8k/images").glob("*.jpg"))[0]
+    story = follow(run, photo, "a dog in the snow")
+    hidden = occlude(run, photo, story, story.view.grid, side=1 / 7, paint=(0, 0, 0))
+    pixels = run.eyes.pixels(photo).copy()
+    side = pixels.shape[0]
+    pixels[round(2 * side / 7):round(3 * side / 7), round(4 * side / 7):round(5 * side / 7)] = 0
+    by_hand = follow(run, pixels, "a dog in the snow").bits - story.bits
+    assert story.view.grid == (7, 7) and hidden.shape == (6, 7, 7) and by_hand.abs().max() > 1e-3
+    torch.testing.assert_close(hidden[:, 2, 4], by_hand, rtol=1e-2, atol=1e-2)
+
+
 def test_occlusion_that_cannot_be(model, translator):
     with pytest.raises(ValueError, match="reads no pixels"):
         occlude(translator, "a man.", follow(translator, "a man."))
