@@ -4,14 +4,14 @@
 __all__ = ['GridView', 'BoxView', 'WordView', 'Story', 'follow', 'draw_caption', 'draw_heads', 'surprise', 'occlude', 'points_at',
            'pointing_game', 'draw_word', 'Explorer']
 
-# %% ../nbs/40_explore.ipynb #a63c3c75
+# %% ../nbs/40_explore.ipynb #7ccfc94d
 import html
 import math
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import product
+from itertools import islice, product
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
@@ -25,7 +25,8 @@ from .datasets import Batch
 from .decoding import BOS, EOS, log_probabilities
 from .regions import as_regions
 from .runs import Picture, Reader, Run
-from .visualise import ACCENT, over_boxes, over_patches, panels
+from .text import normalise
+from .visualise import PALETTE, over_boxes, over_patches, panels
 
 # %% ../nbs/40_explore.ipynb #634d1749
 class GridView(NamedTuple):
@@ -59,7 +60,7 @@ class BoxView(NamedTuple):
         """Draw the boxes on `ax`, the more opaque the larger their `weights`, `(N,)`, beside `top`, with a `title`."""
         over_boxes(self.picture, self.boxes, weights, ax, title, top)
 
-# %% ../nbs/40_explore.ipynb #fcfa7d7b
+# %% ../nbs/40_explore.ipynb #75f4331e
 class WordView(NamedTuple):
     """Positions that are words: attributes of a picture, or a sentence to translate.
 
@@ -71,12 +72,12 @@ class WordView(NamedTuple):
 
     def draw(self, weights: Tensor, ax: Axes, title: str = "", top: float | None = None) -> None:
         """Draw `weights`, `(N,)`, as one bar a word on `ax`, up to `top`, with a `title`."""
-        ax.barh(range(len(self.words)), weights.tolist(), color=ACCENT["light"])
-        ax.set_yticks(range(len(self.words)), self.words)
-        ax.set_xlim(0, top or 1), ax.invert_yaxis(), ax.set_title(title)
+        ax.barh(range(len(self.words)), weights.tolist(), color=PALETTE[0])
+        ax.set_yticks(range(len(self.words)), self.words, parse_math=False)
+        ax.set_xlim(0, top or max(weights.tolist(), default=0) or 1), ax.invert_yaxis(), ax.set_title(title)
 
-# %% ../nbs/40_explore.ipynb #82ffa8e3
-@dataclass(frozen=True, repr=False)
+# %% ../nbs/40_explore.ipynb #071ce316
+@dataclass(frozen=True, repr=False, eq=False)
 class Story:
     """How a caption came about word by word; or how it was read, if somebody else wrote it.
 
@@ -102,11 +103,11 @@ class Story:
     @property
     def bits(self) -> Tensor:
         """How much each token surprised the model, in bits, `(T,)`: 0 if it was certain, 1 for a coin toss."""
-        return -self.logs.gather(-1, self.ids[:, None])[:, 0] / math.log(2)
+        return self.logs.gather(-1, self.ids[:, None])[:, 0].abs() / math.log(2)
 
     def likeliest(self, place: int, top: int = 5) -> list[tuple[str, float]]:
         """The `top` tokens that were likeliest at a `place`, counted from 0, with their probabilities from 0 to 1."""
-        best = self.logs[place].topk(top)
+        best = self.logs[place].topk(min(top, self.logs.shape[-1]))
         return [(self.spelt[number], chance) for number, chance in zip(best.indices, best.values.exp().tolist())]
 
     def weights(self, place: int, layer: int = -1, head: int | None = None) -> Tensor:
@@ -128,7 +129,7 @@ def _marked(word: str, bits: float, others: Sequence[tuple[str, float]]) -> str:
     return (f'<span style="padding: 0.1em 0.3em; background: rgba(86, 180, 233, {strength:.2f})" '
             f'title="{bits:.1f} bits&#10;{told}">{html.escape(word)}</span>')
 
-# %% ../nbs/40_explore.ipynb #a01a5f6c
+# %% ../nbs/40_explore.ipynb #836a7bb7
 @torch.no_grad()
 def follow(run: Run, picture: Picture | str, caption: str | None = None, beam: int = 3, length_penalty: float = 0.0) -> Story:
     """Follow a caption word by word: what the model expects before each, and where it looks.
@@ -141,37 +142,45 @@ def follow(run: Run, picture: Picture | str, caption: str | None = None, beam: i
         length_penalty: see `beam_search`.
 
     Returns:
-        The story, with weights of shape `(L, H, T, N)`; its last token is the end.
+        The story, with weights of shape `(L, H, T, N)`; its last token is the end, unless the longest length came first.
+        The L layers of fused runs stand one run after the other.
 
     Raises:
-        ValueError: the caption holds words that the model does not know, or none.
+        ValueError: the caption holds words that the model does not know, or none; or fused runs do not look at the same.
     """
     batch, unknown = run.eyes([picture]), run.vocabulary.unk
     ids = run.search(batch, beam, length_penalty)[0].ids if caption is None else _known(run, caption)
     logits, traces = zip(*run.read(batch, ids))
-    looked = torch.stack([torch.cat(trace["cross"])[:, :, 0] for trace in traces], 2).float().cpu()
+    if len(_asked(run)) > 1 or len({weights.shape for weights in traces[0]["cross"]}) > 1:
+        raise ValueError("the fused runs look at different things, or with different heads: follow one of them")
+    looked = torch.stack([torch.cat(trace["cross"])[:, :, 0] for trace in traces], 2).float().cpu()     # one picture: layers take its axis
     view, real = _view(run, picture, batch, looked.shape[-1])
     logs = log_probabilities(torch.stack(logits).cpu(), [unknown])
     return Story(torch.tensor(ids), logs, looked[..., real], view, run.vocabulary.tokens)
 
-# %% ../nbs/40_explore.ipynb #dd891b9f
+# %% ../nbs/40_explore.ipynb #54092d84
 def _known(run: Run, caption: str) -> list[int]:
     """The ids of a caption's tokens and of the end."""
     ids = run.vocabulary.encode(caption)[1:]
     if len(ids) == 1:
         raise ValueError(f"the caption {caption!r} holds no word: give it one")
     if run.vocabulary.unk in ids:
-        strange = [word for word in caption.split() if run.vocabulary.unk in run.vocabulary.encode(word)]
+        strange = [word for word in normalise(caption) if run.vocabulary.unk in run.vocabulary.encode(word)]
         raise ValueError(f"the model does not know {', '.join(strange)}: use words of its vocabulary, run.vocabulary.tokens")
     return ids
 
-# %% ../nbs/40_explore.ipynb #dade1876
+# %% ../nbs/40_explore.ipynb #a1591233
+def _asked(run: Run) -> set[str]:
+    """What the weights traced are over, "v" for what is seen and "s" for attributes, for each of the models that are fused."""
+    return {getattr(model, "asked", "v") for model in getattr(run.model, "models", [run.model])}
+
+# %% ../nbs/40_explore.ipynb #da3f1028
 def _view(run: Run, picture: Picture | str, batch: Batch, positions: int) -> tuple[GridView | BoxView | WordView, Tensor | slice]:
     """What a run's positions are, and which of them are no padding."""
     preset, everything = run.eyes.preset, slice(None)
     if isinstance(run.eyes, Reader):
         return WordView([run.eyes.vocabulary.tokens[number] for number in batch.source[0]]), everything
-    if getattr(run.model, "asked", "v") == "s":         # the Entangled Transformer, where it asks attributes last
+    if _asked(run) == {"s"}:
         real = batch.attributes[0] != run.vocabulary.pad
         return WordView([run.vocabulary.tokens[number] for number in batch.attributes[0, real]]), real
     seen = run.eyes.pixels(picture)
@@ -180,7 +189,7 @@ def _view(run: Run, picture: Picture | str, batch: Batch, positions: int) -> tup
     _, boxes, real = as_regions(batch, preset.most, preset.cells)
     return BoxView(seen, boxes[0, real[0]]), real[0]
 
-# %% ../nbs/40_explore.ipynb #e16ac08a
+# %% ../nbs/40_explore.ipynb #de370e4e
 def draw_caption(story: Story, layer: int = -1) -> Figure:
     """Where each word of a story looked, the mean of a layer's heads: one picture a word, all on one scale.
 
@@ -194,12 +203,14 @@ def draw_caption(story: Story, layer: int = -1) -> Figure:
     places = [place for place, number in enumerate(story.ids) if number != EOS]
     if not places:
         raise ValueError("the caption is empty: there is nothing to draw")
+    weights = story.looked[layer].mean(0)[places]
+    top = max(weights.flatten().tolist(), default=0.0)
     fig, axes = panels(len(places), columns=5, size=1.45)
-    for ax, place in zip(axes, places):
-        story.view.draw(story.weights(place, layer), ax, story.words[place], top=story.looked[layer].mean(0)[places].max().item())
+    for ax, place, row in zip(axes, places, weights):
+        story.view.draw(row, ax, story.words[place], top)
     return fig
 
-# %% ../nbs/40_explore.ipynb #3586781e
+# %% ../nbs/40_explore.ipynb #e3b66efc
 def draw_heads(story: Story, place: int) -> Figure:
     """Where a token looked: one picture for each head, a row for each layer, each on a scale of its own.
 
@@ -208,17 +219,17 @@ def draw_heads(story: Story, place: int) -> Figure:
         place: of the token, from 0.
 
     Returns:
-        The figure; below each map stands its largest weight.
+        The figure, with N weights in each of its L × H pictures, `(N,)`.
     """
-    layers, heads = story.looked.shape[:2]
-    fig, axes = panels(layers * heads, columns=heads, size=1.7)
-    for ax, (layer, head) in zip(axes, product(range(layers), range(heads))):
-        story.view.draw(story.weights(place, layer, head), ax, f"layer {layer}, head {head}")
+    looked = story.looked[:, :, place]
+    fig, axes = panels(looked[..., 0].numel(), columns=looked.shape[1], size=1.7)
+    for ax, (layer, head) in zip(axes, np.ndindex(*looked.shape[:2])):
+        story.view.draw(looked[layer, head], ax, f"layer {layer}, head {head}")
     return fig
 
-# %% ../nbs/40_explore.ipynb #eae9903a
+# %% ../nbs/40_explore.ipynb #0b8dcf95
 @torch.no_grad()
-def surprise(run: Run, batch: Batch, ids: Tensor) -> Tensor:
+def surprise(run: Run, batch: Batch, ids: Tensor | Sequence[int]) -> Tensor:
     """How much each token of one caption surprises before each of B pictures, in bits.
 
     Args:
@@ -229,13 +240,13 @@ def surprise(run: Run, batch: Batch, ids: Tensor) -> Tensor:
     Returns:
         `(B, T)`.
     """
-    said = ids.to(run.device).expand(len(batch), 1, -1)
+    said = torch.as_tensor(ids, device=run.device).expand(len(batch), 1, -1)
     before = torch.cat([torch.full_like(said[..., :1], BOS), said[..., :-1]], -1)
     logits = run.model.decode(run.model.encode(batch.to(run.device)), before)
     logs = log_probabilities(logits, [run.vocabulary.unk])
-    return -logs.gather(-1, said[..., None])[:, 0, :, 0].cpu() / math.log(2)
+    return logs.gather(-1, said[..., None])[:, 0, :, 0].abs().cpu() / math.log(2)
 
-# %% ../nbs/40_explore.ipynb #ffdfeb18
+# %% ../nbs/40_explore.ipynb #03bfd2e4
 @torch.no_grad()
 def occlude(run: Run, picture: Picture, story: Story, grid: tuple[int, int] = (8, 8), side: float = 0.25,
             paint: Sequence[int] | None = None, batch: int = 32) -> Tensor:
@@ -254,40 +265,45 @@ def occlude(run: Run, picture: Picture, story: Story, grid: tuple[int, int] = (8
         `(T, rows, columns)`; above 0 where the token hangs on the window, below 0 where the window speaks against it.
 
     Raises:
-        ValueError: the run sees no picture that could be painted over, or the window has no pixel.
+        ValueError: the run sees no picture that could be painted over, a window has no pixel, or the paint is no colour.
 
     Source:
         Zeiler and Fergus 2014, section 4.2.
     """
     if isinstance(run.eyes, Reader) or run.eyes.network == "file":
         raise ValueError("this run reads no pixels, so there is nothing to paint over: take a run that sees pictures")
+    if min(*grid, batch) < 1:
+        raise ValueError(f"a grid of {grid} windows, {batch} pictures together: both want numbers from 1 on")
     whole, regions = run.eyes.read(picture)
-    covered = [(pixels, regions) for pixels in _covered(whole, grid, side, paint)]
-    parts = (covered[first:first + batch] for first in range(0, len(covered), batch))
+    covered = ((pixels, regions) for pixels in _covered(whole, grid, side, paint))
+    parts = iter(lambda: list(islice(covered, batch)), [])
     batches = (Batch(**run.eyes.fields(run.eyes.look(part))) for part in parts)
     bits = torch.cat([surprise(run, seen, story.ids) for seen in batches])
     return (bits - story.bits).T.unflatten(1, grid)
 
-# %% ../nbs/40_explore.ipynb #f904a7a6
+# %% ../nbs/40_explore.ipynb #4e6ef54d
 def _covered(whole: np.ndarray, grid: tuple[int, int], side: float, paint: Sequence[int] | None) -> Iterator[np.ndarray]:
     """Copies of a picture, (h, w, 3), each with another window painted over."""
-    paint = whole.mean((0, 1)).round() if paint is None else paint
+    paint = np.asarray(whole.mean((0, 1)).round() if paint is None else paint)
+    if paint.shape != (3,) or ((paint < 0) | (paint > 255) | (paint % 1 != 0)).any():
+        raise ValueError(f"a paint of {paint.tolist()}: give red, green and blue as whole numbers from 0 to 255")
     rows, columns = (list(_windows(*sizes, side)) for sizes in zip(whole.shape, grid))
     for down, across in product(rows, columns):
         copy = whole.copy()
         copy[down, across] = paint
         yield copy
 
-# %% ../nbs/40_explore.ipynb #b5903fd8
+# %% ../nbs/40_explore.ipynb #d6ca80b5
 def _windows(length: int, count: int, side: float) -> Iterator[slice]:
     """So many stretches of a line of pixels, each a share `side` of it long, with their middles evenly spaced."""
-    if round(side * length) < 1:
+    width = round(min(side, 2.0) * length)
+    if width < 1:
         raise ValueError(f"a window of {side} of {length} pixels holds none of them: choose a larger side")
-    for middle in ((number + 0.5) / count for number in range(count)):
-        first, last = (round((middle + way * side / 2) * length) for way in (-1, 1))
-        yield slice(max(first, 0), last)
+    for number in range(count):
+        first = math.floor((number + 0.5) / count * length - width / 2 + 0.5)
+        yield slice(max(first, 0), max(first + width, 0))
 
-# %% ../nbs/40_explore.ipynb #dc11f724
+# %% ../nbs/40_explore.ipynb #ad7a2b0c
 def points_at(maps: Tensor, boxes: Tensor) -> Tensor:
     """The pointing game: whether the middle of each map's largest cell lies in a box.
 
@@ -306,7 +322,7 @@ def points_at(maps: Tensor, boxes: Tensor) -> Tensor:
     middle = torch.stack([(cell % columns + 0.5) / columns, (cell // columns + 0.5) / rows], -1)
     return ((boxes[:, :2] <= middle) & (middle <= boxes[:, 2:])).all(-1)
 
-# %% ../nbs/40_explore.ipynb #c06d7d71
+# %% ../nbs/40_explore.ipynb #fa036428
 def _rivals(run: Run, picture: Picture, story: Story, sides: Sequence[float]) -> dict[str, Tensor]:
     """The maps of all words by each rival, (T, rows, columns)."""
     if not isinstance(story.view, GridView):
@@ -323,13 +339,13 @@ def _drawn(run: Run, picture: Picture, meant: Callable, sides: Sequence[float]) 
     maps = _rivals(run, picture, story, sides) if known else {}
     yield from (({name: x[place] for name, x in maps.items()}, box) for place, box in known)
 
-# %% ../nbs/40_explore.ipynb #ae748cda
+# %% ../nbs/40_explore.ipynb #25b1d94e
 def _share_of_cells(boxes: Tensor, grid: tuple[int, int]) -> float:
     """How often a cell drawn by chance has its middle in a box, of boxes (R, 4)."""
     cells = torch.eye(math.prod(grid)).unflatten(1, grid)           # each cell once the largest
     return torch.stack([points_at(cells, box.expand(len(cells), 4)).float().mean() for box in boxes]).mean().item()
 
-# %% ../nbs/40_explore.ipynb #d52b565e
+# %% ../nbs/40_explore.ipynb #95daefa6
 def pointing_game(run: Run, pictures: Iterable[Picture], meant: Callable[[str, Picture], Tensor | None],
                   sides: Sequence[float] = (0.125, 0.25)) -> dict:
     """Play the pointing game with the captions that a run writes.
@@ -343,14 +359,14 @@ def pointing_game(run: Run, pictures: Iterable[Picture], meant: Callable[[str, P
 
     Returns:
         "words", how many played; "chance", how often a cell drawn by chance hits, in percent; "maps", for each rival how
-        often it hits in percent, "own" with its map, "other" with that of another word.
+        often it hits in percent, "own" with its map, "other" with that of the word half the list away.
 
     Raises:
-        ValueError: the run looks at no grid, or there is no word whose thing is known.
+        ValueError: the run looks at no grid, or fewer than two words play.
     """
     played = [row for picture in pictures for row in _drawn(run, picture, meant, sides)]
-    if not played:
-        raise ValueError("no word of the captions means a thing whose box is known: give more pictures")
+    if len(played) < 2:
+        raise ValueError("fewer than two words of the captions mean a thing whose box is known: give more pictures")
     boxes = torch.stack([box for _, box in played])
     maps = {name: torch.stack([one[name] for one, _ in played]) for name in played[0][0]}
     hits = {name: {"own": points_at(x, boxes), "other": points_at(x.roll(len(x) // 2, 0), boxes)} for name, x in maps.items()}
@@ -358,7 +374,7 @@ def pointing_game(run: Run, pictures: Iterable[Picture], meant: Callable[[str, P
     chance = _share_of_cells(boxes, next(iter(maps.values())).shape[1:])
     return {"words": len(played), "chance": round(100 * chance, 1), "maps": percent}
 
-# %% ../nbs/40_explore.ipynb #eec7d7db
+# %% ../nbs/40_explore.ipynb #432c7f93
 def draw_word(story: Story, place: int, layer: int = -1, head: int | None = None, top: int = 8) -> Figure:
     """One word of a story: where it looked, and what else could have been said.
 
@@ -372,22 +388,23 @@ def draw_word(story: Story, place: int, layer: int = -1, head: int | None = None
     Returns:
         The figure, with the weights `(N,)` on the left and the tokens' probabilities on the right.
     """
-    fig, (left, right) = plt.subplots(1, 2, figsize=(7, 3.4), width_ratios=(1.2, 1))
-    story.view.draw(story.weights(place, layer, head), left, "where it looked")
-    tokens, chances = zip(*story.likeliest(place, top))
-    said = [ACCENT["light"] if token == story.words[place] else "#B8C4D0" for token in tokens]
-    right.barh(range(top), chances, color=said), right.set_yticks(range(top), tokens)
+    weights, (tokens, chances) = story.weights(place, layer, head), zip(*story.likeliest(place, top))
+    fig, (left, right) = plt.subplots(1, 2, figsize=(7, 3.4), width_ratios=(1.2, 1), layout="constrained")
+    story.view.draw(weights, left, "where it looked")
+    said = [PALETTE[0 if token == story.words[place] else 4] for token in tokens]
+    right.barh(range(len(tokens)), chances, color=said), right.set_yticks(range(len(tokens)), tokens, parse_math=False)
     right.invert_yaxis(), right.set(xlim=(0, 1), title="what was likely")
-    fig.suptitle(" ".join(["...", *story.words[max(place - 4, 0):place], f"[{story.words[place]}]"]), fontsize=11)
+    before = ["..."] * (place > 4) + story.words[max(place - 4, 0):place]
+    fig.suptitle(" ".join([*before, f"[{story.words[place]}]"]), fontsize=11, parse_math=False)       # a dollar is a dollar
     return fig
 
-# %% ../nbs/40_explore.ipynb #0494718f
+# %% ../nbs/40_explore.ipynb #ea487bdd
 class Explorer:
     """Controls over the stories of some pictures, for a notebook: as the last line of a cell it shows itself.
 
     Args:
         run: a trained captioner, or a translator.
-        pictures: as for `Run.caption`; sentences for a translator.
+        pictures: one, or a list; as for `Run.caption`. Sentences for a translator.
         beam: how many unfinished captions are kept while it writes.
         length_penalty: see `beam_search`.
 
@@ -400,12 +417,13 @@ class Explorer:
         ValueError: there is no picture.
     """
 
-    def __init__(self, run: Run, pictures: Sequence[Picture | str], beam: int = 3, length_penalty: float = 0.0):
-        if not len(pictures):
+    def __init__(self, run: Run, pictures: Picture | Sequence[Picture | str], beam: int = 3, length_penalty: float = 0.0):
+        self.pictures = list(pictures) if isinstance(pictures, (list, tuple)) else [pictures]
+        if not self.pictures:
             raise ValueError("there is nothing to explore: give a picture, or several")
-        self.run, self.pictures, self.search = run, pictures, {"beam": beam, "length_penalty": length_penalty}
-        self.story = follow(run, pictures[0], **self.search)
-        self.controls, self.note, self.image = _controls(self.story, len(pictures))
+        self.run, self.search = run, {"beam": beam, "length_penalty": length_penalty}
+        self.story = follow(run, self.pictures[0], **self.search)
+        self.controls, self.note, self.image = _controls(self.story, len(self.pictures))
         for name, control in self.controls.items():
             control.observe(self._tell if name in ("picture", "caption") else self._draw, "value")
         self._show()
@@ -414,7 +432,7 @@ class Explorer:
         picture, caption, word = (self.controls[name] for name in ("picture", "caption", "word"))
         try:
             self.story = follow(self.run, self.pictures[picture.value], caption.value.strip() or None, **self.search)
-        except ValueError as problem:
+        except (ValueError, OSError) as problem:
             self.note.value = html.escape(str(problem))
             return
         word.unobserve(self._draw, "value")         # or it would draw twice
@@ -438,12 +456,12 @@ class Explorer:
         shown = VBox([*self.controls.values(), self.note, self.image])._repr_mimebundle_(**kwargs)
         return shown | {"image/png": b64encode(self.image.value).decode()}         # for pages without a kernel
 
-# %% ../nbs/40_explore.ipynb #10454536
+# %% ../nbs/40_explore.ipynb #2693aa5f
 def _places(story: Story) -> list[tuple[str, int]]:
     """The words to choose from, numbered, for one may come twice."""
     return [(f"{place + 1} {word}", place) for place, word in enumerate(story.words)]
 
-# %% ../nbs/40_explore.ipynb #2445f19f
+# %% ../nbs/40_explore.ipynb #aef74b8e
 def _controls(story: Story, pictures: int) -> tuple[dict, object, object]:
     """The widgets that choose, by name; the one for words, and the one for the drawing."""
     try:

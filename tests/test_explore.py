@@ -16,8 +16,8 @@ from captionlab import cli, explore
 from captionlab.attributes import AttributeDetector
 from captionlab.datasets import Batch, scenes
 from captionlab.explore import BoxView, Explorer, GridView, Story, WordView, draw_caption, draw_heads, draw_word, follow, occlude, points_at, surprise
-from captionlab.runs import Eyes, Run
-from captionlab.scenes import Object, Scene
+from captionlab.runs import Eyes, Run, fuse
+from captionlab.scenes import BACKGROUND, Object, Scene
 from captionlab.text import Vocabulary
 from captionlab.vision import Preprocess
 
@@ -42,14 +42,15 @@ def detector() -> AttributeDetector:
     return net
 
 
-def run_of(name: str, variant: str | None = None) -> Run:
+def run_of(name: str, variant: str | None = None, **changes) -> Run:
     """A run that was never trained."""
     torch.manual_seed(0)
     module = import_module(f"captionlab.models.{name}")
-    preset = replace(module.PRESETS["tiny"], **({"variant": variant} if variant else {}))
+    preset = replace(module.PRESETS["tiny"], **({"variant": variant} if variant else {}), **changes)
     vocabulary = Vocabulary.build(WORLD.captions("train"))
     more = {"detector": detector(), "vocabulary": vocabulary} if "attributes" in preset.reads else {}
-    about = {"model": name, "preset_name": "tiny", "data": "scenes", "source": "scenes", "variant": variant, "stage": "xe", "seed": 0, "history": []}
+    about = {"model": name, "preset_name": "tiny", "data": "scenes", "source": "scenes", "variant": variant, "stage": "xe", "seed": 0, "parameters": 10,
+             "train_seconds": 1.0, "history": []}
     return Run(module.Model(preset, len(vocabulary)).eval(), vocabulary, Eyes(preset, **more), about)
 
 
@@ -109,15 +110,12 @@ class TestEveryModel:
         assert "[red]" in draw_word(story, 1, 0, heads - 1).get_suptitle()
 
     def test_a_window_is_missed_only_if_it_hides_something(self, run):
-        flat = np.full((96, 96, 3), 200, np.uint8)
-        picture = TEST[0] if "regions" in run.eyes.kinds else flat      # a bare array has no boxes
-        story = follow(run, picture, "a red circle")
-        hidden = occlude(run, picture, story, grid=(2, 3))
-        assert hidden.shape == (4, 2, 3) and hidden.isfinite().all()
-        if picture is flat:
-            assert hidden.abs().max() < 1e-3
-        whole = occlude(run, picture, story, grid=(1, 1), side=1.0)
-        assert hidden.abs().max() <= whole.abs().max() + 1e-3 or picture is not flat
+        """Windows over bare background, in its colour, and one over everything."""
+        scene = Scene([Object("square", "blue", "large", x=140, y=140)])
+        story = follow(run, scene, "a red circle")
+        bare, whole = (occlude(run, scene, story, grid, side, BACKGROUND) for grid, side in (((2, 3), 0.2), ((1, 1), 1.0)))
+        assert bare.shape == (4, 2, 3) and bare[:, 0, 0].abs().max() < 1e-4
+        assert whole.abs().max() > 1e-3 or "v" not in explore._asked(run) and run.eyes.kinds == ["attributes"]
 
 
 def test_a_story_knows_what_was_likely(model):
@@ -156,6 +154,42 @@ def test_captions_that_cannot_be_read(model, caption, problem):
         follow(model, TEST[0], caption)
 
 
+def test_fused_runs_are_followed_if_they_look_at_the_same():
+    words, seen = (run_of("entangled", variant) for variant in ("stacked_s", "eta"))
+    story = follow(fuse(words, [words]), TEST[0], "a star")
+    assert isinstance(story.view, WordView) and len(story.looked) == 2 * len(follow(words, TEST[0], "a star").looked)
+    with pytest.raises(ValueError, match="look at different things.*: follow one of them"):
+        follow(fuse(seen, [words]), TEST[0], "a star")
+
+
+@pytest.mark.parametrize("variant", ["semantic", "stacked_s"])
+def test_where_no_attribute_was_found_there_is_still_a_story(variant):
+    run = run_of("entangled", variant, sure=1.0)
+    story = follow(run, TEST[0], "a star")
+    assert story.view.words == [] and [ax.get_title() for ax in draw_caption(story).axes[:2]] == ["a", "star"]
+
+
+def test_a_grid_that_is_not_square():
+    run = run_of("position_aware", cells=(3, 5), fine=(3, 5), backbone="squeezenet1_1")
+    batch = Batch(high=torch.randn(1, 15, 12), low=torch.randn(1, 15, 12))
+    view, everything = explore._view(run, TEST[0], batch, 15)
+    assert view.grid == (3, 5) and everything == slice(None)
+
+
+def test_dollars_are_drawn_as_they_are(translator):
+    story = follow(translator, "a man.", "ein $ { $ mann")
+    for place in range(len(story.words)):
+        draw_word(story, place).canvas.draw()
+
+
+def test_numbers_out_of_range_leave_no_figure(model):
+    story = follow(model, TEST[0], "a star")
+    for draw in (lambda: draw_word(story, 99), lambda: draw_heads(story, 99), lambda: draw_caption(story, 9)):
+        with pytest.raises(IndexError):
+            draw()
+    assert not plt.get_fignums() and len(draw_word(story, 0, top=1000).axes) == 2
+
+
 def test_an_empty_caption_cannot_be_drawn(model):
     story = follow(model, TEST[0], "a star")
     with pytest.raises(ValueError, match="the caption is empty"):
@@ -177,12 +211,19 @@ def test_windows_cover_what_they_say(side, grid):
     covered = list(explore._covered(whole, grid, side, (255, 255, 255)))
     assert len(covered) == grid[0] * grid[1] and whole.max() < 200        # the original stays as it was
     for number, one in enumerate(covered):
-        rows, columns = np.nonzero((one == 255).all(-1))
         assert ((one == whole) | (one == 255)).all()
-        for found, count, length, cell in ((rows, grid[0], 40, number // grid[1]), (columns, grid[1], 48, number % grid[1])):
-            middle = (cell + 0.5) / count * length
-            assert found.min() == max(round(middle - side * length / 2), 0)
-            assert found.max() + 1 == min(round(middle + side * length / 2), length)
+        painted = np.nonzero((one == 255).all(-1))
+        for found, count, length, cell in zip(painted, grid, (40, 48), divmod(number, grid[1])):
+            middle, width = (cell + 0.5) / count * length, round(side * length)
+            if width / 2 <= middle <= length - width / 2:       # not over the edge
+                assert found.max() - found.min() + 1 == width
+            assert abs((found.min() + found.max() + 1) / 2 - middle) <= 0.5 + max(0, width / 2 - min(middle, length - middle)) / 2
+
+
+@pytest.mark.parametrize("pixels", range(1, 12))
+def test_windows_are_as_wide_as_asked(pixels):
+    widths = [window.stop - window.start for window in explore._windows(64, 8, pixels / 64)]
+    assert set(widths[2:-2]) == {pixels} and min(widths) >= min(pixels, 4)
 
 
 def test_windows_as_large_as_cells_tile_the_picture():
@@ -223,8 +264,18 @@ def test_a_photo_with_a_window_painted_over_is_another_photo(name, real_data):
 def test_occlusion_that_cannot_be(model, translator):
     with pytest.raises(ValueError, match="reads no pixels"):
         occlude(translator, "a man.", follow(translator, "a man."))
-    with pytest.raises(ValueError, match="holds none of them: choose a larger side"):
-        occlude(model, TEST[0], follow(model, TEST[0]), side=0.001)
+    story = follow(model, TEST[0])
+    for wrong, problem in (({"side": 0.001}, "holds none of them: choose a larger side"), ({"paint": (0.5, 0.5, 0.5)}, "as whole numbers"),
+                           ({"paint": (300, 0, 0)}, "as whole numbers"), ({"paint": (1, 2)}, "red, green and blue"),
+                           ({"grid": (0, 8)}, "numbers from 1 on"), ({"batch": 0}, "numbers from 1 on")):
+        with pytest.raises(ValueError, match=problem):
+            occlude(model, TEST[0], story, **wrong)
+
+
+def test_whatever_names_a_colour_is_paint(model):
+    story = follow(model, TEST[0], "a star")
+    painted = [occlude(model, TEST[0], story, grid=(2, 2), paint=paint) for paint in ((9, 8, 7), [9, 8, 7], np.array([9, 8, 7], np.uint8))]
+    assert torch.equal(painted[0], painted[1]) and torch.equal(painted[0], painted[2])
 
 
 # ---- the pointing game
@@ -268,7 +319,7 @@ def test_chance_is_the_share_of_cells_in_the_box():
     assert explore._share_of_cells(boxes, (4, 6)) == pytest.approx((0.25 + 1 + 0) / 3)
 
 
-@pytest.mark.parametrize("name, problem", [("entangled", "this run looks at none"), ("cptr", "no word of the captions means a thing")])
+@pytest.mark.parametrize("name, problem", [("entangled", "this run looks at none"), ("cptr", "fewer than two words")])
 def test_games_that_cannot_be_played(name, problem):
     everything = {"entangled": torch.tensor([0.0, 0, 1, 1]), "cptr": None}[name]
     with pytest.raises(ValueError, match=problem):
@@ -302,8 +353,14 @@ class TestExplorer:
         explorer = Explorer(model, TEST)
         before, story = explorer.image.value, explorer.story
         explorer.controls["caption"].value = "a <comet>"
-        assert "does not know &lt;comet&gt;" in explorer.note.value
+        assert "does not know comet" in explorer.note.value
+        explorer.controls["caption"].value = "<>"
+        assert "&lt;&gt;" in explorer.note.value
         assert explorer.image.value == before and explorer.story is story
+        explorer.pictures[1] = "nowhere.png"
+        explorer.controls["picture"].value = 1
+        assert "nowhere.png" in explorer.note.value and explorer.image.value == before
+        explorer.controls["picture"].value = 0
         explorer.controls["caption"].value = ""
         assert explorer.story.ids.tolist() == story.ids.tolist() and "comet" not in explorer.note.value
 
@@ -315,6 +372,10 @@ class TestExplorer:
         explorer = Explorer(translator, ["a man.", "a dog."], beam=5)
         explorer.controls["picture"].value = 1
         assert translator.vocabulary.decode(explorer.story.ids) == translator.translate("a dog.")
+
+    def test_one_picture_or_sentence_will_do(self, model, translator):
+        assert Explorer(model, TEST[0]).story.ids.tolist() == follow(model, TEST[0]).ids.tolist()
+        assert translator.vocabulary.decode(Explorer(translator, "a man.", beam=5).story.ids) == translator.translate("a man.")
 
     def test_needs_something_to_explore(self, model):
         with pytest.raises(ValueError, match="nothing to explore"):
@@ -328,12 +389,13 @@ class TestExplorer:
             Explorer(model, TEST)
 
 
-@pytest.mark.parametrize("name, variant", [("entangled", "visual"), ("entangled", "semantic"), ("position_aware", None)])
-def test_the_command_line_draws_where_any_model_looked(name, variant, tmp_path, monkeypatch):
-    run = run_of(name, variant)
-    run.save(tmp_path / "run")
-    kept = []
+@pytest.mark.parametrize("name, variant, changes", [("entangled", "visual", {}), ("entangled", "semantic", {}), ("entangled", "semantic", {"sure": 1.0}),
+                                                    ("position_aware", None, {})])
+def test_the_command_line_draws_where_any_model_looked(name, variant, changes, tmp_path, monkeypatch):
+    run_of(name, variant, **changes).save(tmp_path / "run")
+    asked = []
     monkeypatch.setattr(cli, "_say_caption", lambda *rest: None)
-    monkeypatch.setattr(explore, "follow", lambda writer, image, **how: kept.append(how) or follow(writer, TEST[0], "a red circle"))
-    said = CliRunner().invoke(cli.app, ["caption", str(tmp_path / "run"), "photo.png", "--attention", str(tmp_path / "where.png")])
+    monkeypatch.setattr(explore, "follow", lambda writer, image, **how: asked.append(how) or follow(writer, TEST[0], "a red circle"))      # scenes have boxes
+    said = CliRunner().invoke(cli.app, ["caption", str(tmp_path / "run"), "photo.png", "--beam", "2", "--attention", str(tmp_path / "where.png")])
     assert said.exit_code == 0, said.output
+    assert asked == [{"beam": 2, "length_penalty": 0.0}] and (tmp_path / "where.png").stat().st_size > 1000
