@@ -374,7 +374,7 @@ def pointing_game(run: Run, pictures: Iterable[Picture], meant: Callable[[str, P
     chance = _share_of_cells(boxes, next(iter(maps.values())).shape[1:])
     return {"words": len(played), "chance": round(100 * chance, 1), "maps": percent}
 
-# %% ../nbs/40_explore.ipynb #432c7f93
+# %% ../nbs/40_explore.ipynb #44dbdc08
 def draw_word(story: Story, place: int, layer: int = -1, head: int | None = None, top: int = 8) -> Figure:
     """One word of a story: where it looked, and what else could have been said.
 
@@ -392,10 +392,11 @@ def draw_word(story: Story, place: int, layer: int = -1, head: int | None = None
     fig, (left, right) = plt.subplots(1, 2, figsize=(7, 3.4), width_ratios=(1.2, 1), layout="constrained")
     story.view.draw(weights, left, "where it looked")
     said = [PALETTE[0 if token == story.words[place] else 4] for token in tokens]
-    right.barh(range(len(tokens)), chances, color=said), right.set_yticks(range(len(tokens)), tokens, parse_math=False)
+    right.barh(range(len(tokens)), chances, color=said)
+    right.set_yticks(range(len(tokens)), tokens, parse_math=False)          # a dollar is a dollar
     right.invert_yaxis(), right.set(xlim=(0, 1), title="what was likely")
     before = ["..."] * (place > 4) + story.words[max(place - 4, 0):place]
-    fig.suptitle(" ".join([*before, f"[{story.words[place]}]"]), fontsize=11, parse_math=False)       # a dollar is a dollar
+    fig.suptitle(" ".join([*before, f"[{story.words[place]}]"]), fontsize=11, parse_math=False)
     return fig
 
 # %% ../nbs/40_explore.ipynb #ea487bdd
