@@ -303,7 +303,7 @@ def _windows(length: int, count: int, side: float) -> Iterator[slice]:
         first = math.floor((number + 0.5) / count * length - width / 2 + 0.5)
         yield slice(max(first, 0), max(first + width, 0))
 
-# %% ../nbs/40_explore.ipynb #ad7a2b0c
+# %% ../nbs/40_explore.ipynb #a4321127
 def points_at(maps: Tensor, boxes: Tensor) -> Tensor:
     """The pointing game: whether the middle of each map's largest cell lies in a box.
 
@@ -322,7 +322,7 @@ def points_at(maps: Tensor, boxes: Tensor) -> Tensor:
     middle = torch.stack([(cell % columns + 0.5) / columns, (cell // columns + 0.5) / rows], -1)
     return ((boxes[:, :2] <= middle) & (middle <= boxes[:, 2:])).all(-1)
 
-# %% ../nbs/40_explore.ipynb #fa036428
+# %% ../nbs/40_explore.ipynb #1a8a3161
 def _rivals(run: Run, picture: Picture, story: Story, sides: Sequence[float]) -> dict[str, Tensor]:
     """The maps of all words by each rival, (T, rows, columns)."""
     if not isinstance(story.view, GridView):
@@ -339,13 +339,13 @@ def _drawn(run: Run, picture: Picture, meant: Callable, sides: Sequence[float]) 
     maps = _rivals(run, picture, story, sides) if known else {}
     yield from (({name: x[place] for name, x in maps.items()}, box) for place, box in known)
 
-# %% ../nbs/40_explore.ipynb #25b1d94e
+# %% ../nbs/40_explore.ipynb #b19bbe77
 def _share_of_cells(boxes: Tensor, grid: tuple[int, int]) -> float:
     """How often a cell drawn by chance has its middle in a box, of boxes (R, 4)."""
     cells = torch.eye(math.prod(grid)).unflatten(1, grid)           # each cell once the largest
     return torch.stack([points_at(cells, box.expand(len(cells), 4)).float().mean() for box in boxes]).mean().item()
 
-# %% ../nbs/40_explore.ipynb #95daefa6
+# %% ../nbs/40_explore.ipynb #d6517d02
 def pointing_game(run: Run, pictures: Iterable[Picture], meant: Callable[[str, Picture], Tensor | None],
                   sides: Sequence[float] = (0.125, 0.25)) -> dict:
     """Play the pointing game with the captions that a run writes.
@@ -374,7 +374,7 @@ def pointing_game(run: Run, pictures: Iterable[Picture], meant: Callable[[str, P
     chance = _share_of_cells(boxes, next(iter(maps.values())).shape[1:])
     return {"words": len(played), "chance": round(100 * chance, 1), "maps": percent}
 
-# %% ../nbs/40_explore.ipynb #44dbdc08
+# %% ../nbs/40_explore.ipynb #3680bd09
 def draw_word(story: Story, place: int, layer: int = -1, head: int | None = None, top: int = 8) -> Figure:
     """One word of a story: where it looked, and what else could have been said.
 
@@ -399,7 +399,7 @@ def draw_word(story: Story, place: int, layer: int = -1, head: int | None = None
     fig.suptitle(" ".join([*before, f"[{story.words[place]}]"]), fontsize=11, parse_math=False)
     return fig
 
-# %% ../nbs/40_explore.ipynb #ea487bdd
+# %% ../nbs/40_explore.ipynb #8764f842
 class Explorer:
     """Controls over the stories of some pictures, for a notebook: as the last line of a cell it shows itself.
 
@@ -457,12 +457,12 @@ class Explorer:
         shown = VBox([*self.controls.values(), self.note, self.image])._repr_mimebundle_(**kwargs)
         return shown | {"image/png": b64encode(self.image.value).decode()}         # for pages without a kernel
 
-# %% ../nbs/40_explore.ipynb #2693aa5f
+# %% ../nbs/40_explore.ipynb #3632706c
 def _places(story: Story) -> list[tuple[str, int]]:
     """The words to choose from, numbered, for one may come twice."""
     return [(f"{place + 1} {word}", place) for place, word in enumerate(story.words)]
 
-# %% ../nbs/40_explore.ipynb #aef74b8e
+# %% ../nbs/40_explore.ipynb #a80a942c
 def _controls(story: Story, pictures: int) -> tuple[dict, object, object]:
     """The widgets that choose, by name; the one for words, and the one for the drawing."""
     try:
