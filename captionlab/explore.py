@@ -4,7 +4,7 @@
 __all__ = ['GridView', 'BoxView', 'WordView', 'Story', 'follow', 'draw_caption', 'draw_heads', 'surprise', 'occlude', 'points_at',
            'pointing_game', 'draw_word', 'Explorer']
 
-# %% ../nbs/40_explore.ipynb #7ccfc94d
+# %% ../nbs/40_explore.ipynb #51a3052f
 import html
 import math
 from base64 import b64encode
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice, product
+from types import ModuleType
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
@@ -22,7 +23,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from .datasets import Batch
-from .decoding import BOS, EOS, log_probabilities
+from .decoding import EOS, log_probabilities, reread
 from .regions import as_regions
 from .runs import Picture, Reader, Run
 from .text import normalise
@@ -227,7 +228,7 @@ def draw_heads(story: Story, place: int) -> Figure:
         story.view.draw(looked[layer, head], ax, f"layer {layer}, head {head}")
     return fig
 
-# %% ../nbs/40_explore.ipynb #0b8dcf95
+# %% ../nbs/40_explore.ipynb #eaeaf777
 @torch.no_grad()
 def surprise(run: Run, batch: Batch, ids: Tensor | Sequence[int]) -> Tensor:
     """How much each token of one caption surprises before each of B pictures, in bits.
@@ -241,10 +242,8 @@ def surprise(run: Run, batch: Batch, ids: Tensor | Sequence[int]) -> Tensor:
         `(B, T)`.
     """
     said = torch.as_tensor(ids, device=run.device).expand(len(batch), 1, -1)
-    before = torch.cat([torch.full_like(said[..., :1], BOS), said[..., :-1]], -1)
-    logits = run.model.decode(run.model.encode(batch.to(run.device)), before)
-    logs = log_probabilities(logits, [run.vocabulary.unk])
-    return logs.gather(-1, said[..., None])[:, 0, :, 0].abs().cpu() / math.log(2)
+    logs = reread(run.model, run.model.encode(batch.to(run.device)), said, [run.vocabulary.unk])
+    return logs[:, 0].abs().cpu() / math.log(2)
 
 # %% ../nbs/40_explore.ipynb #03bfd2e4
 @torch.no_grad()
@@ -322,7 +321,7 @@ def points_at(maps: Tensor, boxes: Tensor) -> Tensor:
     middle = torch.stack([(cell % columns + 0.5) / columns, (cell // columns + 0.5) / rows], -1)
     return ((boxes[:, :2] <= middle) & (middle <= boxes[:, 2:])).all(-1)
 
-# %% ../nbs/40_explore.ipynb #1a8a3161
+# %% ../nbs/40_explore.ipynb #19fea51a
 def _rivals(run: Run, picture: Picture, story: Story, sides: Sequence[float]) -> dict[str, Tensor]:
     """The maps of all words by each rival, (T, rows, columns)."""
     if not isinstance(story.view, GridView):
@@ -331,7 +330,7 @@ def _rivals(run: Run, picture: Picture, story: Story, sides: Sequence[float]) ->
     looked = {f"attention, layer {layer}": weights.mean(0).unflatten(-1, grid) for layer, weights in enumerate(story.looked)}
     return looked | {f"occlusion, windows of {side:.3g}": occlude(run, picture, story, grid, side) for side in sides}
 
-
+# %% ../nbs/40_explore.ipynb #b594d100
 def _drawn(run: Run, picture: Picture, meant: Callable, sides: Sequence[float]) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
     """The maps of each word whose thing is known, (rows, columns), and its box, (4,)."""
     story = follow(run, picture)
@@ -339,13 +338,18 @@ def _drawn(run: Run, picture: Picture, meant: Callable, sides: Sequence[float]) 
     maps = _rivals(run, picture, story, sides) if known else {}
     yield from (({name: x[place] for name, x in maps.items()}, box) for place, box in known)
 
-# %% ../nbs/40_explore.ipynb #b19bbe77
-def _share_of_cells(boxes: Tensor, grid: tuple[int, int]) -> float:
-    """How often a cell drawn by chance has its middle in a box, of boxes (R, 4)."""
-    cells = torch.eye(math.prod(grid)).unflatten(1, grid)           # each cell once the largest
-    return torch.stack([points_at(cells, box.expand(len(cells), 4)).float().mean() for box in boxes]).mean().item()
+# %% ../nbs/40_explore.ipynb #dd84e71c
+def _hits(maps: Tensor, boxes: Tensor) -> float:
+    """How many of R maps point at their boxes, (R, 4), in percent."""
+    return round(100 * points_at(maps, boxes).float().mean().item(), 1)
 
-# %% ../nbs/40_explore.ipynb #d6517d02
+# %% ../nbs/40_explore.ipynb #0785db62
+def _chance(boxes: Tensor, grid: tuple[int, int]) -> float:
+    """How many of the cells of a grid have their middles in a box, in percent, the mean over boxes (R, 4)."""
+    cells = torch.eye(math.prod(grid)).unflatten(1, grid)           # each cell once the largest
+    return _hits(cells.repeat(len(boxes), 1, 1), boxes.repeat_interleave(len(cells), 0))
+
+# %% ../nbs/40_explore.ipynb #0a9f81b5
 def pointing_game(run: Run, pictures: Iterable[Picture], meant: Callable[[str, Picture], Tensor | None],
                   sides: Sequence[float] = (0.125, 0.25)) -> dict:
     """Play the pointing game with the captions that a run writes.
@@ -369,12 +373,10 @@ def pointing_game(run: Run, pictures: Iterable[Picture], meant: Callable[[str, P
         raise ValueError("fewer than two words of the captions mean a thing whose box is known: give more pictures")
     boxes = torch.stack([box for _, box in played])
     maps = {name: torch.stack([one[name] for one, _ in played]) for name in played[0][0]}
-    hits = {name: {"own": points_at(x, boxes), "other": points_at(x.roll(len(x) // 2, 0), boxes)} for name, x in maps.items()}
-    percent = {name: {whose: round(100 * hit.float().mean().item(), 1) for whose, hit in both.items()} for name, both in hits.items()}
-    chance = _share_of_cells(boxes, next(iter(maps.values())).shape[1:])
-    return {"words": len(played), "chance": round(100 * chance, 1), "maps": percent}
+    hits = {name: {"own": _hits(x, boxes), "other": _hits(x.roll(len(x) // 2, 0), boxes)} for name, x in maps.items()}
+    return {"words": len(played), "chance": _chance(boxes, next(iter(maps.values())).shape[1:]), "maps": hits}
 
-# %% ../nbs/40_explore.ipynb #3680bd09
+# %% ../nbs/40_explore.ipynb #cd30fc53
 def draw_word(story: Story, place: int, layer: int = -1, head: int | None = None, top: int = 8) -> Figure:
     """One word of a story: where it looked, and what else could have been said.
 
@@ -399,7 +401,7 @@ def draw_word(story: Story, place: int, layer: int = -1, head: int | None = None
     fig.suptitle(" ".join([*before, f"[{story.words[place]}]"]), fontsize=11, parse_math=False)
     return fig
 
-# %% ../nbs/40_explore.ipynb #8764f842
+# %% ../nbs/40_explore.ipynb #16830a13
 class Explorer:
     """Controls over the stories of some pictures, for a notebook: as the last line of a cell it shows itself.
 
@@ -422,9 +424,10 @@ class Explorer:
         self.pictures = list(pictures) if isinstance(pictures, (list, tuple)) else [pictures]
         if not self.pictures:
             raise ValueError("there is nothing to explore: give a picture, or several")
-        self.run, self.search = run, {"beam": beam, "length_penalty": length_penalty}
+        widgets, self.run, self.search = _widgets(), run, {"beam": beam, "length_penalty": length_penalty}
         self.story = follow(run, self.pictures[0], **self.search)
-        self.controls, self.note, self.image = _controls(self.story, len(self.pictures))
+        self.controls, self.note, self.image = _controls(widgets, self.story, len(self.pictures)), widgets.HTML(), widgets.Image(format="png")
+        self.box = widgets.VBox([*self.controls.values(), self.note, self.image])
         for name, control in self.controls.items():
             control.observe(self._tell if name in ("picture", "caption") else self._draw, "value")
         self._show()
@@ -452,23 +455,26 @@ class Explorer:
         self.image.value = drawn.getvalue()
 
     def _repr_mimebundle_(self, **kwargs: object) -> dict:
-        from ipywidgets import VBox
+        picture = {"image/png": b64encode(self.image.value).decode()}         # for pages without a kernel
+        return self.box._repr_mimebundle_(**kwargs) | picture
 
-        shown = VBox([*self.controls.values(), self.note, self.image])._repr_mimebundle_(**kwargs)
-        return shown | {"image/png": b64encode(self.image.value).decode()}         # for pages without a kernel
-
-# %% ../nbs/40_explore.ipynb #3632706c
+# %% ../nbs/40_explore.ipynb #e2470866
 def _places(story: Story) -> list[tuple[str, int]]:
     """The words to choose from, numbered, for one may come twice."""
     return [(f"{place + 1} {word}", place) for place, word in enumerate(story.words)]
 
-# %% ../nbs/40_explore.ipynb #a80a942c
-def _controls(story: Story, pictures: int) -> tuple[dict, object, object]:
-    """The widgets that choose, by name; the one for words, and the one for the drawing."""
+# %% ../nbs/40_explore.ipynb #e2cc44b3
+def _widgets() -> ModuleType:
+    """ipywidgets, which only the explorer needs."""
     try:
-        import ipywidgets as widgets
+        import ipywidgets
     except ImportError:
         raise ImportError("the explorer needs ipywidgets: pip install ipywidgets; follow and draw_word do without") from None
+    return ipywidgets
+
+# %% ../nbs/40_explore.ipynb #ed44dad5
+def _controls(widgets: ModuleType, story: Story, pictures: int) -> dict:
+    """The widgets that choose, by name."""
     layers, heads = story.looked.shape[:2]
     controls = {"picture": widgets.IntSlider(0, 0, pictures - 1, continuous_update=False),
                 "caption": widgets.Text(placeholder="the model's own; or write one, and press Enter", continuous_update=False),
@@ -477,4 +483,4 @@ def _controls(story: Story, pictures: int) -> tuple[dict, object, object]:
                 "head": widgets.Dropdown(options=[("mean", None), *((str(head), head) for head in range(heads))])}
     for name, control in controls.items():
         control.description = name
-    return controls, widgets.HTML(), widgets.Image(format="png")
+    return controls

@@ -10,12 +10,11 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .captioner import Captioner, Learner, Memory
 from .datasets import Batch
-from .decoding import BOS, PAD, log_probabilities, sample
+from .decoding import PAD, reread, sample
 
 # %% ../nbs/23_scst.ipynb #d7290883
 def advantages(rewards: Tensor) -> Tensor:
@@ -210,10 +209,5 @@ class SelfCritical(Learner):
         found, lengths = torch.zeros(said.shape, device=said.device), (said != PAD).sum(-1).amax(-1)
         for rows in lengths.argsort().split(8):         # one caption that runs on makes padding of its few neighbours only
             longest = lengths[rows[-1:]].sum()          # 0 if this process has no picture of the batch
-            found[rows, :, :longest] = self._chosen(memory.select(rows), said[rows, :, :longest])
+            found[rows, :, :longest] = reread(self, memory.select(rows), said[rows, :, :longest], self.forbid)
         return found
-
-    def _chosen(self, memory: Memory, said: Tensor) -> Tensor:
-        read = F.pad(said[..., :-1], (1, 0), value=BOS)
-        options = log_probabilities(self.decode(memory, read), self.forbid)
-        return options.gather(-1, said[..., None])[..., 0].masked_fill(said == PAD, 0.0)

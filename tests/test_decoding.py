@@ -13,7 +13,7 @@ from captionlab.blocks import BlockConfig
 from captionlab.captioner import Captioner, Memory, State, TransformerCaptioner
 from captionlab.datasets import Batch
 from captionlab.decoding import (Ensemble, beam_search, greedy, keep_top_k, keep_top_p, log_probabilities,
-                                 mean_probabilities, sample, sharpen)
+                                 mean_probabilities, reread, sample, sharpen)
 
 PAD, BOS, EOS, WIDTH, V = 0, 1, 2, 16, 7
 SEEDS = st.integers(0, 10_000)
@@ -256,6 +256,19 @@ def test_sampled_log_probabilities_are_the_models_own():
         for c in range(3):
             caption = [n for n in ids[row, c].tolist() if n]
             assert scores[row, c].item() == pytest.approx(log_probability(model, memory, row, caption), rel=1e-4)
+
+
+def test_captions_read_again_have_cross_entropys_log_probabilities():
+    torch.manual_seed(0)
+    model = Eyes().eval()
+    memory = model.encode(Batch(grid=torch.randn(2, 4, 3)))
+    said, scores = sample(model, memory, captions=3, longest=6, forbid=[3])
+    with torch.no_grad():
+        found, logits = reread(model, memory, said, [3]), model.decode(memory, nn.functional.pad(said[..., :-1], (1, 0), value=BOS))
+    logits[..., [PAD, BOS, 3]] = -math.inf
+    theirs = nn.functional.cross_entropy(logits.flatten(0, 2), said.flatten(), reduction="none", ignore_index=PAD)
+    torch.testing.assert_close(found, -theirs.view_as(found))
+    torch.testing.assert_close(found.sum(-1), scores, rtol=1e-4, atol=1e-5)
 
 
 def test_the_same_generator_gives_the_same_draw_and_cold_is_greedy():

@@ -316,7 +316,7 @@ def test_the_game_counts_what_points(model):
 
 def test_chance_is_the_share_of_cells_in_the_box():
     boxes = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 1.0, 1.0], [0.1, 0.1, 0.15, 0.15]])
-    assert explore._share_of_cells(boxes, (4, 6)) == pytest.approx((0.25 + 1 + 0) / 3)
+    assert explore._chance(boxes, (4, 6)) == pytest.approx(100 * (0.25 + 1 + 0) / 3, abs=0.05)
 
 
 @pytest.mark.parametrize("name, problem", [("entangled", "this run looks at none"), ("cptr", "fewer than two words")])
@@ -385,6 +385,7 @@ class TestExplorer:
         plain = builtins.__import__
         missing = lambda name, *rest: (_ for _ in ()).throw(ImportError(name)) if name == "ipywidgets" else plain(name, *rest)     # noqa: E731
         monkeypatch.setattr(builtins, "__import__", missing)
+        monkeypatch.setattr(explore, "follow", None)        # it is said before the work
         with pytest.raises(ImportError, match="pip install ipywidgets"):
             Explorer(model, TEST)
 
