@@ -15,7 +15,7 @@ import captionlab
 from captionlab import cli, explore
 from captionlab.attributes import AttributeDetector
 from captionlab.datasets import Batch, scenes
-from captionlab.explore import BoxView, Explorer, GridView, Story, WordView, draw_caption, draw_heads, draw_word, follow, occlude, points_at, surprise
+from captionlab.explore import BoxView, Explorer, GridView, Story, WordView, draw_caption, draw_heads, draw_word, follow, occlude, points_at, surprisal
 from captionlab.runs import Eyes, Run, fuse
 from captionlab.scenes import BACKGROUND, Object, Scene
 from captionlab.text import Vocabulary
@@ -198,9 +198,9 @@ def test_an_empty_caption_cannot_be_drawn(model):
 
 # ---- occlusion
 
-def test_surprise_is_that_of_each_picture(model):
+def test_surprisal_is_that_of_each_picture(model):
     story = follow(model, TEST[0], "a red circle")
-    bits = surprise(model, model.eyes(TEST), story.ids)
+    bits = surprisal(model, model.eyes(TEST), story.ids)
     for one, picture in zip(bits, TEST):
         torch.testing.assert_close(one, follow(model, picture, "a red circle").bits, rtol=1e-3, atol=1e-4)
 
