@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from captionlab.results import provenance
+from captionlab.runs.results import provenance
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "bench.json"
 

@@ -3,7 +3,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import medians, record
-from captionlab.attention import MultiHeadAttention, attend, copy_attention, merge_heads, split_heads
+from captionlab.attention import (
+    MultiHeadAttention,
+    attend,
+    copy_attention,
+    merge_heads,
+    split_heads,
+)
 
 B, T, D, H = 8, 196, 256, 4
 

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import medians, record
-from captionlab.datasets import Batch
+from captionlab.data.batches import Batch
 from captionlab.models.entangled import PRESETS, Model, VisualInput
 from captionlab.positions import SinusoidalPositions
-from captionlab.training import Stepper
+from captionlab.training.loop import TrainStep
 
 PRESET, V = PRESETS["small"], 2500
 B, C, T = 16, 5, 17
@@ -84,7 +84,7 @@ def main() -> None:
     torch.manual_seed(0)
     model, peer, found, recipe = Model(PRESET, V), Peer().train(), batches(), PRESET.recipe
     assert sum(p.numel() for p in peer.parameters()) == sum(p.numel() for p in model.parameters())
-    ours = Stepper(model, replace(recipe, precision="no"), steps=100)
+    ours = TrainStep(model, replace(recipe, precision="no"), steps=100)
     optimizer = torch.optim.AdamW(peer.parameters(), recipe.rate, recipe.betas, weight_decay=recipe.decay)
 
     def theirs(batch: Batch) -> None:

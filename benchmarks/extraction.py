@@ -13,9 +13,10 @@ from PIL import Image
 from torchvision import models, transforms
 
 from benchmarks import record, timed
-from captionlab.datasets import data_home
-from captionlab.features import FeatureStore, extract
-from captionlab.vision import Backbone
+from captionlab.files import data_home
+from captionlab.vision.extraction import extract_maps
+from captionlab.vision.features import FeatureStore
+from captionlab.vision.backbones import Backbone
 
 COUNT, ROUNDS, GRID = 128, 5, 7
 
@@ -59,7 +60,7 @@ def main() -> None:
         images = {file.name: file for file in files}
 
         def store() -> FeatureStore:
-            return extract(images, ours, folder / f"store-{next(turn)}", GRID, chunk=32)
+            return extract_maps(images, ours, folder / f"store-{next(turn)}", GRID, chunk=32)
 
         def loop(threads: int) -> np.ndarray:
             return plain_loop(files, net, ours.size, threads, folder / "rows.npy")

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from benchmarks import record
 from captionlab.blocks import BlockConfig, Encoder
 from captionlab.captioner import Captioner, TransformerCaptioner
-from captionlab.datasets import Batch
-from captionlab.decoding import beam_search
+from captionlab.data.batches import Batch
+from captionlab.decoding.beam import beam_search
 from captionlab.models.image_transformer import PRESETS, Model
-from captionlab.training import Stepper, keep_memory
+from captionlab.training.distributed import tune_malloc
+from captionlab.training.loop import TrainStep
 
 PHOTOS, CAPTIONS, REGIONS, BEAM, LONGEST, V, ROUNDS = 10, 5, 50, 5, 16, 10_369, 3
 PAPER = PRESETS["paper"]
@@ -32,8 +33,8 @@ class Plain(TransformerCaptioner):
         self.project, self.encoder = nn.Linear(PAPER.channels, 512), Encoder(3, config)
 
     def look(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        mask = batch.need("region_mask")[:, None, None]
-        return self.encoder(self.dropout(self.project(batch.need("regions"))), mask), mask
+        mask = batch.require("region_mask")[:, None, None]
+        return self.encoder(self.dropout(self.project(batch.require("regions"))), mask), mask
 
 
 def photos() -> Batch:
@@ -62,17 +63,17 @@ def compare(ways: list[Callable], rounds: int = ROUNDS) -> list[float]:
 
 @torch.inference_mode()
 def describe(model: Captioner, batch: Batch) -> None:
-    beam_search(model, model.encode(batch), BEAM, longest=LONGEST)
+    beam_search(model, model.encode(batch), BEAM, max_length=LONGEST)
 
 
 def main() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    keep_memory()
+    tune_malloc()
     try:
         batch, models = photos(), [Model(PAPER, V), Plain()]
         recipe = replace(PAPER.recipe, precision="no")
-        steps = [lambda one=Stepper(model, recipe, 100): one.step(batch) for model in models]
+        steps = [lambda one=TrainStep(model, recipe, 100): one.step(batch) for model in models]
         ours, plain = compare(steps)
         record("image-transformer-step", ours, plain, plain / ours, "s of one core, training step")
         ours, plain = compare([lambda model=model.eval(): describe(model, batch) for model in models])

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks import medians, record
 from captionlab.attention import merge_heads, split_heads
 from captionlab.models.position_aware import PositionAwareAttention, RelativePositions
-from captionlab.training import keep_memory
+from captionlab.training.distributed import tune_malloc
 
 B, D, H, SIDES = 8, 256, 4, (7, 10, 14, 18, 24)
 ROUNDS = 31     # a wait for fresh pages doubles some rounds of the einsum form: few rounds would be a lottery
@@ -120,7 +120,7 @@ def main() -> None:
     for side in SIDES:
         for way in (literal, looked_up, edges, einsum, plain):
             compare(side, way)
-    keep_memory()       # as in training; from here on nobody waits for fresh pages
+    tune_malloc()       # as in training; from here on nobody waits for fresh pages
     for side in SIDES:
         measure("einsum_kept", side**2, *steps(side, einsum))
 

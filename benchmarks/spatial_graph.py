@@ -8,7 +8,7 @@ from torch import Tensor
 from torchvision.ops import box_area, box_iou
 
 from benchmarks import record
-from captionlab.regions import spatial_graph
+from captionlab.vision.regions import spatial_graph
 
 PHOTOS, BOXES, ROUNDS = 1000, 100, 15
 

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import medians, record
-from captionlab.datasets import Batch, by_tokens
+from captionlab.data.batches import Batch, batch_by_tokens
 from captionlab.models.translation import PRESETS, Model
 from captionlab.positions import SinusoidalPositions
-from captionlab.text import pad_ids
-from captionlab.training import Stepper
+from captionlab.text import pad_sequences
+from captionlab.training.loop import TrainStep
 
 PRESET = replace(PRESETS["strong"], consistency=0.0)
 V, RECIPE = PRESET.subwords, PRESET.recipe
@@ -47,9 +47,9 @@ def batches(count: int = 8) -> list[Batch]:
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.normal(16, 4, (4000, 1)) + rng.normal(0, 2, (4000, 2)), 5, 40).astype(int)
     text = lambda length: [1, *rng.integers(4, V, length - 2).tolist(), 2]
-    return [Batch(source=pad_ids([text(length) for length in lengths[rows, 1]]),
-                  captions=pad_ids([[text(length)] for length in lengths[rows, 0]]))
-            for rows in by_tokens(lengths, RECIPE.tokens)[:count]]
+    return [Batch(source=pad_sequences([text(length) for length in lengths[rows, 1]]),
+                  captions=pad_sequences([[text(length)] for length in lengths[rows, 0]]))
+            for rows in batch_by_tokens(lengths, RECIPE.tokens)[:count]]
 
 
 def peer_step() -> tuple:
@@ -69,7 +69,7 @@ def peer_step() -> tuple:
 def main() -> None:
     torch.manual_seed(0)
     model, found = Model(PRESET, V), batches()
-    ours = Stepper(model, replace(RECIPE, precision="no"), steps=100)
+    ours = TrainStep(model, replace(RECIPE, precision="no"), steps=100)
     theirs, peer = peer_step()
     norms = 4 * PRESET.width        # nn.Transformer ends each of its stacks with one norm more
     assert sum(p.numel() for p in peer.parameters()) == sum(p.numel() for p in model.parameters()) + norms

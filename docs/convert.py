@@ -138,8 +138,8 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
             new = [cell("markdown", markdown(source, page, course))]
         cells += new
     cells += ending(cells, page, course)
-    about = {key: value for key, value in raw["metadata"].items() if key != "widgets"}
-    return raw | {"metadata": about, "cells": [one | {"id": f"cell-{i}"} for i, one in enumerate(cells)]}
+    metadata = {key: value for key, value in raw["metadata"].items() if key != "widgets"}
+    return raw | {"metadata": metadata, "cells": [one | {"id": f"cell-{i}"} for i, one in enumerate(cells)]}
 
 
 def ending(cells: list[dict], page: str, course: Course) -> list[dict]:

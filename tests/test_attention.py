@@ -7,8 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from captionlab.attention import (KeyValue, MultiHeadAttention, attend, copy_attention, masked_softmax, merge_heads,
-                                  split_heads)
+from captionlab.attention import (
+    KeyValue,
+    MultiHeadAttention,
+    attend,
+    copy_attention,
+    masked_softmax,
+    merge_heads,
+    split_heads,
+)
 
 SIZE = st.integers(1, 5)
 HEADS = st.sampled_from([1, 2, 4])

@@ -13,17 +13,42 @@ from PIL import Image
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from captionlab import attributes, cli, datasets
+from captionlab import files
+from captionlab.cli import application
+from captionlab.data import datasets
+from captionlab.vision import attributes
 from captionlab.attention import MultiHeadAttention
-from captionlab.attributes import (POOLS, STOP_WORDS, AttributeDetector, average_precision, chances, detect,
-                                   detector_file, extract_attributes, extract_command, frequent_words, judge_detector, load_detector,
-                                   mentions, network, noisy_or, oracle, precision_recall, save_detector, to_ids, train_detector)
-from captionlab.datasets import Batch, CaptionData, Item
-from captionlab.features import FeatureStore
+from captionlab.vision.attributes import (
+    POOLINGS,
+    STOP_WORDS,
+    AttributeDetector,
+    average_precision,
+    detect,
+    detector_file,
+    evaluate_detector,
+    frequent_words,
+    load_detector,
+    noisy_or,
+    oracle_attributes,
+    precision_recall,
+    predict_proba,
+    save_detector,
+    to_ids,
+    train_detector,
+    word_frequencies,
+)
+from captionlab.vision.extraction import (
+    detector_backbone,
+    extract_attribute_folder,
+    extract_attributes,
+)
+from captionlab.data.batches import Batch
+from captionlab.data.datasets import CaptionData, Item
+from captionlab.vision.features import FeatureStore
 from captionlab.masks import padding_mask
-from captionlab.results import load_result
+from captionlab.runs.results import load_result
 from captionlab.text import Vocabulary
-from captionlab.vision import Backbone
+from captionlab.vision.backbones import Backbone
 
 logits = st.lists(st.floats(-60, 60), min_size=1, max_size=60)
 
@@ -48,19 +73,19 @@ def test_the_pull_at_a_cell_is_its_share(values):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("name", POOLINGS)
 def test_extremes_stay_finite(name, dtype):
     for low, high in ((-1e4, -1e4), (1e4, 1e4), (-1e4, 1e4), (-104, -103), (-16, -14), (0, 0)):
         z = torch.tensor([[low], [high], [low]], dtype=dtype, requires_grad=True)
-        P = POOLS[name](z)
+        P = POOLINGS[name](z)
         F.binary_cross_entropy_with_logits(P, torch.ones_like(P)).backward()
         assert P.isfinite().all() and z.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("name", POOLINGS)
 def test_of_one_cell_a_pool_is_that_cell(name):
     z = torch.linspace(-30, 30, 61)[None]
-    torch.testing.assert_close(POOLS[name](z), z[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(POOLINGS[name](z), z[0], rtol=1e-5, atol=1e-5)
 
 
 def test_a_hopeless_cell_changes_a_noisy_or_by_nothing_and_order_does_not_matter():
@@ -71,8 +96,8 @@ def test_a_hopeless_cell_changes_a_noisy_or_by_nothing_and_order_does_not_matter
 
 def test_pools_against_probabilities():
     z = torch.randn(3, 9, 4, dtype=torch.float64)
-    torch.testing.assert_close(POOLS["mean"](z).sigmoid(), z.sigmoid().mean(1))
-    torch.testing.assert_close(POOLS["max"](z).sigmoid(), z.sigmoid().amax(1))
+    torch.testing.assert_close(POOLINGS["mean"](z).sigmoid(), z.sigmoid().mean(1))
+    torch.testing.assert_close(POOLINGS["max"](z).sigmoid(), z.sigmoid().amax(1))
     torch.testing.assert_close(noisy_or(z).sigmoid(), 1 - (1 - z.sigmoid()).prod(1))
 
 
@@ -86,7 +111,7 @@ def test_words_are_counted_without_stop_words():
 
 
 def test_mentions_count_captions_and_not_repetitions():
-    shares = mentions([["dog dog ball", "a dog", "snow", "Dog!"], ["fog"]], ["dog", "ball", "cat"])
+    shares = word_frequencies([["dog dog ball", "a dog", "snow", "Dog!"], ["fog"]], ["dog", "ball", "cat"])
     torch.testing.assert_close(shares, torch.tensor([[0.75, 0.25, 0], [0, 0, 0]]))
 
 
@@ -154,7 +179,7 @@ def trained(planted):
 
 def test_what_was_planted_is_found(planted, trained):
     data, see, _ = planted
-    found = judge_detector(trained, data["test"], see)
+    found = evaluate_detector(trained, data["test"], see)
     assert set(trained.words) == {"picture", *WORDS} and not trained.training
     assert found["words"]["spark"]["AP"] > 95 and found["words"]["glow"]["AP"] > 95 and found["words"]["picture"]["AP"] == 100
     assert abs(found["words"]["haze"]["AP"] - found["words"]["haze"]["prevalence"]) < 20
@@ -174,20 +199,20 @@ def test_a_seed_is_a_detector(planted, trained):
     data, see, _ = planted
     again, other = (train_detector(data, see, count=10, epochs=12, pictures=20, rate=0.02, seed=seed) for seed in (3, 4))
     assert again.fingerprint == trained.fingerprint != other.fingerprint
-    assert [r["score"] for r in again.about["history"]] == [r["score"] for r in trained.about["history"]]
+    assert [r["score"] for r in again.metadata["history"]] == [r["score"] for r in trained.metadata["history"]]
 
 
 def test_the_best_epoch_is_kept_and_patience_ends(planted):
     data, see, _ = planted
     net = train_detector(data, see, count=10, epochs=30, pictures=20, rate=0.5, patience=2)
-    scores = [record["score"] for record in net.about["history"]]
+    scores = [record["score"] for record in net.metadata["history"]]
     assert len(scores) < 30 and len(scores) == scores.index(max(scores)) + 3
-    assert judge_detector(net, data["val"], see)["mAP"] == pytest.approx(max(scores))
+    assert evaluate_detector(net, data["val"], see)["mAP"] == pytest.approx(max(scores))
 
 
 def test_training_begins_at_what_one_would_say_blindly():
     prevalence = torch.tensor([0.04, 0.3, 0.9])
-    for pool in POOLS:
+    for pool in POOLINGS:
         net = AttributeDetector(4, WORDS, pool=pool)
         net.begin_at(prevalence, 49)
         assert (net(torch.randn(2, 49, 4)).sigmoid() - prevalence).abs().max() < 0.05
@@ -234,7 +259,7 @@ def test_an_empty_row_attends_to_nothing_and_gives_zeros():
 
 def test_oracle_says_what_most_captions_say():
     said = [["a dog in snow", "the dog runs", "dog and ball"], ["fog"]]
-    assert oracle(said, ["ball", "dog", "runs", "fog"], WORDBOOK, count=3).tolist() == [[4, 6, 7], [0, 0, 0]]
+    assert oracle_attributes(said, ["ball", "dog", "runs", "fog"], WORDBOOK, count=3).tolist() == [[4, 6, 7], [0, 0, 0]]
 
 
 def test_detect_is_the_chances_as_ids(planted, trained):
@@ -242,7 +267,7 @@ def test_detect_is_the_chances_as_ids(planted, trained):
     book = Vocabulary(["glow", "spark"])
     grid = torch.stack([see(item) for item in data["test"]])
     ids = detect(trained, grid, book, count=3, threshold=0.5)
-    assert ids.shape == (80, 3) and torch.equal(ids, to_ids(chances(trained, data["test"], see), trained.words, book, 3, 0.5))
+    assert ids.shape == (80, 3) and torch.equal(ids, to_ids(predict_proba(trained, data["test"], see), trained.words, book, 3, 0.5))
     assert (ids == 0).all(1).any() and {4, 5, 0} == set(ids.unique().tolist())
     assert torch.equal(detect(trained, grid[:7], book, 3, 0.5), ids[:7])
 
@@ -251,7 +276,7 @@ def test_a_batch_carries_them():
     batch = Batch(attributes=torch.tensor([[4, 0], [5, 6]]))
     assert batch.select(torch.tensor([1])).attributes.tolist() == [[5, 6]] and len(batch) == 2
     with pytest.raises(ValueError, match="reads attributes, and the batch has none: .*--kind attributes"):
-        Batch(grid=torch.zeros(1, 1, 1)).need("attributes")
+        Batch(grid=torch.zeros(1, 1, 1)).require("attributes")
 
 
 # ---- files
@@ -261,12 +286,12 @@ def test_a_detector_comes_back(planted, trained, tmp_path):
     save_detector(trained, tmp_path / "new" / "a.safetensors")
     again = load_detector(tmp_path / "new" / "a.safetensors")
     assert again.words == trained.words and again.fingerprint == trained.fingerprint
-    assert again.about == json.loads(json.dumps(trained.about))
-    assert torch.equal(chances(again, data["test"], see), chances(trained, data["test"], see))
+    assert again.metadata == json.loads(json.dumps(trained.metadata))
+    assert torch.equal(predict_proba(again, data["test"], see), predict_proba(trained, data["test"], see))
 
 
 def test_a_detector_is_found_by_its_name(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(attributes, "cache_home", lambda: tmp_path)
+    monkeypatch.setattr(files, "cache_home", lambda: tmp_path)
     save_detector(trained, detector_file("mine"))
     assert (tmp_path / "attributes" / "mine.safetensors").exists() and load_detector("mine").words == trained.words
     with pytest.raises(FileNotFoundError, match="there is no detector yours: captionlab attributes train makes one"):
@@ -312,7 +337,7 @@ def on_a_net(tmp_path_factory):
     folder, net = tmp_path_factory.mktemp("net"), Backbone("squeezenet1_1", None, size=48)
     torch.manual_seed(0)
     detector = AttributeDetector(512, WORDS)
-    detector.about = {"made_by": {"backbone": net.describe(), "preprocess": net.preprocess.to_dict(), "grid": [2, 2]}}
+    detector.metadata = {"made_by": {"backbone": net.describe(), "preprocess": net.preprocess.to_dict(), "grid": [2, 2]}}
     save_detector(detector, folder / "d.safetensors")
     (folder / "pictures").mkdir()
     draw = np.random.default_rng(0)
@@ -324,7 +349,7 @@ def on_a_net(tmp_path_factory):
 
 def test_the_store_holds_what_the_detector_says(on_a_net, tmp_path, capsys):
     folder, net, detector = on_a_net
-    store = extract_command([folder / "pictures"], tmp_path / "s", weights=str(folder / "d.safetensors"))
+    store = extract_attribute_folder([folder / "pictures"], tmp_path / "s", weights=str(folder / "d.safetensors"))
     assert store.shape == (1, 3) and set(store.skipped) == {"odd.png"} and "chances of 3 words" in capsys.readouterr().out
     with torch.no_grad():
         for name in ("0.png", "4.png"):
@@ -333,7 +358,7 @@ def test_the_store_holds_what_the_detector_says(on_a_net, tmp_path, capsys):
     (tmp_path / "s" / "manifest.json").write_text((tmp_path / "s" / "manifest.json").read_text().replace('"complete":true', '"complete":false'))
     with pytest.raises(ValueError, match=r"not complete .*: run captionlab features extract IMAGES --kind attributes --weights \S+/d.safetensors --out"):
         FeatureStore.open(tmp_path / "s")
-    again = extract_command([folder / "pictures"], tmp_path / "s", weights=str(folder / "d.safetensors"))
+    again = extract_attribute_folder([folder / "pictures"], tmp_path / "s", weights=str(folder / "d.safetensors"))
     assert again["0.png"].equal(store["0.png"])
 
 
@@ -353,25 +378,25 @@ def test_interrupted_it_ends_with_the_same_bytes(on_a_net, tmp_path):
 
 def test_another_detector_is_another_store(on_a_net, tmp_path):
     folder, _, detector = on_a_net
-    extract_command([folder / "pictures"], tmp_path / "s", weights=str(folder / "d.safetensors"))
+    extract_attribute_folder([folder / "pictures"], tmp_path / "s", weights=str(folder / "d.safetensors"))
     other = load_detector(folder / "d.safetensors")
     other.output.bias.data += 1
     save_detector(other, tmp_path / "other")
     with pytest.raises(ValueError, match="holds other features .*fingerprint"):
-        extract_command([folder / "pictures"], tmp_path / "s", weights=str(tmp_path / "other"))
+        extract_attribute_folder([folder / "pictures"], tmp_path / "s", weights=str(tmp_path / "other"))
     assert FeatureStore.open(tmp_path / "s").made_by["backbone"]["fingerprint"] == detector.fingerprint
 
 
 def test_what_cannot_be_extracted(on_a_net, trained, tmp_path):
     folder, _, detector = on_a_net
     with pytest.raises(ValueError, match="looks at pixels"):
-        network(trained)
+        detector_backbone(trained)
     changed = load_detector(folder / "d.safetensors")
-    changed.about["made_by"]["backbone"]["fingerprint"] = "000000000000"
+    changed.metadata["made_by"]["backbone"]["fingerprint"] = "000000000000"
     with pytest.raises(ValueError, match="weights None of squeezenet1_1 are others"):
-        network(changed)
+        detector_backbone(changed)
     with pytest.raises(ValueError, match="leave --grid and --size out"):
-        extract_command([folder / "pictures"], tmp_path / "s", grid="7")
+        extract_attribute_folder([folder / "pictures"], tmp_path / "s", grid="7")
 
 
 # ---- the command
@@ -381,8 +406,8 @@ def alone(tmp_path, monkeypatch):
     """Empty folders, and a small data set of scenes with picture files."""
     (tmp_path / "data").mkdir()
     monkeypatch.setenv("CAPTIONLAB_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(datasets, "cache_home", lambda: tmp_path / "cache")
-    monkeypatch.setattr(attributes, "cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr(files, "cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr(files, "cache_home", lambda: tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "README.md").touch()
@@ -397,11 +422,11 @@ def alone(tmp_path, monkeypatch):
 
 
 def test_train_by_command(alone):
-    call = lambda *words: CliRunner().invoke(cli.app, ["attributes", "train", "--data", "few.csv", *words])
+    call = lambda *words: CliRunner().invoke(application.app, ["attributes", "train", "--data", "few.csv", *words])
     first = call("--count", "20", "--json")
     assert first.exit_code == 0 and "20 words" in first.output and "mean average precision" in first.output, first.output
     detector = load_detector("few")
-    assert detector.about["data"] == "few" and detector.about["made_by"]["backbone"] is None and len(detector.words) == 20
+    assert detector.metadata["data"] == "few" and detector.metadata["made_by"]["backbone"] is None and len(detector.words) == 20
     result = load_result("few/attributes")
     run = result["runs"][0]
     assert result["model"] == "attributes" and result["words"] == 20 and result["split"] == "test" and run["seed"] == 0
@@ -418,16 +443,16 @@ def test_train_by_command(alone):
 
 
 def test_a_detector_of_the_name_that_learnt_from_test_pictures_is_refused(alone):
-    made = CliRunner().invoke(cli.app, ["attributes", "train", "--data", "few.csv", "--count", "20"])
+    made = CliRunner().invoke(application.app, ["attributes", "train", "--data", "few.csv", "--count", "20"])
     assert made.exit_code == 0, made.output
-    call = lambda *words: CliRunner().invoke(cli.app, ["train", "entangled", "--data", "few.csv", "--variant", "semantic", *words])
+    call = lambda *words: CliRunner().invoke(application.app, ["train", "entangled", "--data", "few.csv", "--variant", "semantic", *words])
     lines = (alone / "few.csv").read_text().splitlines()
     swapped = [line[:-5] + "test" if line.endswith("train") else line[:-4] + "train" if line.endswith("test") else line for line in lines]
     (alone / "few.csv").write_text("\n".join(swapped))
     found = call("--out", "run")
     assert found.exit_code == 1 and "'few' learnt from other pictures than these" in found.output, found.output
     for words in (["vanilla", "--data", "scenes", "--detector", "few"], ["translation", "--data", "scenes", "--boxes", "x"]):
-        refused = CliRunner().invoke(cli.app, ["train", *words, "--out", "run"])
+        refused = CliRunner().invoke(application.app, ["train", *words, "--out", "run"])
         assert refused.exit_code == 1 and "out" in refused.output and len(refused.output.strip().splitlines()) == 1, refused.output
     assert not (alone / "run").exists()
 
@@ -443,4 +468,4 @@ def test_captions_without_words_to_detect_are_refused():
     with pytest.raises(ValueError, match="no words but stop words"):
         train_detector(CaptionData("mine", {"train": items, "val": items}), lambda item: torch.zeros(4, 3))
     with pytest.raises(ValueError, match="says one of the detector's words"):
-        judge_detector(AttributeDetector(3, ["dog"]), items, lambda item: torch.zeros(4, 3))
+        evaluate_detector(AttributeDetector(3, ["dog"]), items, lambda item: torch.zeros(4, 3))

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from captionlab.blocks import BlockConfig
 from captionlab.captioner import Captioner, TransformerCaptioner, caption_loss
-from captionlab.datasets import Batch
+from captionlab.data.batches import Batch
 
 WIDTH, V = 16, 11
 SIZE = st.integers(1, 4)
@@ -27,7 +27,7 @@ class Eyes(TransformerCaptioner):
 
     def look(self, batch):
         self.looks += 1
-        grid = batch.need("grid")
+        grid = batch.require("grid")
         return self.eyes(grid), (grid != 0).any(-1)[:, None, None]
 
 

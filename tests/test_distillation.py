@@ -7,10 +7,14 @@ import torch.nn.functional as F
 
 from captionlab.blocks import BlockConfig
 from captionlab.captioner import TransformerCaptioner
-from captionlab.datasets import CaptionData, Encoded, collate, scenes
-from captionlab.decoding import Ensemble
-from captionlab.distillation import Distilled, likeliest, soft_targets
-from captionlab.runs import evaluate_run, find_preset, fuse, load, train_run
+from captionlab.data.batches import CaptionDataset, collate
+from captionlab.data.datasets import CaptionData, scenes
+from captionlab.decoding.ensemble import Ensemble
+from captionlab.distillation import Distilled, soft_targets, top_k_probs
+from captionlab.models import find_preset
+from captionlab.runs.evaluation import evaluate
+from captionlab.runs.run import ensemble, load
+from captionlab.runs.training import train
 from captionlab.text import SubwordVocabulary, Vocabulary
 
 
@@ -22,7 +26,7 @@ class Blind(TransformerCaptioner):
         self.eyes = torch.nn.Linear(1, 16)
 
     def look(self, batch):
-        return self.eyes(batch.need("grid")), None
+        return self.eyes(batch.require("grid")), None
 
 
 def number(item):
@@ -41,16 +45,16 @@ def pair(world):
     return [Blind(len(world[1]), dropout=0.2).eval() for _ in range(2)]
 
 
-def batch_of(world, fields=None, rows=range(12), longest=None):
+def batch_of(world, fields=None, rows=range(12), max_length=None):
     data, vocabulary = world
-    examples = Encoded(data["train"], vocabulary, inputs={"grid": number} | (fields or {}), longest=longest)
+    examples = CaptionDataset(data["train"], vocabulary, inputs={"grid": number} | (fields or {}), max_length=max_length)
     return examples, collate([examples[row] for row in rows])
 
 
 class TestLikeliest:
     def test_the_largest_in_order_and_summing_to_one(self):
         logits = torch.randn(3, 5, 30)
-        ids, chances = likeliest(logits, 4)
+        ids, chances = top_k_probs(logits, 4)
         assert ids.shape == chances.shape == (3, 5, 4)
         torch.testing.assert_close(chances.sum(-1), torch.ones(3, 5))
         torch.testing.assert_close(logits.gather(-1, ids), logits.topk(4).values)
@@ -58,7 +62,7 @@ class TestLikeliest:
 
     def test_a_small_vocabulary_is_kept_whole(self):
         logits = torch.randn(2, 6)
-        ids, chances = likeliest(logits, 16)
+        ids, chances = top_k_probs(logits, 16)
         torch.testing.assert_close(torch.zeros(2, 6).scatter(-1, ids, chances), logits.softmax(-1))
 
 
@@ -120,10 +124,10 @@ class TestTargets:
     def test_pieces_that_are_cut_anew_are_refused(self, world, pair):
         pieces = SubwordVocabulary.build(world[0].captions("train"), 400)
         with pytest.raises(ValueError, match="cuts words anew: set it to 0"):
-            soft_targets(pair[0], Encoded(world[0]["train"], pieces, inputs={"grid": number}, dropout=0.1))
+            soft_targets(pair[0], CaptionDataset(world[0]["train"], pieces, inputs={"grid": number}, dropout=0.1))
 
     def test_other_items_and_longer_captions_are_one_line(self, world, pair):
-        examples, _ = batch_of(world, longest=6)
+        examples, _ = batch_of(world, max_length=6)
         fields = soft_targets(pair[0], examples)
         with pytest.raises(ValueError, match="fewer or shorter captions"):
             Distilled(pair[1]).loss(batch_of(world, fields)[1])
@@ -131,7 +135,7 @@ class TestTargets:
             fields["teacher_words"](world[0]["val"][0])
 
     def test_cut_captions_and_an_ensemble(self, world, pair):
-        examples, batch = batch_of(world, longest=6)
+        examples, batch = batch_of(world, max_length=6)
         fields = soft_targets(Ensemble(pair), examples, most=3)
         words = fields["teacher_words"](world[0]["train"][0])
         assert words.shape == (5, 5, 3)
@@ -146,15 +150,15 @@ class TestRuns:
     def runs(cls, tmp_path_factory):
         folder, data = tmp_path_factory.mktemp("taught"), scenes(train=40, val=4, test=4, novel=0)
         for seed in (1, 2):
-            train_run("vanilla", data, "tiny", seed, folder / str(seed))
-        train_run("position_aware", data, "tiny", 0, folder / "pupil", teachers=[folder / "1", folder / "2"])
+            train("vanilla", data, "tiny", seed, folder / str(seed))
+        train("position_aware", data, "tiny", 0, folder / "pupil", teachers=[folder / "1", folder / "2"])
         return folder, data
 
     def test_the_pupil_is_a_run_like_any_other(self, runs):
         pupil = load(runs[0] / "pupil")
-        assert pupil.about["stage"] == "distilled" and pupil.about["model"] == "position_aware"
-        assert pupil.about["teachers"] == ["1", "2"]
-        assert evaluate_run(pupil, runs[1], meteor=False)["about"]["teachers"] == ["1", "2"]
+        assert pupil.metadata["stage"] == "distilled" and pupil.metadata["model"] == "position_aware"
+        assert pupil.metadata["teachers"] == ["1", "2"]
+        assert evaluate(pupil, runs[1], meteor=False)["about"]["teachers"] == ["1", "2"]
         assert not any(name.startswith("model.") for name in pupil.model.state_dict())
         assert pupil.caption(runs[1]["test"][0].image)
 
@@ -166,8 +170,8 @@ class TestRuns:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            train_run("position_aware", data, "tiny", 0, tmp_path / "p", teachers=[folder / "1", folder / "2"], watch=stop)
-        again = train_run("position_aware", data, "tiny", 0, tmp_path / "p", resume=True, teachers=[folder / "1", folder / "2"])
+            train("position_aware", data, "tiny", 0, tmp_path / "p", teachers=[folder / "1", folder / "2"], on_epoch_end=stop)
+        again = train("position_aware", data, "tiny", 0, tmp_path / "p", resume=True, teachers=[folder / "1", folder / "2"])
         for name, x in load(folder / "pupil").model.state_dict().items():
             torch.testing.assert_close(again.model.state_dict()[name], x)
 
@@ -175,13 +179,13 @@ class TestRuns:
     def test_it_goes_on_with_the_same_teachers_only(self, runs, other):
         folder, data = runs
         with pytest.raises(ValueError, match="begun with something else .teachers was"):
-            train_run("position_aware", data, "tiny", 0, folder / "pupil", resume=True, teachers=[folder / name for name in other])
+            train("position_aware", data, "tiny", 0, folder / "pupil", resume=True, teachers=[folder / name for name in other])
 
     def test_mirrored_pictures_are_taught_as_well(self, runs, tmp_path):
         folder, data = runs
         preset = find_preset("vanilla", "tiny")
         data = CaptionData(data.name, {split: [replace(item, image=item.picture(64)) for item in items] for split, items in data.splits.items()})
-        pupil = train_run("vanilla", data, replace(preset, flips=True), 0, tmp_path / "p", teachers=[folder / "1"])
+        pupil = train("vanilla", data, replace(preset, flips=True), 0, tmp_path / "p", teachers=[folder / "1"])
         assert pupil.caption(data["test"][0].image)
 
     def test_three_teachers_must_see_alike_two_by_two(self, runs):
@@ -189,17 +193,17 @@ class TestRuns:
         one, other = load(folder / "1"), load(folder / "2")
         other.eyes.preprocess = replace(other.eyes.preprocess, size=32)
         with pytest.raises(ValueError, match="do not see the same"):
-            fuse(load(folder / "pupil"), [one, other])
+            ensemble(load(folder / "pupil"), [one, other])
 
     def test_a_translator_teaches_a_translator(self, tmp_path):
         data = scenes(train=30, val=2, test=2, novel=0, language="de", source="en")
-        train_run("translation", data, "tiny", 0, tmp_path / "teacher")
-        pupil = train_run("translation", data, "tiny", 1, tmp_path / "pupil", teachers=[tmp_path / "teacher"])
+        train("translation", data, "tiny", 0, tmp_path / "teacher")
+        pupil = train("translation", data, "tiny", 1, tmp_path / "pupil", teachers=[tmp_path / "teacher"])
         again = load(tmp_path / "pupil")
-        assert again.about["stage"] == "distilled" and again.translate("A red circle.") == pupil.translate("A red circle.")
+        assert again.metadata["stage"] == "distilled" and again.translate("A red circle.") == pupil.translate("A red circle.")
 
     def test_a_teacher_with_other_words_is_refused_before_anything_is_made(self, runs, tmp_path):
         other = scenes(train=25, val=0, test=0, novel=0)
         with pytest.raises(ValueError, match="has another vocabulary"):
-            train_run("vanilla", other, "tiny", 0, tmp_path / "p", teachers=[runs[0] / "1"])
+            train("vanilla", other, "tiny", 0, tmp_path / "p", teachers=[runs[0] / "1"])
         assert not (tmp_path / "p").exists()

@@ -9,19 +9,34 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from captionlab import cli
+from captionlab.cli import application
 from captionlab.attention import copy_attention
-from captionlab.attributes import AttributeDetector
+from captionlab.vision.attributes import AttributeDetector
 from captionlab.blocks import BlockConfig, Decoder, Encoder
-from captionlab.datasets import Batch, CaptionData, scenes
-from captionlab.decoding import BOS, EOS, Ensemble, beam_search
+from captionlab.data.batches import Batch
+from captionlab.data.datasets import CaptionData, scenes
+from captionlab.decoding.beam import beam_search
+from captionlab.decoding.ensemble import Ensemble
+from captionlab.decoding.generation import BOS, EOS
+from captionlab.explore.gates import gate_by_class, measure_gate, trace_paths, word_class
 from captionlab.models.entangled import (
-    BENDS, PRESETS, VARIANTS, EntangledAttention, EntangledBlock, Form, GatedController, Model, follow, gate_by_class,
-    measure_gate, word_class)
-from captionlab.regions import cell_boxes
-from captionlab.runs import Eyes, Run, evaluate_run, fuse, load, look_at, train_run
+    ACTIVATIONS,
+    PRESETS,
+    VARIANTS,
+    EntangledAttention,
+    EntangledBlock,
+    Form,
+    GatedController,
+    Model,
+)
+from captionlab.vision.regions import cell_boxes
+from captionlab.processors.cache import input_transforms
+from captionlab.processors.image import ImageProcessor
+from captionlab.runs.evaluation import evaluate
+from captionlab.runs.run import Run, ensemble, load
+from captionlab.runs.training import train
 from captionlab.text import Vocabulary, normalise
-from captionlab.vision import Preprocess
+from captionlab.vision.images import Preprocess
 from test_models import says_the_same_word_by_word
 
 V, CONFIG = 23, BlockConfig(16, 4, 32)
@@ -76,7 +91,7 @@ class TestEquations:
         norms = [*(block.cross_attention.residuals[step].norm for step in steps), block.residuals[1].norm]
         a, memories = torch.randn(3, 6, 16), {"v": torch.randn(3, 9, 16), "s": torch.randn(3, 5, 16)}
         masks = {name: (torch.arange(x.shape[1]) < torch.tensor([[2], [4], [5]]))[:, None, None] for name, x in memories.items()}
-        ours = block.look_across(a, block.project(memories), masks)
+        ours = block.cross_attend(a, block.project(memories), masks)
         expected = self.eta_by_torch(block, torchs, norms, a, memories["v"], memories["s"], masks)
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
 
@@ -85,13 +100,13 @@ class TestEquations:
         assert list(attention.looks) == ["s", "v", "sv", "vs"]
         assert len({id(p) for p in attention.parameters()}) == 4 * 8 + 4 * 2
 
-    @pytest.mark.parametrize("bend", BENDS)
+    @pytest.mark.parametrize("bend", ACTIVATIONS)
     @pytest.mark.parametrize("bias, which", [(1e4, 0), (-1e4, 1)])
     def test_the_gate_at_0_and_1_gives_one_modality_exactly(self, bias, which, bend):
         control = GatedController(16, bend)
         nn.init.zeros_(control.gate.weight), nn.init.constant_(control.gate.bias, bias)
         ends, context, trace = torch.randn(2, 3, 7, 16), torch.randn(3, 3, 7, 16), []
-        assert torch.equal(control(*ends, tuple(context), trace), BENDS[bend](ends[which]))
+        assert torch.equal(control(*ends, tuple(context), trace), ACTIVATIONS[bend](ends[which]))
         assert (trace[0] == 1 - which).all()
 
     def test_the_gate_sees_both_guides_and_the_words(self):
@@ -146,7 +161,7 @@ class TestVariants:
         regions[1] &= lacks == "attributes"
         attributes[1] *= lacks == "regions"
         bare = replace(batch, region_mask=regions, attributes=attributes)
-        found = beam_search(model, model.encode(bare), 3, longest=9)
+        found = beam_search(model, model.encode(bare), 3, max_length=9)
         assert len(found) == 3 and all(len(one.ids) > 0 and one.score > -1e9 for one in found)
         total, words = model.loss(bare)
         total.backward()
@@ -177,9 +192,9 @@ class TestVariants:
 
     def test_beams_leave_as_in_any_other_model(self, variant):
         model, batch = model_of(variant)
-        together = beam_search(model, model.encode(batch), 3, longest=12)
+        together = beam_search(model, model.encode(batch), 3, max_length=12)
         for row in range(3):
-            alone = beam_search(model, model.encode(batch.select(torch.tensor([row]))), 3, longest=12)[0]
+            alone = beam_search(model, model.encode(batch.select(torch.tensor([row]))), 3, max_length=12)[0]
             assert alone.ids == together[row].ids
 
 
@@ -203,7 +218,7 @@ def test_keys_and_values_are_made_once_a_picture():
     for name, module in model.decoder.named_modules():
         if name.endswith((".key", ".value")) and "looks" in name:
             module.register_forward_hook(lambda _, inputs, __, name=name: calls.__setitem__(name, calls[name] + len(inputs[0])))
-    beam_search(model, model.encode(batch), 5, longest=12)
+    beam_search(model, model.encode(batch), 5, max_length=12)
     assert len(calls) == 2 * 4 * len(model.decoder.blocks) and set(calls.values()) == {3}
 
 
@@ -273,7 +288,7 @@ def gradient_norms(bend: str, layers: int = 6) -> Tensor:
 
 
 def test_saturated_functions_lose_the_gradient_with_depth():
-    kept = {bend: (gradient_norms(bend)[0] / gradient_norms(bend)[-1]).item() for bend in BENDS}
+    kept = {bend: (gradient_norms(bend)[0] / gradient_norms(bend)[-1]).item() for bend in ACTIVATIONS}
     assert kept["sigmoid"] < kept["tanh"] < kept["identity"] and kept["sigmoid"] < kept["relu"] <= kept["identity"]
     assert kept["sigmoid"] < 0.25**5
 
@@ -286,7 +301,7 @@ def test_late_fusion_is_the_ensemble_of_two_variants():
         memory = both.encode(batch)
         parts = [model.decode(model.encode(batch), batch.captions).softmax(-1) for model in (visual, semantic)]
         torch.testing.assert_close(both.decode(memory, batch.captions).exp(), sum(parts) / 2)
-    assert len(beam_search(both, memory, 3, longest=8)) == 3
+    assert len(beam_search(both, memory, 3, max_length=8)) == 3
 
 
 def test_published_sizes():
@@ -312,7 +327,7 @@ def test_what_cannot_be_is_refused():
 def test_forms_say_what_the_paper_says():
     assert VARIANTS["eta"] == Form(("sv", "vs")) and VARIANTS["stacked_v"].paths == ("sv",) and VARIANTS["stacked_s"].paths == ("vs",)
     assert VARIANTS["parallel"].paths == ("v", "s")
-    assert {VARIANTS[name].bend for name in ("eta", "sigmoid", "tanh", "relu")} == set(BENDS)
+    assert {VARIANTS[name].bend for name in ("eta", "sigmoid", "tanh", "relu")} == set(ACTIVATIONS)
 
 
 @pytest.fixture(scope="module")
@@ -324,7 +339,7 @@ def detector_of(world: CaptionData) -> AttributeDetector:
     """One that was not trained: what it says is nonsense, but always the same."""
     torch.manual_seed(0)
     detector = AttributeDetector(12, ["red", "blue", "circle", "star", "small", "striped"])
-    detector.about = {"data": world.name, "made_by": {"backbone": None, "preprocess": Preprocess(size=64).to_dict(), "grid": [8, 8]}}
+    detector.metadata = {"data": world.name, "made_by": {"backbone": None, "preprocess": Preprocess(size=64).to_dict(), "grid": [8, 8]}}
     return detector.eval()
 
 
@@ -335,15 +350,15 @@ def run_of(world: CaptionData, variant: str = "eta", seed: int = 0, **changes) -
     vocabulary = Vocabulary.build(world.captions("train"))
     detector = detector_of(world) if "attributes" in preset.reads else None
     model = Model(preset, len(vocabulary)).eval()
-    about = {"model": "entangled", "preset_name": "tiny", "data": "scenes", "source": "scenes", "variant": None if variant == "eta" else variant,
+    metadata = {"model": "entangled", "preset_name": "tiny", "data": "scenes", "source": "scenes", "variant": None if variant == "eta" else variant,
              "stage": "xe", "seed": seed, "parameters": 10, "train_seconds": 1.0, "command": "none", "history": []}
-    return Run(model, vocabulary, Eyes(preset, detector=detector, vocabulary=vocabulary), about)
+    return Run(model, vocabulary, ImageProcessor(preset, detector=detector, vocabulary=vocabulary), metadata)
 
 
 class TestRuns:
     def test_trains_with_mirrored_pictures_and_can_be_loaded_again(self, world, tmp_path):
         preset = replace(PRESETS["tiny"], flips=True, recipe=replace(PRESETS["tiny"].recipe, epochs=1))
-        run = train_run("entangled", world, preset, out=tmp_path / "run", detector=detector_of(world))
+        run = train("entangled", world, preset, out=tmp_path / "run", detector=detector_of(world))
         again = load(tmp_path / "run")
         assert again.caption([item.image for item in world["test"]]) == run.caption([item.image for item in world["test"]])
         eyes = run.eyes
@@ -355,30 +370,30 @@ class TestRuns:
         run, told = run_of(world, words=6), []
         plain = Run.captions
         monkeypatch.setattr(Run, "captions", lambda self, batch, *rest: told.append(batch.attributes) or plain(self, batch, *rest))
-        found = evaluate_run(run, world, beam=1, meteor=False, oracle=True)
-        assert found["about"]["variant"] == "oracle" and run.about["variant"] is None
+        found = evaluate(run, world, beam=1, meteor=False, oracle=True)
+        assert found["about"]["variant"] == "oracle" and run.metadata["variant"] is None
         words = set(run.eyes.detector.words)
         for item, ids in zip(world["test"], torch.cat(told)):
             assert set(run.vocabulary.decode(ids).split()) == words & {word for text in item.captions for word in normalise(text)}
-        assert evaluate_run(run_of(world, "parallel"), world, beam=1, meteor=False, oracle=True)["about"]["variant"] == "parallel-oracle"
+        assert evaluate(run_of(world, "parallel"), world, beam=1, meteor=False, oracle=True)["about"]["variant"] == "parallel-oracle"
 
     def test_the_oracle_tells_whichever_of_two_runs_reads_words(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
-        one, other = (evaluate_run(first, world, beam=1, meteor=False, blind=False, oracle=True, fused=[second])["captions"]
+        one, other = (evaluate(first, world, beam=1, meteor=False, blind=False, oracle=True, fused=[second])["captions"]
                       for first, second in ((visual, semantic), (semantic, visual)))
         assert one == other
         with pytest.raises(ValueError, match="reads no attributes, so an oracle has nothing to tell it"):
-            evaluate_run(visual, world, beam=1, meteor=False, oracle=True)
+            evaluate(visual, world, beam=1, meteor=False, oracle=True)
 
     def test_a_fused_run_that_does_not_say_all_about_itself_is_one_line(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
-        del semantic.about["train_seconds"]
+        del semantic.metadata["train_seconds"]
         with pytest.raises(ValueError, match="does not say its train_seconds"):
-            evaluate_run(visual, world, meteor=False, fused=[semantic])
+            evaluate(visual, world, meteor=False, fused=[semantic])
 
     def test_fused_runs_speak_as_their_ensemble(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
-        found = evaluate_run(visual, world, meteor=False, fused=[semantic])
+        found = evaluate(visual, world, meteor=False, fused=[semantic])
         batch = semantic.eyes([item.image for item in world["test"]])
         seen = visual.eyes([item.image for item in world["test"]])
         both = replace(seen, attributes=batch.attributes)
@@ -389,17 +404,17 @@ class TestRuns:
 
     def test_runs_that_do_not_fit_are_not_fused(self, world):
         run, other = run_of(world, "visual"), run_of(world, "visual", seed=1)
-        assert fuse(run, [other]).about["variant"] == "visual+visual"
+        assert ensemble(run, [other]).metadata["variant"] == "visual+visual"
         with pytest.raises(ValueError, match="different vocabularies: train them on the same data"):
-            fuse(run, [replace(other, vocabulary=Vocabulary(["a"]))])
+            ensemble(run, [replace(other, vocabulary=Vocabulary(["a"]))])
         with pytest.raises(ValueError, match="do not see the same regions"):
-            fuse(run, [run_of(world, "visual", most=3)])
+            ensemble(run, [run_of(world, "visual", most=3)])
         with pytest.raises(ValueError, match=r"told attributes by other rules .*\(2, .*\(6,"):
-            fuse(run_of(world, "semantic", words=2), [run_of(world, "semantic", words=6)])
+            ensemble(run_of(world, "semantic", words=2), [run_of(world, "semantic", words=6)])
 
     def test_a_mistake_on_the_command_line_is_one_line(self, world, tmp_path):
         run_of(world, "visual").save(tmp_path / "run")
-        said = CliRunner().invoke(cli.app, ["evaluate", str(tmp_path / "run"), "--oracle"])
+        said = CliRunner().invoke(application.app, ["evaluate", str(tmp_path / "run"), "--oracle"])
         assert said.exit_code == 1 and said.stderr.strip() == "captionlab: this run reads no attributes, so an oracle has nothing to tell it: leave --oracle out"
 
 
@@ -407,13 +422,13 @@ class TestGate:
     def test_follows_given_words(self):
         model, batch = model_of()
         captions, trace = batch.captions[:, 0], {}
-        found = follow(model, batch, captions)
+        found = trace_paths(model, batch, captions)
         assert found["sv"].shape == (3, 7, 6) and found["vs"].shape == (3, 7, 5) and found["gate"].shape == (3, 7, 16)
         with torch.no_grad():
             model.step(model.start(model.encode(batch)), torch.ones(3, 1, dtype=torch.long), trace)
         torch.testing.assert_close(found["sv"][:, 0], torch.stack(trace["sv"]).mean((0, 2))[:, 0])
         torch.testing.assert_close(found["gate"][:, 0], torch.stack(trace["gate"]).mean(0)[:, 0, 0])
-        changed = follow(model, batch, torch.cat([captions[:, :3], captions[:, 3:].flip(1)], 1))
+        changed = trace_paths(model, batch, torch.cat([captions[:, :3], captions[:, 3:].flip(1)], 1))
         torch.testing.assert_close(changed["gate"][:, :4], found["gate"][:, :4])
 
     def test_is_measured_and_written(self, world, tmp_path, monkeypatch):
@@ -440,7 +455,7 @@ class TestGate:
                 if number > EOS:
                     kept[word_class(run.vocabulary.tokens[number])].append(torch.stack(trace["gate"]).mean().item())
                 read = number
-        found = gate_by_class(run, items, look_at(run.eyes), batch=3)
+        found = gate_by_class(run, items, input_transforms(run.eyes), batch=3)
         kinds = {name: row for name, row in found.items() if "among" not in name}
         assert {name: row["words"] for name, row in kinds.items()} == {name: len(gates) for name, gates in kept.items()}
         for name, row in kinds.items():
@@ -465,7 +480,7 @@ def test_with_the_norm_first_the_words_are_counted_once():
     x, memory = torch.randn(2, 3, 16), {"v": torch.randn(2, 5, 16), "s": torch.randn(2, 4, 16)}
     kept = block.cross_attention.project(memory)
     found = block.cross_attention(x, kept, dict.fromkeys("vs"))
-    torch.testing.assert_close(block.look_across(x, kept), found["sv"])
+    torch.testing.assert_close(block.cross_attend(x, kept), found["sv"])
 
 
 def test_semantic_attention_needs_nothing_to_see():

@@ -12,14 +12,26 @@ import torch.nn.functional as F
 from typer.testing import CliRunner
 
 import captionlab
-from captionlab import cli, explore
-from captionlab.attributes import AttributeDetector
-from captionlab.datasets import Batch, scenes
-from captionlab.explore import BoxView, Explorer, GridView, Story, WordView, draw_caption, draw_heads, draw_word, follow, occlude, points_at, surprisal
-from captionlab.runs import Eyes, Run, fuse
-from captionlab.scenes import BACKGROUND, Object, Scene
+from captionlab.cli import application, captioning
+from captionlab.explore import explorer, occlusion, tracing
+from captionlab.vision.attributes import AttributeDetector
+from captionlab.data.batches import Batch
+from captionlab.data.datasets import scenes
+from captionlab.explore.explorer import Explorer, draw_caption, draw_heads, draw_word
+from captionlab.explore.occlusion import occlude, pointing_hits
+from captionlab.explore.tracing import (
+    BoxView,
+    CaptionTrace,
+    GridView,
+    WordView,
+    surprisal,
+    trace_caption,
+)
+from captionlab.processors.image import ImageProcessor
+from captionlab.runs.run import Run, ensemble
+from captionlab.scenes.world import BACKGROUND, Object, Scene
 from captionlab.text import Vocabulary
-from captionlab.vision import Preprocess
+from captionlab.vision.images import Preprocess
 
 MODELS = [("vanilla", None), ("cptr", None), ("position_aware", None), ("entangled", "visual"), ("entangled", "semantic"),
           ("entangled", "eta"), ("entangled", "stacked_s"), ("image_transformer", None), ("image_transformer", "released")]
@@ -38,7 +50,7 @@ def closed():
 def detector() -> AttributeDetector:
     """What it says is nonsense, but always the same."""
     net = AttributeDetector(12, ["red", "blue", "circle", "star", "small", "striped"]).eval()
-    net.about = {"data": WORLD.name, "made_by": {"backbone": None, "preprocess": Preprocess(size=64).to_dict(), "grid": [8, 8]}}
+    net.metadata = {"data": WORLD.name, "made_by": {"backbone": None, "preprocess": Preprocess(size=64).to_dict(), "grid": [8, 8]}}
     return net
 
 
@@ -49,9 +61,9 @@ def run_of(name: str, variant: str | None = None, **changes) -> Run:
     preset = replace(module.PRESETS["tiny"], **({"variant": variant} if variant else {}), **changes)
     vocabulary = Vocabulary.build(WORLD.captions("train"))
     more = {"detector": detector(), "vocabulary": vocabulary} if "attributes" in preset.reads else {}
-    about = {"model": name, "preset_name": "tiny", "data": "scenes", "source": "scenes", "variant": variant, "stage": "xe", "seed": 0, "parameters": 10,
+    metadata = {"model": name, "preset_name": "tiny", "data": "scenes", "source": "scenes", "variant": variant, "stage": "xe", "seed": 0, "parameters": 10,
              "train_seconds": 1.0, "history": []}
-    return Run(module.Model(preset, len(vocabulary)).eval(), vocabulary, Eyes(preset, **more), about)
+    return Run(module.Model(preset, len(vocabulary)).eval(), vocabulary, ImageProcessor(preset, **more), metadata)
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=lambda p: "-".join(filter(None, p)))
@@ -73,7 +85,7 @@ def translator() -> Run:
 
 class TestEveryModel:
     def test_a_story_says_what_one_pass_says(self, run):
-        story = follow(run, TEST[0], "a red circle and a blue star")
+        story = trace_caption(run, TEST[0], "a red circle and a blue star")
         with torch.no_grad():
             ids = torch.tensor([run.vocabulary.encode("a red circle and a blue star")])
             logits = run.model.decode(run.model.encode(run.eyes([TEST[0]])), ids[:, None, :-1])[0, 0]
@@ -82,28 +94,28 @@ class TestEveryModel:
         assert story.words == ["a", "red", "circle", "and", "a", "blue", "star", "<eos>"]
 
     def test_its_own_caption_has_the_score_of_the_search(self, run):
-        story, found = follow(run, TEST[1]), run.search(run.eyes([TEST[1]]))[0]
+        story, found = trace_caption(run, TEST[1]), run.search(run.eyes([TEST[1]]))[0]
         assert story.ids.tolist() == found.ids
         assert -story.bits.sum().item() * math.log(2) == pytest.approx(found.score, rel=1e-3)
 
     def test_weights_are_those_of_the_trace_and_hold_no_padding(self, run):
-        story, (words, weights) = follow(run, TEST[1]), run.trace(TEST[1])
+        story, (words, weights) = trace_caption(run, TEST[1]), run.trace(TEST[1])
         mine = torch.stack([story.weights(place) for place in range(len(words))])
         there = weights.sum(0) > 0                       # padding gets nothing from anybody
         torch.testing.assert_close(mine, weights[:, there])
         assert story.looked.shape[2] == len(story.ids) and (story.looked > 0).any((0, 1, 2)).all()
 
     def test_its_positions_are_what_the_model_sees(self, run):
-        view = follow(run, TEST[0], "a star").view
-        variant = run.about["variant"]
-        assert type(view) is VIEWS[variant if variant in VIEWS else run.about["model"]]
+        view = trace_caption(run, TEST[0], "a star").view
+        variant = run.metadata["variant"]
+        assert type(view) is VIEWS[variant if variant in VIEWS else run.metadata["model"]]
         if isinstance(view, BoxView) and not run.eyes.preset.cells:
             torch.testing.assert_close(view.boxes, torch.from_numpy(TEST[0].boxes), rtol=0, atol=1e-3)
         if isinstance(view, WordView):
             assert set(view.words) <= set(run.eyes.detector.words)
 
     def test_can_be_drawn(self, run):
-        story = follow(run, TEST[0], "a red circle")
+        story = trace_caption(run, TEST[0], "a red circle")
         layers, heads = story.looked.shape[:2]
         assert len(draw_heads(story, 1).axes) == layers * heads
         assert [ax.get_title() for ax in draw_caption(story).axes[:3]] == ["a", "red", "circle"]
@@ -112,14 +124,14 @@ class TestEveryModel:
     def test_a_window_is_missed_only_if_it_hides_something(self, run):
         """Windows over bare background, in its colour, and one over everything."""
         scene = Scene([Object("square", "blue", "large", x=140, y=140)])
-        story = follow(run, scene, "a red circle")
+        story = trace_caption(run, scene, "a red circle")
         bare, whole = (occlude(run, scene, story, grid, side, BACKGROUND) for grid, side in (((2, 3), 0.2), ((1, 1), 1.0)))
         assert bare.shape == (4, 2, 3) and bare[:, 0, 0].abs().max() < 1e-4
-        assert whole.abs().max() > 1e-3 or "v" not in explore._asked(run) and run.eyes.kinds == ["attributes"]
+        assert whole.abs().max() > 1e-3 or "v" not in tracing._traced_stream(run) and run.eyes.kinds == ["attributes"]
 
 
 def test_a_story_knows_what_was_likely(model):
-    story = follow(model, TEST[0])
+    story = trace_caption(model, TEST[0])
     for place in range(len(story.ids)):
         words, chances = zip(*story.likeliest(place, 3))
         assert list(chances) == sorted(chances, reverse=True) and sum(chances) <= 1 + 1e-5
@@ -128,21 +140,21 @@ def test_a_story_knows_what_was_likely(model):
 
 
 def test_one_head_or_their_mean(model):
-    story = follow(model, TEST[0], "a star")
+    story = trace_caption(model, TEST[0], "a star")
     assert torch.equal(story.weights(1, 0, 2), story.looked[0, 2, 1])
     torch.testing.assert_close(story.weights(1), story.looked[-1, :, 1].mean(0))
     torch.testing.assert_close(story.looked.sum(-1), torch.ones(story.looked.shape[:-1]))
 
 
 def test_a_story_is_a_page_that_escapes_what_it_says(model):
-    story = replace(follow(model, TEST[0], "a star"), spelt=["<b>"] * 74)
+    story = replace(trace_caption(model, TEST[0], "a star"), spelt=["<b>"] * 74)
     page = story._repr_html_()
     assert "<b>" not in page and page.count("<span") == page.count("&lt;b&gt;</span>") == 3
-    assert "bits)" in repr(follow(model, TEST[0], "a star"))
+    assert "bits)" in repr(trace_caption(model, TEST[0], "a star"))
 
 
 def test_a_translation_is_a_story_over_words(translator):
-    story = follow(translator, "a man sleeps.", beam=5)
+    story = trace_caption(translator, "a man sleeps.", beam=5)
     assert isinstance(story.view, WordView) and story.looked.shape[-1] == len(story.view.words)
     assert translator.vocabulary.decode(story.ids) == translator.translate("a man sleeps.")
     assert len(draw_word(story, 0).axes) == 2
@@ -151,39 +163,39 @@ def test_a_translation_is_a_story_over_words(translator):
 @pytest.mark.parametrize("caption, problem", [("a yellow comet", "does not know comet"), ("?!", "holds no word"), ("", "holds no word")])
 def test_captions_that_cannot_be_read(model, caption, problem):
     with pytest.raises(ValueError, match=problem):
-        follow(model, TEST[0], caption)
+        trace_caption(model, TEST[0], caption)
 
 
 def test_fused_runs_are_followed_if_they_look_at_the_same():
     words, seen = (run_of("entangled", variant) for variant in ("stacked_s", "eta"))
-    story = follow(fuse(words, [words]), TEST[0], "a star")
-    assert isinstance(story.view, WordView) and len(story.looked) == 2 * len(follow(words, TEST[0], "a star").looked)
+    story = trace_caption(ensemble(words, [words]), TEST[0], "a star")
+    assert isinstance(story.view, WordView) and len(story.looked) == 2 * len(trace_caption(words, TEST[0], "a star").looked)
     with pytest.raises(ValueError, match="look at different things.*: follow one of them"):
-        follow(fuse(seen, [words]), TEST[0], "a star")
+        trace_caption(ensemble(seen, [words]), TEST[0], "a star")
 
 
 @pytest.mark.parametrize("variant", ["semantic", "stacked_s"])
 def test_where_no_attribute_was_found_there_is_still_a_story(variant):
     run = run_of("entangled", variant, sure=1.0)
-    story = follow(run, TEST[0], "a star")
+    story = trace_caption(run, TEST[0], "a star")
     assert story.view.words == [] and [ax.get_title() for ax in draw_caption(story).axes[:2]] == ["a", "star"]
 
 
 def test_a_grid_that_is_not_square():
     run = run_of("position_aware", cells=(3, 5), fine=(3, 5), backbone="squeezenet1_1")
     batch = Batch(high=torch.randn(1, 15, 12), low=torch.randn(1, 15, 12))
-    view, everything = explore._view(run, TEST[0], batch, 15)
+    view, everything = tracing._view(run, TEST[0], batch, 15)
     assert view.grid == (3, 5) and everything == slice(None)
 
 
 def test_dollars_are_drawn_as_they_are(translator):
-    story = follow(translator, "a man.", "ein $ { $ mann")
+    story = trace_caption(translator, "a man.", "ein $ { $ mann")
     for place in range(len(story.words)):
         draw_word(story, place).canvas.draw()
 
 
 def test_numbers_out_of_range_leave_no_figure(model):
-    story = follow(model, TEST[0], "a star")
+    story = trace_caption(model, TEST[0], "a star")
     for draw in (lambda: draw_word(story, 99), lambda: draw_heads(story, 99), lambda: draw_caption(story, 9)):
         with pytest.raises(IndexError):
             draw()
@@ -191,24 +203,24 @@ def test_numbers_out_of_range_leave_no_figure(model):
 
 
 def test_an_empty_caption_cannot_be_drawn(model):
-    story = follow(model, TEST[0], "a star")
+    story = trace_caption(model, TEST[0], "a star")
     with pytest.raises(ValueError, match="the caption is empty"):
-        draw_caption(Story(story.ids[-1:], story.logs[-1:], story.looked[:, :, -1:], story.view, story.spelt))
+        draw_caption(CaptionTrace(story.ids[-1:], story.logs[-1:], story.looked[:, :, -1:], story.view, story.spelt))
 
 
 # ---- occlusion
 
 def test_surprisal_is_that_of_each_picture(model):
-    story = follow(model, TEST[0], "a red circle")
+    story = trace_caption(model, TEST[0], "a red circle")
     bits = surprisal(model, model.eyes(TEST), story.ids)
     for one, picture in zip(bits, TEST):
-        torch.testing.assert_close(one, follow(model, picture, "a red circle").bits, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(one, trace_caption(model, picture, "a red circle").bits, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("side, grid", [(1 / 8, (8, 8)), (0.25, (8, 8)), (0.5, (3, 2)), (1.0, (1, 1))])
 def test_windows_cover_what_they_say(side, grid):
     whole = np.random.default_rng(0).integers(0, 200, (40, 48, 3), np.uint8)
-    covered = list(explore._covered(whole, grid, side, (255, 255, 255)))
+    covered = list(occlusion._occluded(whole, grid, side, (255, 255, 255)))
     assert len(covered) == grid[0] * grid[1] and whole.max() < 200        # the original stays as it was
     for number, one in enumerate(covered):
         assert ((one == whole) | (one == 255)).all()
@@ -222,13 +234,13 @@ def test_windows_cover_what_they_say(side, grid):
 
 @pytest.mark.parametrize("pixels", range(1, 12))
 def test_windows_are_as_wide_as_asked(pixels):
-    widths = [window.stop - window.start for window in explore._windows(64, 8, pixels / 64)]
+    widths = [window.stop - window.start for window in occlusion._windows(64, 8, pixels / 64)]
     assert set(widths[2:-2]) == {pixels} and min(widths) >= min(pixels, 4)
 
 
 def test_windows_as_large_as_cells_tile_the_picture():
     whole = np.zeros((48, 48, 3), np.uint8)
-    painted = sum((one == 9).all(-1).astype(int) for one in explore._covered(whole, (8, 8), 1 / 8, (9, 9, 9)))
+    painted = sum((one == 9).all(-1).astype(int) for one in occlusion._occluded(whole, (8, 8), 1 / 8, (9, 9, 9)))
     assert (painted == 1).all()
 
 
@@ -236,9 +248,9 @@ def test_a_word_hangs_on_its_thing(model):
     """The only yellow thing of a scene, and the word yellow."""
     star = Object("star", "yellow", "medium", x=140, y=140)
     scene = Scene([Object("square", "blue", "large", x=60, y=60), star])
-    story = follow(model, scene, "a blue square and a yellow star")
+    story = trace_caption(model, scene, "a blue square and a yellow star")
     hidden = occlude(model, scene, story, side=1 / 8)
-    assert points_at(hidden[story.words.index("star")][None], torch.from_numpy(scene.boxes[1:])).item()
+    assert pointing_hits(hidden[story.words.index("star")][None], torch.from_numpy(scene.boxes[1:])).item()
     many = occlude(model, scene, story, side=1 / 8, batch=7)
     torch.testing.assert_close(many, hidden, rtol=1e-3, atol=1e-3)
 
@@ -249,22 +261,22 @@ def test_a_photo_with_a_window_painted_over_is_another_photo(name, real_data):
     module = import_module(f"captionlab.models.{name}")
     torch.manual_seed(0)
     vocabulary = Vocabulary("a dog in the snow".split())
-    run = Run(module.Model(module.PRESETS["small"], len(vocabulary)).eval(), vocabulary, Eyes(module.PRESETS["small"]), {})
+    run = Run(module.Model(module.PRESETS["small"], len(vocabulary)).eval(), vocabulary, ImageProcessor(module.PRESETS["small"]), {})
     photo = sorted((real_data / "flickr8k/images").glob("*.jpg"))[0]
-    story = follow(run, photo, "a dog in the snow")
+    story = trace_caption(run, photo, "a dog in the snow")
     hidden = occlude(run, photo, story, story.view.grid, side=1 / 7, paint=(0, 0, 0))
     pixels = run.eyes.pixels(photo).copy()
     side = pixels.shape[0]
     pixels[round(2 * side / 7):round(3 * side / 7), round(4 * side / 7):round(5 * side / 7)] = 0
-    by_hand = follow(run, pixels, "a dog in the snow").bits - story.bits
+    by_hand = trace_caption(run, pixels, "a dog in the snow").bits - story.bits
     assert story.view.grid == (7, 7) and hidden.shape == (6, 7, 7) and by_hand.abs().max() > 1e-3
     torch.testing.assert_close(hidden[:, 2, 4], by_hand, rtol=1e-2, atol=1e-2)
 
 
 def test_occlusion_that_cannot_be(model, translator):
     with pytest.raises(ValueError, match="reads no pixels"):
-        occlude(translator, "a man.", follow(translator, "a man."))
-    story = follow(model, TEST[0])
+        occlude(translator, "a man.", trace_caption(translator, "a man."))
+    story = trace_caption(model, TEST[0])
     for wrong, problem in (({"side": 0.001}, "holds none of them: choose a larger side"), ({"paint": (0.5, 0.5, 0.5)}, "as whole numbers"),
                            ({"paint": (300, 0, 0)}, "as whole numbers"), ({"paint": (1, 2)}, "red, green and blue"),
                            ({"grid": (0, 8)}, "numbers from 1 on"), ({"batch": 0}, "numbers from 1 on")):
@@ -273,7 +285,7 @@ def test_occlusion_that_cannot_be(model, translator):
 
 
 def test_whatever_names_a_colour_is_paint(model):
-    story = follow(model, TEST[0], "a star")
+    story = trace_caption(model, TEST[0], "a star")
     painted = [occlude(model, TEST[0], story, grid=(2, 2), paint=paint) for paint in ((9, 8, 7), [9, 8, 7], np.array([9, 8, 7], np.uint8))]
     assert torch.equal(painted[0], painted[1]) and torch.equal(painted[0], painted[2])
 
@@ -284,7 +296,7 @@ def test_pointing():
     maps = torch.zeros(3, 2, 4)
     maps[0, 1, 0] = maps[1, 0, 3] = maps[2, 0, 0] = 1.0
     boxes = torch.tensor([[0.0, 0.5, 0.25, 1.0], [0.0, 0.0, 0.5, 1.0], [0.125, 0.25, 0.125, 0.25]])
-    assert points_at(maps, boxes).tolist() == [True, False, True]
+    assert pointing_hits(maps, boxes).tolist() == [True, False, True]
 
 
 def the_only(word, scene):
@@ -296,10 +308,10 @@ def the_only(word, scene):
 def test_the_game_counts_what_points(model):
     """Against a plain loop over words."""
     pictures = [item.image for item in scenes(train=0, val=0, test=100, novel=0)["test"]]
-    found = explore.pointing_game(model, pictures, the_only, sides=(0.125,))
+    found = occlusion.pointing_game(model, pictures, the_only, sides=(0.125,))
     maps, boxes = [], []
     for picture in pictures:
-        story = follow(model, picture)
+        story = trace_caption(model, picture)
         for place, word in enumerate(story.words):
             if the_only(word, picture) is not None:
                 maps.append(story.weights(place, 0).reshape(8, 8)), boxes.append(the_only(word, picture))
@@ -316,14 +328,14 @@ def test_the_game_counts_what_points(model):
 
 def test_chance_is_the_share_of_cells_in_the_box():
     boxes = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 1.0, 1.0], [0.1, 0.1, 0.15, 0.15]])
-    assert explore._chance(boxes, (4, 6)) == pytest.approx(100 * (0.25 + 1 + 0) / 3, abs=0.05)
+    assert occlusion._chance(boxes, (4, 6)) == pytest.approx(100 * (0.25 + 1 + 0) / 3, abs=0.05)
 
 
 @pytest.mark.parametrize("name, problem", [("entangled", "this run looks at none"), ("cptr", "fewer than two words")])
 def test_games_that_cannot_be_played(name, problem):
     everything = {"entangled": torch.tensor([0.0, 0, 1, 1]), "cptr": None}[name]
     with pytest.raises(ValueError, match=problem):
-        explore.pointing_game(run_of(name, "visual" if name == "entangled" else None), TEST, lambda word, picture: everything)
+        occlusion.pointing_game(run_of(name, "visual" if name == "entangled" else None), TEST, lambda word, picture: everything)
 
 
 # ---- the explorer
@@ -331,7 +343,7 @@ def test_games_that_cannot_be_played(name, problem):
 class TestExplorer:
     def test_draws_what_is_chosen(self, model):
         explorer = Explorer(model, TEST)
-        assert explorer.story.ids.tolist() == follow(model, TEST[0]).ids.tolist()
+        assert explorer.story.ids.tolist() == trace_caption(model, TEST[0]).ids.tolist()
         seen = {bytes(explorer.image.value)}
         for name, value in (("picture", 2), ("word", 3), ("layer", 0), ("head", 1), ("caption", "a red circle")):
             explorer.controls[name].value = value
@@ -342,8 +354,8 @@ class TestExplorer:
 
     def test_draws_once_for_each_choice(self, model, monkeypatch):
         explorer, drawn = Explorer(model, TEST), []
-        plain = explore.draw_word
-        monkeypatch.setattr(explore, "draw_word", lambda *chosen: drawn.append(chosen[1:]) or plain(*chosen))
+        plain = explorer.draw_word
+        monkeypatch.setattr(explorer, "draw_word", lambda *chosen: drawn.append(chosen[1:]) or plain(*chosen))
         explorer.controls["word"].value = 4
         explorer.controls["picture"].value = 1
         explorer.controls["caption"].value = "a star"
@@ -374,7 +386,7 @@ class TestExplorer:
         assert translator.vocabulary.decode(explorer.story.ids) == translator.translate("a dog.")
 
     def test_one_picture_or_sentence_will_do(self, model, translator):
-        assert Explorer(model, TEST[0]).story.ids.tolist() == follow(model, TEST[0]).ids.tolist()
+        assert Explorer(model, TEST[0]).story.ids.tolist() == trace_caption(model, TEST[0]).ids.tolist()
         assert translator.vocabulary.decode(Explorer(translator, "a man.", beam=5).story.ids) == translator.translate("a man.")
 
     def test_needs_something_to_explore(self, model):
@@ -385,7 +397,7 @@ class TestExplorer:
         plain = builtins.__import__
         missing = lambda name, *rest: (_ for _ in ()).throw(ImportError(name)) if name == "ipywidgets" else plain(name, *rest)     # noqa: E731
         monkeypatch.setattr(builtins, "__import__", missing)
-        monkeypatch.setattr(explore, "follow", None)        # it is said before the work
+        monkeypatch.setattr(tracing, "trace_caption", None)        # it is said before the work
         with pytest.raises(ImportError, match="pip install ipywidgets"):
             Explorer(model, TEST)
 
@@ -395,8 +407,8 @@ class TestExplorer:
 def test_the_command_line_draws_where_any_model_looked(name, variant, changes, tmp_path, monkeypatch):
     run_of(name, variant, **changes).save(tmp_path / "run")
     asked = []
-    monkeypatch.setattr(cli, "_say_caption", lambda *rest: None)
-    monkeypatch.setattr(explore, "follow", lambda writer, image, **how: asked.append(how) or follow(writer, TEST[0], "a red circle"))      # scenes have boxes
-    said = CliRunner().invoke(cli.app, ["caption", str(tmp_path / "run"), "photo.png", "--beam", "2", "--attention", str(tmp_path / "where.png")])
+    monkeypatch.setattr(captioning, "_say_caption", lambda *rest: None)
+    monkeypatch.setattr(tracing, "trace_caption", lambda writer, image, **how: asked.append(how) or trace_caption(writer, TEST[0], "a red circle"))      # scenes have boxes
+    said = CliRunner().invoke(application.app, ["caption", str(tmp_path / "run"), "photo.png", "--beam", "2", "--attention", str(tmp_path / "where.png")])
     assert said.exit_code == 0, said.output
     assert asked == [{"beam": 2, "length_penalty": 0.0}] and (tmp_path / "where.png").stat().st_size > 1000

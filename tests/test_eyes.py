@@ -13,17 +13,31 @@ from torch import nn
 from torchvision.ops import roi_align
 
 import captionlab
-from captionlab import runs
-from captionlab.attributes import AttributeDetector, extract_attributes
+from captionlab import files, models
+from captionlab.processors import image
+from captionlab.runs import evaluation, run, training
+from captionlab.training import loop
+from captionlab.vision import backbones, boxes
+from captionlab.vision.attributes import AttributeDetector
+from captionlab.vision.extraction import extract_attributes
 from captionlab.captioner import TransformerCaptioner
-from captionlab.datasets import Batch, CaptionData, Item, scenes
-from captionlab.features import extract, extract_command
-from captionlab.regions import Detector, Regions, extract_regions, open_boxes, save_boxes, scene_regions
-from captionlab.runs import Eyes, caption_items, evaluate_run, look_at, open_stores, pixel_regions, train_run
-from captionlab.scenes import generate, render
+from captionlab.data.batches import Batch
+from captionlab.data.datasets import CaptionData, Item, scenes
+from captionlab.vision.extraction import extract_map_folder, extract_maps
+from captionlab.vision.boxes import Detector, open_boxes, save_boxes
+from captionlab.vision.extraction import extract_regions
+from captionlab.vision.regions import Regions, scene_regions
+from captionlab.processors.cache import input_transforms, open_feature_stores
+from captionlab.processors.image import ImageProcessor
+from captionlab.runs.evaluation import evaluate
+from captionlab.runs.run import caption_split
+from captionlab.runs.training import train
+from captionlab.vision.pixels import pixel_regions
+from captionlab.scenes.generator import generate_scene
+from captionlab.scenes.world import render
 from captionlab.text import Vocabulary
-from captionlab.training import BasePreset, Recipe
-from captionlab.vision import Backbone, Pyramid
+from captionlab.training.config import BasePreset, TrainingConfig
+from captionlab.vision.backbones import Backbone, Pyramid
 
 os.environ["TQDM_DISABLE"] = "1"
 PYRAMID, REGIONS = ("low", "high"), ("regions", "boxes", "region_mask")
@@ -55,25 +69,25 @@ class Model(TransformerCaptioner):
         nn.init.normal_(self.known.weight, std=3)
 
     def look(self, batch: Batch):
-        seen = {name: batch.need(name) for name in self.reads if name not in ("attributes", "region_mask")}
+        seen = {name: batch.require(name) for name in self.reads if name not in ("attributes", "region_mask")}
         rows = [self.project(F.pad(x, (0, 512 - x.shape[-1]))) for x in seen.values()]
         masks = [batch.region_mask if name in REGIONS else torch.ones(x.shape[:2]).bool() for name, x in seen.items()]
         if "attributes" in self.reads:
-            rows, masks = [*rows, self.known(batch.need("attributes"))], [*masks, batch.attributes != 0]
+            rows, masks = [*rows, self.known(batch.require("attributes"))], [*masks, batch.attributes != 0]
         return torch.cat(rows, 1), torch.cat(masks, 1)[:, None, None]
 
 
 def preset(kind, backbone="pixels", **more) -> Preset:
     return Preset(reads=READS[kind], backbone=backbone, width=16, heads=2, hidden=32, encoder_layers=1, decoder_layers=1,
-                  dropout=0.0, size=64, recipe=Recipe(epochs=1, pictures=4, rate=1e-3, warmup=1), **more)
+                  dropout=0.0, size=64, recipe=TrainingConfig(epochs=1, pictures=4, rate=1e-3, warmup=1), **more)
 
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path, monkeypatch):
     """An own cache, our model among the others, random weights (of a seed) in place of a download."""
-    monkeypatch.setattr(runs, "cache_home", lambda: tmp_path / "cache")
-    monkeypatch.setattr(runs, "model_module", lambda name: SimpleNamespace(Model=Model, Preset=Preset))
-    monkeypatch.setattr(runs, "find_weights", lambda _: "0")
+    monkeypatch.setattr(files, "cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr(models, "model_module", lambda name: SimpleNamespace(Model=Model, Preset=Preset))
+    monkeypatch.setattr(backbones, "find_weights", lambda _: "0")
     for make in (Backbone, Pyramid):
         monkeypatch.setattr(runs, make.__name__, lambda name, weights, size, make=make: make(name, None, size, seed=int(weights)))
 
@@ -101,9 +115,9 @@ def detector(photos, size=64, backbone="pixels") -> AttributeDetector:
     words = Vocabulary.build(photos[0].captions("train")).tokens[4:20]
     made = AttributeDetector(12 if backbone == "pixels" else 512, words)
     nn.init.normal_(made.output.weight, std=1 if backbone == "pixels" else 512**-0.5)
-    eyes = Eyes(preset("pyramid", backbone, fine=2))
+    eyes = ImageProcessor(preset("pyramid", backbone, fine=2))
     eyes.kinds = ["grid"]
-    made.about = {"made_by": {"backbone": eyes.backbone.describe() if eyes.needs_network else None,
+    made.metadata = {"made_by": {"backbone": eyes.backbone.describe() if eyes.needs_network else None,
                               "preprocess": eyes.preprocess.to_dict() | {"size": size}, "grid": [2, 2]}}
     return made.eval()
 
@@ -112,7 +126,7 @@ def trained(kind, backbone, photos, out):
     data, boxes = photos
     own = preset(kind, backbone, boxes=boxes)
     words = detector(photos, backbone=backbone) if "attributes" in own.reads else None
-    return train_run("any", data, own, out=out, detector=words)
+    return train("any", data, own, out=out, detector=words)
 
 
 def as_photos(world):
@@ -132,23 +146,23 @@ class TestAPhoto:
         data, _ = photos
         run = trained(kind, backbone, photos, tmp_path / "run")
         again = captionlab.load(tmp_path / "run")
-        stores = open_stores(run.eyes, data)
+        stores = open_feature_stores(run.eyes, data)
         assert [store.folder.parent for store in stores] == [tmp_path / "cache" / "features"] * (backbone != "pixels")
-        stored = caption_items(run, data["test"], look_at(run.eyes, stores))
+        stored = caption_split(run, data["test"], input_transforms(run.eyes, stores))
         alone = [again.caption(item.image) for item in data["test"]]
         opened = again.caption([Image.open(item.image) for item in data["test"]]) if kind in ("pyramid", "attributes") else alone
         assert stored == alone == opened and len({*alone}) > 1
 
     def test_looks_as_in_the_store(self, photos, kind, backbone):
         data, boxes = photos
-        eyes = Eyes(preset(kind, backbone, boxes=boxes), detector=detector(photos, backbone=backbone),
+        eyes = ImageProcessor(preset(kind, backbone, boxes=boxes), detector=detector(photos, backbone=backbone),
                     vocabulary=Vocabulary.build(data.captions("train")))
-        inputs = look_at(eyes, open_stores(eyes, data))
+        inputs = input_transforms(eyes, open_feature_stores(eyes, data))
         assert list(inputs) == list(READS[kind])
         for item in data["test"]:
             alone = eyes([item.image])
             for name, see in inputs.items():
-                seen, want = see(item), alone.need(name)[0]
+                seen, want = see(item), alone.require(name)[0]
                 assert seen.dtype == want.dtype
                 torch.testing.assert_close(seen.float(), want.float(), rtol=2e-3, atol=2e-3)
 
@@ -156,20 +170,20 @@ class TestAPhoto:
 class TestOneLook:
     def test_evaluation_looks_at_a_picture_once_for_all_fields(self, photos, monkeypatch):
         data, boxes = photos
-        eyes, looks, look = Eyes(preset("regions", boxes=boxes)), [], Eyes.look
-        monkeypatch.setattr(Eyes, "look", lambda self, read, *rest: looks.append(len(read)) or look(self, read, *rest))
-        seen = runs._seen(SimpleNamespace(eyes=eyes), data["test"][:3], look_at(eyes, keep=0))
+        eyes, looks, look = ImageProcessor(preset("regions", boxes=boxes)), [], ImageProcessor.look
+        monkeypatch.setattr(ImageProcessor, "look", lambda self, read, *rest: looks.append(len(read)) or look(self, read, *rest))
+        seen = run.make_batch(SimpleNamespace(eyes=eyes), data["test"][:3], input_transforms(eyes, keep=0))
         assert sum(looks) == 3 and len(seen.boxes) == len(seen.regions) == 3
 
     def test_the_network_looks_once_for_all_fields(self, photos, monkeypatch):
         data, boxes = photos
-        eyes = Eyes(preset("all", "squeezenet1_1", boxes=boxes), detector=detector(photos, backbone="squeezenet1_1"),
+        eyes = ImageProcessor(preset("all", "squeezenet1_1", boxes=boxes), detector=detector(photos, backbone="squeezenet1_1"),
                     vocabulary=Vocabulary(["a"]))
         looks, stages = Counter(), Backbone.stages
         monkeypatch.setattr(Backbone, "stages", lambda net, images, only=None: looks.update(all=len(images)) or stages(net, images, only))
         eyes([item.image for item in data["test"]])
         assert looks["all"] == 6
-        look = look_at(eyes)
+        look = input_transforms(eyes)
         for see in look.values():
             see(data["test"][0])
         assert looks["all"] == 7
@@ -178,12 +192,12 @@ class TestOneLook:
         """Each field by the functions of its own lesson."""
         data, boxes = photos
         found, words = open_boxes(boxes), detector(photos, backbone="squeezenet1_1")
-        eyes = Eyes(preset("all", "squeezenet1_1", boxes=boxes), detector=words, vocabulary=Vocabulary(words.words))
+        eyes = ImageProcessor(preset("all", "squeezenet1_1", boxes=boxes), detector=words, vocabulary=Vocabulary(words.words))
         net, paths = Pyramid("squeezenet1_1", None, 64), [item.image for item in data["test"]]
         batch, images = eyes(paths), net.preprocess(paths)
         maps = net(images, (4, 2))
         for name, want in (("low", maps["low"]), ("high", maps["high"]), ("grid", maps["high"])):
-            torch.testing.assert_close(batch.need(name), want.flatten(1, 2), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(batch.require(name), want.flatten(1, 2), rtol=1e-4, atol=1e-5)
         chances = words(maps["high"].flatten(1, 2)).sigmoid()
         surest = torch.where(chances > 0.2, chances, 0).topk(4).indices
         assert batch.attributes[0, 0] == eyes.vocabulary.encode(words.words[surest[0, 0]])[1]
@@ -199,23 +213,23 @@ class TestStoresOfTheCommand:
         return photos[0]["test"][0].image.parent
 
     def eyes(self, kind, photos, **more):
-        return Eyes(preset(kind, "squeezenet1_1", boxes=photos[1], **more), detector=detector(photos, backbone="squeezenet1_1"),
+        return ImageProcessor(preset(kind, "squeezenet1_1", boxes=photos[1], **more), detector=detector(photos, backbone="squeezenet1_1"),
                     vocabulary=Vocabulary.build(photos[0].captions("train")))
 
     def test_pyramid(self, photos, folder, tmp_path):
-        extract_command([folder], tmp_path / "p", weights="none", grid="4,2", size=64, kind="pyramid")
+        extract_map_folder([folder], tmp_path / "p", weights="none", grid="4,2", size=64, kind="pyramid")
         eyes = self.eyes("pyramid", photos)
-        stores = open_stores(eyes, photos[0], tmp_path / "p")
-        own = open_stores(eyes, photos[0])
+        stores = open_feature_stores(eyes, photos[0], tmp_path / "p")
+        own = open_feature_stores(eyes, photos[0])
         assert [store.folder for store in stores] == [tmp_path / "p"] and own[0].folder != stores[0].folder
         for item in photos[0]["test"]:
-            for one, other in zip(look_at(eyes, stores).values(), look_at(eyes, own).values()):
+            for one, other in zip(input_transforms(eyes, stores).values(), input_transforms(eyes, own).values()):
                 torch.testing.assert_close(one(item), other(item), rtol=2e-3, atol=2e-3)
         with pytest.raises(ValueError, match="grid low is .*run captionlab features extract .*--kind pyramid .*--grid 3x3,2x2") as fault:
-            open_stores(self.eyes("pyramid", photos, fine=3), photos[0], tmp_path / "p")
+            open_feature_stores(self.eyes("pyramid", photos, fine=3), photos[0], tmp_path / "p")
         one_line(fault)
         with pytest.raises(ValueError, match="holds features of kind pyramid, and this model reads regions") as fault:
-            open_stores(self.eyes("regions", photos), photos[0], tmp_path / "p")
+            open_feature_stores(self.eyes("regions", photos), photos[0], tmp_path / "p")
         one_line(fault)
 
     def test_regions_and_what_is_missing(self, photos, tmp_path):
@@ -223,14 +237,14 @@ class TestStoresOfTheCommand:
         images = {item.name: item.image for items in data.splits.values() for item in items}
         made = extract_regions(images, open_boxes(boxes), tmp_path / "r", Backbone("squeezenet1_1", None, 64), most=5)
         eyes = self.eyes("all", photos)
-        stores = open_stores(eyes, data, [tmp_path / "r"])
+        stores = open_feature_stores(eyes, data, [tmp_path / "r"])
         assert [store.made_by["kind"] for store in stores] == ["regions", "grid+pyramid+attributes"]
-        inputs, own = look_at(eyes, stores), look_at(eyes, open_stores(eyes, data))
+        inputs, own = input_transforms(eyes, stores), input_transforms(eyes, open_feature_stores(eyes, data))
         for item in data["test"]:
             for name in READS["all"]:
                 torch.testing.assert_close(inputs[name](item), own[name](item), rtol=2e-3, atol=2e-3)
         with pytest.raises(ValueError, match="most is 5, not 4.*--most 4") as fault:
-            open_stores(self.eyes("regions", photos, most=4), data, made.folder)
+            open_feature_stores(self.eyes("regions", photos, most=4), data, made.folder)
         one_line(fault)
 
     def test_attributes(self, photos, tmp_path):
@@ -238,51 +252,51 @@ class TestStoresOfTheCommand:
         images = {item.name: item.image for items in data.splits.values() for item in items}
         eyes = self.eyes("attributes", photos)
         extract_attributes(images, eyes.detector, tmp_path / "a")
-        stores = open_stores(eyes, data, [tmp_path / "a"])
+        stores = open_feature_stores(eyes, data, [tmp_path / "a"])
         assert [store.folder for store in stores] == [tmp_path / "a"]
-        one, other = (look_at(eyes, some)["attributes"] for some in (stores, open_stores(eyes, data)))
+        one, other = (input_transforms(eyes, some)["attributes"] for some in (stores, open_feature_stores(eyes, data)))
         assert all(one(item).equal(other(item)) for item in data["test"])
         nn.init.zeros_(eyes.detector.output.bias)
         with pytest.raises(ValueError, match="made another way .by another detector.: run captionlab features extract --kind attributes") as fault:
-            open_stores(eyes, data, tmp_path / "a")
+            open_feature_stores(eyes, data, tmp_path / "a")
         one_line(fault)
 
     def test_what_a_model_has_no_use_for_is_refused(self, photos):
         with pytest.raises(ValueError, match="reads pyramid, no regions: leave boxes out"):
-            Eyes(preset("pyramid"), boxes=photos[1])
+            ImageProcessor(preset("pyramid"), boxes=photos[1])
         with pytest.raises(ValueError, match="takes no features: leave them out"):
-            open_stores(Eyes(preset("pyramid")), photos[0], photos[1])
+            open_feature_stores(ImageProcessor(preset("pyramid")), photos[0], photos[1])
 
     def test_two_data_sets_of_one_name_share_nothing(self, tmp_path):
         """Somebody's captions.csv, and somebody else's, with pictures of the same names."""
-        eyes, seen = Eyes(preset("pyramid", "squeezenet1_1")), {}
+        eyes, seen = ImageProcessor(preset("pyramid", "squeezenet1_1")), {}
         for colour in ("red", "blue"):
             file = tmp_path / colour / "0.png"
             file.parent.mkdir()
             Image.new("RGB", (64, 64), colour).save(file)
             data = CaptionData("captions", {"train": [Item("0.png", (colour,), file)]})
-            store, = open_stores(eyes, data)
-            assert open_stores(eyes, data)[0].folder == store.folder
-            seen[colour] = look_at(eyes, [store])["low"](data["train"][0])
+            store, = open_feature_stores(eyes, data)
+            assert open_feature_stores(eyes, data)[0].folder == store.folder
+            seen[colour] = input_transforms(eyes, [store])["low"](data["train"][0])
         assert not seen["red"].allclose(seen["blue"], atol=0.1)
 
     def test_grid_from_either_side(self, photos, tmp_path):
-        """What `extract` makes and what the eyes make can go on where the other stopped."""
+        """What `extract_maps` makes and what the eyes make can go on where the other stopped."""
         data = photos[0]
         eyes = self.eyes("pyramid", photos)
         images = {item.name: item.image for items in data.splits.values() for item in items}
-        made = extract(images, Pyramid("squeezenet1_1", None, 64), tmp_path / "p", (4, 2))
+        made = extract_maps(images, Pyramid("squeezenet1_1", None, 64), tmp_path / "p", (4, 2))
         theirs = {file.name: file.read_bytes() for file in made.folder.iterdir()}
-        ours = {file.name: file.read_bytes() for file in open_stores(eyes, data)[0].folder.iterdir()}
+        ours = {file.name: file.read_bytes() for file in open_feature_stores(eyes, data)[0].folder.iterdir()}
         assert ours == theirs
 
     def test_pictures_with_ids_are_found_by_their_files_names(self, photos):
         """COCO knows a picture by its number; features and boxes that somebody made of its folder by the file."""
-        by_name, eyes = photos[0], Eyes(preset("regions", "squeezenet1_1", boxes=photos[1]))
+        by_name, eyes = photos[0], ImageProcessor(preset("regions", "squeezenet1_1", boxes=photos[1]))
         split = [Item(f"photo {number}", item.captions, item.image) for number, item in enumerate(by_name["test"])]
         by_id = CaptionData("numbered", {"train": split, "val": [], "test": []})
-        theirs = look_at(eyes, open_stores(eyes, by_id, open_stores(eyes, by_name)[0].folder))
-        ours, cached = look_at(eyes), look_at(eyes, open_stores(eyes, by_id))
+        theirs = input_transforms(eyes, open_feature_stores(eyes, by_id, open_feature_stores(eyes, by_name)[0].folder))
+        ours, cached = input_transforms(eyes), input_transforms(eyes, open_feature_stores(eyes, by_id))
         for item in split:
             for name, see in ours.items():
                 torch.testing.assert_close(theirs[name](item), cached[name](item))
@@ -296,16 +310,16 @@ class TestBoxes:
     def test_of_a_photo_without_any(self, photos, tmp_path, monkeypatch):
         self.run(photos, tmp_path)
         me = tmp_path / "me.png"
-        Image.fromarray(render(generate(7), 90)).save(me)
+        Image.fromarray(render(generate_scene(7), 90)).save(me)
         for picture in (me, Image.open(me), np.asarray(Image.open(me))):
             with pytest.raises(ValueError, match="no boxes of .*has none; name a detector or a file as boxes, such as --boxes fasterrcnn") as fault:
                 captionlab.load(tmp_path / "run").caption(picture)
             one_line(fault)
-        save_boxes(tmp_path / "mine.npz", {"me.png": scene_regions(generate(7))})
+        save_boxes(tmp_path / "mine.npz", {"me.png": scene_regions(generate_scene(7))})
         with_file = captionlab.load(tmp_path / "run", boxes=tmp_path / "mine.npz")
-        assert with_file.caption(me) and with_file.eyes([me]).region_mask.sum() == min(5, len(generate(7).objects))
+        assert with_file.caption(me) and with_file.eyes([me]).region_mask.sum() == min(5, len(generate_scene(7).objects))
         found = Detector("fasterrcnn_mobilenet_v3_large_320_fpn", None, least=3)
-        monkeypatch.setattr(runs, "open_boxes", lambda source: found)
+        monkeypatch.setattr(boxes, "open_boxes", lambda source: found)
         with_detector = captionlab.load(tmp_path / "run", boxes=found.name)
         assert with_detector.caption(me) == with_detector.caption(Image.open(me))
         assert with_detector.eyes([me]).region_mask.sum() == min(5, len(found(me)))
@@ -323,7 +337,7 @@ class TestBoxes:
 
     def test_of_scenes_are_their_own(self, tmp_path):
         world = scenes(train=8, val=0, test=2, novel=0)
-        run = train_run("any", world, preset("regions"), out=tmp_path / "run")
+        run = train("any", world, preset("regions"), out=tmp_path / "run")
         said = run.caption([item.image for item in world["test"]])
         assert all(said) and said == captionlab.load(tmp_path / "run").caption([item.image for item in world["test"]])
         with pytest.raises(ValueError, match="trained on scenes, which bring their own") as fault:
@@ -332,9 +346,9 @@ class TestBoxes:
 
     def test_a_photo_without_boxes_among_others_is_named(self, photos, tmp_path):
         data, _ = photos
-        save_boxes(tmp_path / "some.npz", {item.name: scene_regions(generate(1)) for item in data["train"]})
-        eyes = Eyes(preset("regions", "squeezenet1_1", boxes=str(tmp_path / "some.npz")))
-        see = look_at(eyes, open_stores(eyes, data))["regions"]
+        save_boxes(tmp_path / "some.npz", {item.name: scene_regions(generate_scene(1)) for item in data["train"]})
+        eyes = ImageProcessor(preset("regions", "squeezenet1_1", boxes=str(tmp_path / "some.npz")))
+        see = input_transforms(eyes, open_feature_stores(eyes, data))["regions"]
         assert see(data["train"][0]).shape == (5, 512)
         with pytest.raises(ValueError, match=f"no features of {data['test'][0].name} .*no boxes of") as fault:
             see(data["test"][0])
@@ -345,7 +359,7 @@ class TestBoxes:
         corners = torch.rand(count, 2, 2).sort(1).values.flatten(1)
         save_boxes(tmp_path / "n.npz", {photos[0]["test"][0].name: Regions(corners)})
         for backbone in ("pixels", "squeezenet1_1"):
-            seen = Eyes(preset("regions", backbone, boxes=str(tmp_path / "n.npz"), most=100))([photos[0]["test"][0].image])
+            seen = ImageProcessor(preset("regions", backbone, boxes=str(tmp_path / "n.npz"), most=100))([photos[0]["test"][0].image])
             assert seen.region_mask.sum() == count and seen.regions.isfinite().all() and seen.regions.shape[1] == 100
 
     def test_without_pixels_and_network_when_the_file_has_features(self, photos, tmp_path):
@@ -355,31 +369,31 @@ class TestBoxes:
             x = np.random.default_rng(0).random((3, 6)).astype(np.float32)
             np.savez(folder / item.name.replace("png", "npz"), bbox=[[0, 0, 10, 20], [5, 5, 30, 40], [1, 1, 2, 2]], image_w=64, image_h=64,
                      num_bbox=3, x=x)
-        eyes = Eyes(preset("regions", "file", boxes=str(folder), most=3))
+        eyes = ImageProcessor(preset("regions", "file", boxes=str(folder), most=3))
         seen = eyes([photos[0]["test"][0].image])
         torch.testing.assert_close(seen.regions[0], torch.from_numpy(x))
         data = CaptionData("some", {"test": photos[0]["test"]})
-        stored = look_at(eyes, open_stores(eyes, data))["regions"](photos[0]["test"][0])
+        stored = input_transforms(eyes, open_feature_stores(eyes, data))["regions"](photos[0]["test"][0])
         torch.testing.assert_close(stored, torch.from_numpy(x), rtol=1e-3, atol=1e-3)
 
 
 class TestMirrored:
     @pytest.mark.parametrize("backbone", ["pixels", "squeezenet1_1"])
     def test_regions_are_those_of_the_mirrored_picture(self, backbone):
-        scene = generate(3)
-        eyes = Eyes(preset("regions", backbone))
+        scene = generate_scene(3)
+        eyes = ImageProcessor(preset("regions", backbone))
         seen = eyes.through(mirror=True)([scene])
         left, top, right, bottom = torch.from_numpy(scene.boxes).unbind(-1)
         flipped = Regions(torch.stack([1 - right, top, 1 - left, bottom], -1))
-        with_boxes = Eyes(preset("regions", backbone))
+        with_boxes = ImageProcessor(preset("regions", backbone))
         want = with_boxes.fields(with_boxes.look([(np.ascontiguousarray(render(scene, 64)[:, ::-1]), flipped)]))
         for name in REGIONS:
-            torch.testing.assert_close(seen.need(name).float(), want[name].float())
+            torch.testing.assert_close(seen.require(name).float(), want[name].float())
         assert not seen.boxes.allclose(eyes([scene]).boxes, atol=0.01)
 
     def test_stores_are_apart(self, photos):
-        eyes = Eyes(preset("regions", "squeezenet1_1", boxes=photos[1]))
-        plain, mirrored = (open_stores(one, photos[0])[0] for one in (eyes, eyes.through(mirror=True)))
+        eyes = ImageProcessor(preset("regions", "squeezenet1_1", boxes=photos[1]))
+        plain, mirrored = (open_feature_stores(one, photos[0])[0] for one in (eyes, eyes.through(mirror=True)))
         name = photos[0]["test"][0].name
         assert plain.folder != mirrored.folder
         assert not plain[name]["boxes"].equal(mirrored[name]["boxes"])
@@ -388,33 +402,33 @@ class TestMirrored:
 class TestWindows:
     @pytest.mark.parametrize("backbone", ["pixels", "squeezenet1_1"])
     def test_what_is_seen_is_what_a_picture_of_the_window_shows(self, backbone):
-        pixels = np.asarray(render(generate(3), 128))
+        pixels = np.asarray(render(generate_scene(3), 128))
         window = Image.fromarray(pixels[:64, 64:])
-        eyes = Eyes(replace(preset("pyramid", backbone), size=128))
+        eyes = ImageProcessor(replace(preset("pyramid", backbone), size=128))
         seen, want = eyes.through(window=(0.5, 0, 1, 0.5))([Image.fromarray(pixels)]), eyes([window])
         for name in PYRAMID:
-            near = (seen.need(name) - want.need(name)).abs().mean() / want.need(name).abs().mean()
-            far = (eyes([Image.fromarray(pixels)]).need(name) - want.need(name)).abs().mean() / want.need(name).abs().mean()
+            near = (seen.require(name) - want.require(name)).abs().mean() / want.require(name).abs().mean()
+            far = (eyes([Image.fromarray(pixels)]).require(name) - want.require(name)).abs().mean() / want.require(name).abs().mean()
             assert near < 0.1 and near < far / 3        # resizing looks a little beyond the window's edge
 
     def test_boxes_of_a_file_come_along(self, photos, tmp_path):
         name, boxes = photos[0]["test"][0].name, torch.tensor([[0.1, 0.1, 0.2, 0.2], [0.8, 0.8, 0.9, 0.9]])
         save_boxes(tmp_path / "n.npz", {name: Regions(boxes)})
-        eyes = Eyes(preset("regions", boxes=str(tmp_path / "n.npz"))).through(window=(0.5, 0.5, 1, 1))
+        eyes = ImageProcessor(preset("regions", boxes=str(tmp_path / "n.npz"))).through(window=(0.5, 0.5, 1, 1))
         seen = eyes([photos[0]["test"][0].image])
         assert seen.region_mask.sum() == 1
         torch.testing.assert_close(seen.boxes[0, 0], torch.tensor([0.6, 0.6, 0.8, 0.8]), atol=1e-3, rtol=0)
 
     def test_stores_are_apart(self, photos):
-        eyes = Eyes(preset("regions", "squeezenet1_1", boxes=photos[1]))
+        eyes = ImageProcessor(preset("regions", "squeezenet1_1", boxes=photos[1]))
         windows = [{}, {"mirror": True}, {"window": (0, 0, 0.8, 0.8)}, {"window": (0.2, 0, 1, 0.8)}, {"window": (0.2, 0, 1, 0.8), "mirror": True}]
-        assert len({open_stores(eyes.through(**changes), photos[0])[0].folder for changes in windows}) == 5
+        assert len({open_feature_stores(eyes.through(**changes), photos[0])[0].folder for changes in windows}) == 5
 
     @pytest.mark.parametrize("flips, zoom, ways", [(False, 1.0, 1), (True, 1.0, 2), (False, 0.5, 5), (True, 0.8, 6)])
     def test_training_draws_among_all_ways_of_looking(self, flips, zoom, ways):
         data = as_photos(scenes(train=1, val=1, test=1))
         changed = replace(preset("pyramid"), flips=flips, zoom=zoom)
-        examples = runs._examples(data, Vocabulary.build(data.captions("train")), Eyes(changed), look_at(Eyes(changed)))
+        examples = training._training_set(data, Vocabulary.build(data.captions("train")), ImageProcessor(changed), input_transforms(ImageProcessor(changed)))
         torch.manual_seed(0)
         seen = [examples[0]["high"] for _ in range(60)]
         different = [x for i, x in enumerate(seen) if not any(x.equal(y) for y in seen[:i])]
@@ -422,28 +436,28 @@ class TestWindows:
 
     def test_scst_sees_whole_pictures_mirrored_or_not(self, tmp_path, monkeypatch):
         world, looks = as_photos(scenes(train=4, val=0, test=1, novel=0)), []
-        train_run("any", world, replace(preset("pyramid"), flips=True, zoom=0.8), out=tmp_path / "xe")
-        monkeypatch.setattr(runs, "_critic", lambda run, examples: looks.append(len(examples.looks)))
-        monkeypatch.setattr(runs, "Trainer", lambda *rest: (_ for _ in ()).throw(InterruptedError))
+        train("any", world, replace(preset("pyramid"), flips=True, zoom=0.8), out=tmp_path / "xe")
+        monkeypatch.setattr(training, "_scst_wrapper", lambda run, examples: looks.append(len(examples.looks)))
+        monkeypatch.setattr(loop, "Trainer", lambda *rest: (_ for _ in ()).throw(InterruptedError))
         with pytest.raises(InterruptedError):
-            runs.tune_run("any", tmp_path / "xe", tmp_path / "scst", data=world)
+            training.finetune_scst("any", tmp_path / "xe", tmp_path / "scst", data=world)
         assert looks == [2]
 
     def test_scenes_are_seen_as_their_captions_say(self):
         """Mirrored, *left of* would be wrong; in a window, a count would."""
         data, changed = scenes(train=2, val=1, test=1), replace(preset("pyramid"), flips=True, zoom=0.8)
-        assert len(runs._examples(data, Vocabulary.build(data.captions("train")), Eyes(changed), look_at(Eyes(changed))).looks) == 1
+        assert len(training._training_set(data, Vocabulary.build(data.captions("train")), ImageProcessor(changed), input_transforms(ImageProcessor(changed))).looks) == 1
 
     def test_corners_stay_inside(self):
         for zoom in (0.7, 0.8, 0.9, 1 / 3):
-            views = runs._views(replace(preset("pyramid"), zoom=zoom))
-            seen = [Eyes(preset("pyramid")).through(**changes).preprocess.window for changes in views]
+            views = training._augmentations(replace(preset("pyramid"), zoom=zoom))
+            seen = [ImageProcessor(preset("pyramid")).through(**changes).preprocess.window for changes in views]
             assert len({*seen}) == 4 and all(right - left == pytest.approx(zoom) for left, _, right, _ in seen)
 
     def test_a_zoom_that_cannot_be_is_one_line(self):
         for zoom in (0.0, 1.5):
             with pytest.raises(ValueError, match="window"):
-                runs._otherwise(Eyes(replace(preset("pyramid"), zoom=zoom)), as_photos(scenes(train=1, val=1, test=1)))
+                training._augmented_inputs(ImageProcessor(replace(preset("pyramid"), zoom=zoom)), as_photos(scenes(train=1, val=1, test=1)))
 
 
 class TestPixelRegions:
@@ -483,7 +497,7 @@ class TestAttributes:
         for seed, name in enumerate("ab"):
             made = detector(photos)
             nn.init.constant_(made.output.bias, seed)
-            train_run("any", photos[0], preset("attributes"), out=tmp_path / name, detector=made)
+            train("any", photos[0], preset("attributes"), out=tmp_path / name, detector=made)
         files = [next((tmp_path / name).glob("attributes-*.safetensors")) for name in "ab"]
         files[0].write_bytes(files[1].read_bytes())
         with pytest.raises(ValueError, match="another detector than its name says") as fault:
@@ -493,21 +507,21 @@ class TestAttributes:
     def test_none_or_one_that_looks_another_way(self, photos, tmp_path):
         data = photos[0]
         with pytest.raises(FileNotFoundError, match="no detector photos: captionlab attributes train") as fault:
-            train_run("any", data, preset("attributes"), out=tmp_path / "x")
+            train("any", data, preset("attributes"), out=tmp_path / "x")
         one_line(fault)
         with pytest.raises(ValueError, match="captionlab attributes train makes a detector") as fault:
-            Eyes(preset("attributes"))([data["test"][0].image])
+            ImageProcessor(preset("attributes"))([data["test"][0].image])
         one_line(fault)
         for other in (detector(photos, size=65), detector(photos, backbone="squeezenet1_1")):
             with pytest.raises(ValueError, match="made another way than this model looks") as fault:
-                Eyes(preset("attributes"), detector=other, vocabulary=Vocabulary(["a"]))([data["test"][0].image])
+                ImageProcessor(preset("attributes"), detector=other, vocabulary=Vocabulary(["a"]))([data["test"][0].image])
             one_line(fault)
         assert not (tmp_path / "x").exists()
 
 
 def test_unknown_fields(photos):
     with pytest.raises(ValueError, match="no eyes for smell: choose from images, grid, low") as fault:
-        Eyes(replace(preset("pyramid"), reads=("smell", "grid")))
+        ImageProcessor(replace(preset("pyramid"), reads=("smell", "grid")))
     one_line(fault)
 
 
@@ -516,36 +530,36 @@ def test_evaluated_with_and_without_stores(photos, tmp_path):
     run = trained("regions", "squeezenet1_1", photos, tmp_path / "run")
     images = {item.name: item.image for items in data.splits.values() for item in items}
     extract_regions(images, open_boxes(boxes), tmp_path / "r", Backbone("squeezenet1_1", None, 64), most=5)
-    one, other = (evaluate_run(run, data, features=folders, meteor=False)["captions"] for folders in ((), [tmp_path / "r"]))
+    one, other = (evaluate(run, data, features=folders, meteor=False)["captions"] for folders in ((), [tmp_path / "r"]))
     assert one == other
 
 
 def test_stores_go_to_those_of_several_runs_that_read_them(photos, tmp_path):
     data, boxes = photos
     visual, pixels = (trained("regions", backbone, photos, tmp_path / backbone) for backbone in ("squeezenet1_1", "pixels"))
-    store, = open_stores(visual.eyes, data)
-    first, both = (evaluate_run(visual, data, meteor=False, blind=False, fused=others, features=folders)["captions"]
+    store, = open_feature_stores(visual.eyes, data)
+    first, both = (evaluate(visual, data, meteor=False, blind=False, fused=others, features=folders)["captions"]
                    for others, folders in (([], ()), ([visual], store.folder)))
     assert first == both            # a run beside itself
-    handed = runs._handed_out(store.folder, [SimpleNamespace(eyes=SimpleNamespace(kinds=["attributes"])), visual])
+    handed = evaluation._assign_stores(store.folder, [SimpleNamespace(eyes=SimpleNamespace(kinds=["attributes"])), visual])
     assert handed == [[], [store.folder]]
-    handed = runs._handed_out([store.folder], [visual, SimpleNamespace(eyes=SimpleNamespace(kinds=["attributes"]))])
+    handed = evaluation._assign_stores([store.folder], [visual, SimpleNamespace(eyes=SimpleNamespace(kinds=["attributes"]))])
     assert handed == [[store.folder], []]
     nobody = [SimpleNamespace(eyes=SimpleNamespace(kinds=["attributes"]))] * 2
-    assert runs._handed_out(store.folder, nobody) == [[], [store.folder]]
+    assert evaluation._assign_stores(store.folder, nobody) == [[], [store.folder]]
 
 
 def test_boxes_without_features_for_a_model_that_wants_theirs(photos):
     for boxes in (photos[1], "scene"):
         with pytest.raises(ValueError, match="features that come with the boxes, and .* brings none") as fault:
-            Eyes(preset("regions", "file", boxes=boxes)).boxes
+            ImageProcessor(preset("regions", "file", boxes=boxes)).boxes
         one_line(fault)
 
 
 def test_a_pictures_own_file_comes_before_another_ones_number():
     there = {f"{number:06}.jpg": number for number in range(9)}
-    assert runs._known_as(there, "7", "/photos/000006.jpg") == "000006.jpg"
-    assert runs._known_as({"train/a.jpg"}, "42", "/photos/train/a.jpg") == "train/a.jpg"
-    assert runs._known_as({"42", "a.jpg"}, "42", "/photos/train/a.jpg") == "42"
-    assert runs._known_as(set(), "42", "/photos/a.jpg") == "42"
-    assert runs._known_as({"rex.png"}, "dogs/rex.png", "/photos/dogs/rex.png") == "rex.png"
+    assert image.match_name(there, "7", "/photos/000006.jpg") == "000006.jpg"
+    assert image.match_name({"train/a.jpg"}, "42", "/photos/train/a.jpg") == "train/a.jpg"
+    assert image.match_name({"42", "a.jpg"}, "42", "/photos/train/a.jpg") == "42"
+    assert image.match_name(set(), "42", "/photos/a.jpg") == "42"
+    assert image.match_name({"rex.png"}, "dogs/rex.png", "/photos/dogs/rex.png") == "rex.png"

@@ -13,9 +13,12 @@ import pytest
 import torch
 from PIL import Image
 
-from captionlab import features
-from captionlab.features import FeatureStore, differences, extract, extract_command, fill, find_images, recipe, write_whole
-from captionlab.vision import Backbone, Preprocess, Pyramid
+from captionlab import files
+from captionlab.files import write_atomically
+from captionlab.vision.extraction import extract_map_folder, extract_maps, find_images, map_spec
+from captionlab.vision.features import FeatureStore, diff_specs, fill_store
+from captionlab.vision.backbones import Backbone, Pyramid
+from captionlab.vision.images import Preprocess
 
 SIZE, COUNT, CHUNK = 48, 60, 4
 TOY = {"backbone": {"name": "toy", "weights": None}, "grid": [1, 1]}
@@ -46,13 +49,13 @@ def pyramid() -> Pyramid:
 @pytest.fixture(scope="module")
 def whole(pictures, net, tmp_path_factory) -> FeatureStore:
     """The store of an uninterrupted run."""
-    return extract(find_images(pictures), net, tmp_path_factory.mktemp("whole") / "store", grid=2, chunk=CHUNK, batch=3, workers=2)
+    return extract_maps(find_images(pictures), net, tmp_path_factory.mktemp("whole") / "store", grid=2, chunk=CHUNK, batch=3, workers=2)
 
 
 @pytest.fixture(scope="module")
 def both(pictures, pyramid, tmp_path_factory) -> FeatureStore:
     """The same of a pyramid."""
-    return extract(find_images(pictures), pyramid, tmp_path_factory.mktemp("both") / "store", grid=(3, 2), chunk=CHUNK, batch=3, workers=2)
+    return extract_maps(find_images(pictures), pyramid, tmp_path_factory.mktemp("both") / "store", grid=(3, 2), chunk=CHUNK, batch=3, workers=2)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -93,14 +96,14 @@ class TestFeatures:
 
     def test_workers_do_not_change_a_bit(self, whole, pictures, net, tmp_path):
         for workers in (1, 3):
-            extract(find_images(pictures), net, tmp_path / str(workers), grid=2, chunk=CHUNK, batch=3, workers=workers)
+            extract_maps(find_images(pictures), net, tmp_path / str(workers), grid=2, chunk=CHUNK, batch=3, workers=workers)
             assert content(tmp_path / str(workers)) == content(whole.folder)
 
     def test_threads_are_given_back(self, pictures, net, tmp_path):
         before = torch.get_num_threads()
         torch.set_num_threads(2)
         try:
-            extract({"a": pictures / "000.png"}, net, tmp_path / "s", grid=1)
+            extract_maps({"a": pictures / "000.png"}, net, tmp_path / "s", grid=1)
             assert torch.get_num_threads() == 2
         finally:
             torch.set_num_threads(before)
@@ -114,9 +117,9 @@ class TestFeatures:
         good, images = tmp_path / "good.png", {"a": tmp_path / "a.png", "b": tmp_path / "b.png"}
         Image.effect_noise((9, 9), 50).convert("RGB").save(good)
         images["a"].write_bytes(good.read_bytes()[:60]), images["b"].write_bytes(good.read_bytes())
-        assert set(extract(images, net, tmp_path / "s", grid=1).skipped) == {"a"}
+        assert set(extract_maps(images, net, tmp_path / "s", grid=1).skipped) == {"a"}
         images["a"].write_bytes(good.read_bytes())
-        store = extract(images, net, tmp_path / "s", grid=1)
+        store = extract_maps(images, net, tmp_path / "s", grid=1)
         assert not store.skipped and store["a"].equal(store["b"])
 
     def test_skips_of_a_first_run_are_forgotten_when_mended(self, net, tmp_path):
@@ -124,7 +127,7 @@ class TestFeatures:
         out, images = tmp_path / "s", {"a": tmp_path / "a.png"}
         (out).mkdir()
         (out / "skipped-00000.json").write_text('{"a": "was broken"}')
-        assert not extract(images, net, out, grid=1).skipped
+        assert not extract_maps(images, net, out, grid=1).skipped
 
 
 class TestPyramid:
@@ -149,12 +152,12 @@ class TestPyramid:
         (dict(backbone=Backbone("squeezenet1_1", None, SIZE), grid=2), "kind is pyramid, not None")])
     def test_other_recipe_is_refused_with_the_command(self, both, pyramid, wanted, says):
         with pytest.raises(ValueError, match=f"stale: .*{says}.*captionlab features extract") as fault:
-            FeatureStore.open(both.folder, expect=recipe(**dict(backbone=pyramid, grid=(3, 2), batch=3) | wanted))
+            FeatureStore.open(both.folder, expect=map_spec(**dict(backbone=pyramid, grid=(3, 2), batch=3) | wanted))
         one_line(fault)
-        FeatureStore.open(both.folder, expect=recipe(pyramid, grid=(3, 2), batch=3))
+        FeatureStore.open(both.folder, expect=map_spec(pyramid, grid=(3, 2), batch=3))
 
     def test_command_can_be_run_again(self, both):
-        said = features.command(both.made_by, "out")
+        said = files.command_line(both.made_by, "out")
         assert "--kind pyramid" in said and "--grid 3x3,2x2" in said and f"--size {SIZE}" in said
 
 
@@ -172,7 +175,7 @@ class TestInterrupted:
         monkeypatch.setattr(features.os, "replace", failing)
         for attempt in range(40):
             try:
-                extract(find_images(pictures), net, tmp_path / "s", grid=2, chunk=CHUNK, batch=3, workers=2)
+                extract_maps(find_images(pictures), net, tmp_path / "s", grid=2, chunk=CHUNK, batch=3, workers=2)
                 break
             except OSError:
                 with pytest.raises((ValueError, FileNotFoundError)):
@@ -203,7 +206,7 @@ class TestInterrupted:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            write_whole(tmp_path / "a", dies)
+            write_atomically(tmp_path / "a", dies)
         assert (tmp_path / "a").read_text() == "old"
 
     def test_error_stops_what_has_not_begun(self, tmp_path):
@@ -215,7 +218,7 @@ class TestInterrupted:
             raise RuntimeError("broken")
 
         with pytest.raises(RuntimeError, match="broken"):
-            fill(tmp_path / "s", names(300), (1, 1), TOY, breaks, chunk=1, workers=1)
+            fill_store(tmp_path / "s", names(300), (1, 1), TOY, breaks, chunk=1, workers=1)
         assert len(asked) < 300
 
 
@@ -254,7 +257,7 @@ else:
 
 class TestStale:
     def test_complete_and_expected_opens(self, whole, net):
-        assert FeatureStore.open(whole.folder, expect=recipe(net, grid=2, batch=3)).names == whole.names
+        assert FeatureStore.open(whole.folder, expect=map_spec(net, grid=2, batch=3)).names == whole.names
 
     @pytest.mark.parametrize("change, says", [
         (dict(backbone=Backbone("squeezenet1_1", None, size=SIZE, seed=1)), "backbone fingerprint"),
@@ -264,21 +267,21 @@ class TestStale:
     def test_other_recipe_is_refused_with_the_command(self, whole, pictures, net, change, says):
         wanted = dict(backbone=net, preprocess=net.preprocess, grid=2, batch=3) | change
         with pytest.raises(ValueError, match=f"stale: .*{says}.*captionlab features extract .*--weights none") as fault:
-            FeatureStore.open(whole.folder, expect=recipe(**wanted))
+            FeatureStore.open(whole.folder, expect=map_spec(**wanted))
         one_line(fault)
         before = content(whole.folder)
         with pytest.raises(ValueError, match="holds other features .*--out") as fault:
-            extract(find_images(pictures), wanted.pop("backbone"), whole.folder, chunk=CHUNK, **wanted)
+            extract_maps(find_images(pictures), wanted.pop("backbone"), whole.folder, chunk=CHUNK, **wanted)
         one_line(fault)
         assert content(whole.folder) == before
 
     def test_other_pictures_are_refused(self, whole, pictures, net):
         with pytest.raises(ValueError, match="its names differ"):
-            extract({"a": pictures / "000.png"}, net, whole.folder, grid=2, chunk=CHUNK, batch=3)
+            extract_maps({"a": pictures / "000.png"}, net, whole.folder, grid=2, chunk=CHUNK, batch=3)
 
     def test_label_of_weights_does_not_matter(self):
         one, other = ({"backbone": {"name": "n", "weights": w, "fingerprint": "f"}, "grid": g} for w, g in (("a.pth", (7, 7)), ("DEFAULT", [7, 7])))
-        assert not differences(one, other)
+        assert not diff_specs(one, other)
 
     def test_nothing_there(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="no features in .*captionlab features extract") as fault:
@@ -296,7 +299,7 @@ class TestStale:
     def test_what_does_not_fit_is_refused(self, tmp_path):
         for bad in (1e6, np.nan):
             with pytest.raises(ValueError, match="toy do not fit into 16 bits"):
-                fill(tmp_path / str(bad), names(2), (1, 1), TOY, lambda part: (np.full((len(part), 1, 1), bad), {}))
+                fill_store(tmp_path / str(bad), names(2), (1, 1), TOY, lambda part: (np.full((len(part), 1, 1), bad), {}))
 
 
 class TestManyPictures:
@@ -309,7 +312,7 @@ class TestManyPictures:
         count, shape = 123_287, (49, 64)
         listed = [f"COCO_{number:012}.jpg" for number in range(count)]
         manifest = {"made_by": TOY, "shape": shape, "chunk": 1024, "names": listed, "skipped": {}, "complete": True}
-        write_whole(tmp_path / "manifest.json", lambda file: file.write(json.dumps(manifest).encode()))
+        write_atomically(tmp_path / "manifest.json", lambda file: file.write(json.dumps(manifest).encode()))
         for number in range(121):
             part = min(1024, count - 1024 * number)
             mapped = np.lib.format.open_memmap(tmp_path / f"chunk-{number:05}.npy", "w+", np.float16, (part, *shape))
@@ -348,7 +351,7 @@ class TestFind:
 
 class TestCommand:
     def test_makes_a_store_and_tells(self, pictures, tmp_path, capsys):
-        store = extract_command([pictures], tmp_path / "out", weights="none", grid="2x1", size=SIZE, resize="crop")
+        store = extract_map_folder([pictures], tmp_path / "out", weights="none", grid="2x1", size=SIZE, resize="crop")
         told = capsys.readouterr().out
         assert "58 pictures, 2 x 512 each" in told and told.count("skipped:") == 2 and "011b.jpg" in told
         assert store.made_by["preprocess"]["resize"] == "crop" and store.made_by["grid"] == [2, 1]
@@ -356,25 +359,25 @@ class TestCommand:
             FeatureStore.open(tmp_path / "out", expect=store.made_by | {"batch": 99})
 
     def test_makes_a_pyramid_and_tells(self, pictures, tmp_path, capsys):
-        store = extract_command([pictures], tmp_path / "out", weights="none", grid="3x2,1", size=SIZE, kind="pyramid")
+        store = extract_map_folder([pictures], tmp_path / "out", weights="none", grid="3x2,1", size=SIZE, kind="pyramid")
         assert "58 pictures, low 6 x 256 and high 1 x 512 each" in capsys.readouterr().out
         assert store.made_by["grid"] == {"low": [3, 2], "high": [1, 1]}
         for grid, says in (("7", "two, the fine one first"), ("7,x", "--grid is a number")):
             with pytest.raises(ValueError, match=says) as fault:
-                extract_command([pictures], tmp_path / "other", weights="none", grid=grid, size=SIZE, kind="pyramid")
+                extract_map_folder([pictures], tmp_path / "other", weights="none", grid=grid, size=SIZE, kind="pyramid")
             one_line(fault)
 
     @pytest.mark.parametrize("grid", ["0", "7x", "seven", "1x2x3", "-1"])
     def test_wrong_grid_is_one_line(self, pictures, tmp_path, grid):
         with pytest.raises(ValueError, match="--grid is a number") as fault:
-            extract_command([pictures], tmp_path / "out", weights="none", grid=grid)
+            extract_map_folder([pictures], tmp_path / "out", weights="none", grid=grid)
         one_line(fault)
 
 
 def test_real_photos(real_data, tmp_path):
     """Some photos of Flickr8k through the command's function, with the real weights."""
     photos = [str(file) for file in sorted((real_data / "flickr8k" / "images").glob("*.jpg"))[:12]]
-    store = extract_command(photos, tmp_path / "out", weights=str(real_data / "weights" / "squeezenet1_1.pth"), grid="7")
+    store = extract_map_folder(photos, tmp_path / "out", weights=str(real_data / "weights" / "squeezenet1_1.pth"), grid="7")
     assert len(store) == 12 and store.shape == (49, 512) and not store.skipped
     assert store[store.names].std() > 0.1
 
@@ -382,18 +385,18 @@ def test_real_photos(real_data, tmp_path):
 def test_a_chunk_that_was_cut_off_is_made_again(tmp_path):
     rows = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
     make = lambda names: (rows[[int(name) for name in names]], {})
-    store = fill(tmp_path / "s", list("0123"), (2, 3), {"backbone": {"name": "own", "weights": None}}, make, chunk=2)
+    store = fill_store(tmp_path / "s", list("0123"), (2, 3), {"backbone": {"name": "own", "weights": None}}, make, chunk=2)
     file = sorted((tmp_path / "s").glob("chunk-*.npy"))[1]
     file.write_bytes(file.read_bytes()[:-8])
     with pytest.raises(ValueError, match="not complete"):
         FeatureStore.open(tmp_path / "s")
-    again = fill(tmp_path / "s", list("0123"), (2, 3), {"backbone": {"name": "own", "weights": None}}, make, chunk=2)
+    again = fill_store(tmp_path / "s", list("0123"), (2, 3), {"backbone": {"name": "own", "weights": None}}, make, chunk=2)
     assert torch.equal(again["3"], torch.from_numpy(rows[3])) and len(store) == 4
 
 
 def test_only_so_many_files_are_open_at_once(tmp_path):
     names = [str(number) for number in range(200)]
-    store = fill(tmp_path / "s", names, (1,), {"backbone": None}, lambda names: (np.float32([[int(n)] for n in names]), {}), chunk=1)
+    store = fill_store(tmp_path / "s", names, (1,), {"backbone": None}, lambda names: (np.float32([[int(n)] for n in names]), {}), chunk=1)
     assert [store[name].item() for name in names] == list(range(200)) and len(store.maps) <= 64
 
 
@@ -402,13 +405,13 @@ def test_a_failed_writing_leaves_nothing_behind(tmp_path):
         file.write(b"half")
         raise OSError("disk full")
     with pytest.raises(OSError):
-        write_whole(tmp_path / "file", fail)
+        write_atomically(tmp_path / "file", fail)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_arrays_are_joined_by_name(tmp_path):
     rows = {"high": np.full((2, 1, 3), 9.0), "low": np.zeros((2, 2, 3))}
-    store = fill(tmp_path / "s", ["a", "b"], {"low": (2, 3), "high": (1, 3)}, TOY, lambda names: (rows, {}))
+    store = fill_store(tmp_path / "s", ["a", "b"], {"low": (2, 3), "high": (1, 3)}, TOY, lambda names: (rows, {}))
     assert (store["a"]["high"] == 9).all() and (store["b"]["low"] == 0).all()
 
 
@@ -418,10 +421,10 @@ def test_an_end_in_the_middle_of_a_second_try_is_not_complete(tmp_path):
         if reads["a"] is None and reads["b"] == "killed":
             raise KeyboardInterrupt
         return np.ones((2, 1, 2)), {name: "gone" for name in names if reads[name] is None}
-    fill(tmp_path / "s", ["a", "b"], (1, 2), TOY, compute)
+    fill_store(tmp_path / "s", ["a", "b"], (1, 2), TOY, compute)
     reads |= {"a": None, "b": "killed"}
     with pytest.raises(KeyboardInterrupt):
-        fill(tmp_path / "s", ["a", "b"], (1, 2), TOY, compute)
+        fill_store(tmp_path / "s", ["a", "b"], (1, 2), TOY, compute)
     with pytest.raises(ValueError, match="not complete"):
         FeatureStore.open(tmp_path / "s")
 
@@ -447,7 +450,7 @@ class TestExchangedPictures:
             return rows, {name: "unreadable" for name in names if lengths[name] == 4}
 
         self.out, self.files = tmp_path / "s", files
-        return lambda compute=compute: fill(self.out, list("abcd"), (1, 1), TOY, compute, chunk=2, workers=1, images=files)
+        return lambda compute=compute: fill_store(self.out, list("abcd"), (1, 1), TOY, compute, chunk=2, workers=1, images=files)
 
     def test_are_refused_and_nothing_is_lost(self, folder):
         folder()
@@ -495,5 +498,5 @@ def test_a_broken_manifest_is_one_clear_line(text, tmp_path):
 def test_features_of_nothing_are_an_error(tmp_path, capsys):
     (tmp_path / "broken.png").write_bytes(b"no picture")
     with pytest.raises(ValueError, match="none of these pictures could be read"):
-        extract_command([tmp_path], tmp_path / "out", weights="none", size=64)
+        extract_map_folder([tmp_path], tmp_path / "out", weights="none", size=64)
     assert "skipped: " in capsys.readouterr().out

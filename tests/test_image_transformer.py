@@ -10,14 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from captionlab.blocks import BlockConfig, Encoder
-from captionlab.datasets import Batch, Item, scenes
-from captionlab.decoding import beam_search
+from captionlab.data.batches import Batch
+from captionlab.data.datasets import Item, scenes
+from captionlab.decoding.beam import beam_search
 from captionlab.models import image_transformer
+from captionlab.explore.relations import attention_by_relation, measure_relations
 from captionlab.models.image_transformer import (
-    PRESETS, VARIANTS, Form, GraphEncoder, ImplicitAttention, ImplicitDecoder, LSTMState, Model, SpatialGraphAttention,
-    attention_by_relation, measure_relations)
-from captionlab.regions import cell_boxes, spatial_graph
-from captionlab.runs import Eyes, Run
+    PRESETS,
+    VARIANTS,
+    Form,
+    GraphEncoder,
+    ImplicitAttention,
+    ImplicitDecoder,
+    LSTMState,
+    Model,
+    SpatialGraphAttention,
+)
+from captionlab.vision.regions import cell_boxes, spatial_graph
+from captionlab.processors.image import ImageProcessor
+from captionlab.runs.run import Run
 from captionlab.text import Vocabulary
 
 V, D, H = 23, 16, 2
@@ -380,7 +391,7 @@ def test_keys_and_values_are_made_once_and_never_copied_for_beams():
         _, state = model.step(state, torch.full((4, 5), 4))
         state = state.reorder(torch.zeros(4, 5, dtype=torch.long))
         assert state.memory is memory
-    beam_search(model, memory, 5, longest=6)
+    beam_search(model, memory, 5, max_length=6)
     assert projected == [1] and memory.layers[0].key.shape == (4, 3 * H, 7, D // H)
 
 
@@ -428,8 +439,8 @@ class TestRelations:
         monkeypatch.chdir(tmp_path)
         world = scenes(train=4, val=0, test=30, novel=0)
         vocabulary, tiny = Vocabulary.build(world.captions("train")), replace(PRESETS["tiny"], variant=variant)
-        about = {"model": "image_transformer", "variant": variant if variant != "full" else None, "preset_name": "tiny", "stage": "xe", "seed": 3, "source": "scenes", "command": "none"}
-        run = Run(Model(tiny, len(vocabulary)).eval(), vocabulary, Eyes(tiny), about)
+        metadata = {"model": "image_transformer", "variant": variant if variant != "full" else None, "preset_name": "tiny", "stage": "xe", "seed": 3, "source": "scenes", "command": "none"}
+        run = Run(Model(tiny, len(vocabulary)).eval(), vocabulary, ImageProcessor(tiny), metadata)
         monkeypatch.setattr("captionlab.models.image_transformer.load_data", lambda name: world)
         path = measure_relations(run, batch=7)
         assert path == tmp_path / "results" / "scenes" / f"{name}.seed3.relations.json"
@@ -440,7 +451,7 @@ class TestRelations:
         torch.testing.assert_close(torch.tensor(said["alike"]), whole["alike"], rtol=0, atol=1e-5)
 
     def test_a_run_that_has_nothing_to_measure_is_refused(self):
-        run = SimpleNamespace(model=torch.nn.Identity(), about={"source": "none", "model": "cptr"})
+        run = SimpleNamespace(model=torch.nn.Identity(), metadata={"source": "none", "model": "cptr"})
         with pytest.raises(ValueError, match="this run is of cptr: take one of image_transformer"):
             measure_relations(run)
 

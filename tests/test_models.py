@@ -11,9 +11,9 @@ from torch import nn
 from torchvision.models import VisionTransformer
 
 from captionlab.blocks import copy_decoder, copy_encoder
-from captionlab.datasets import Batch
+from captionlab.data.batches import Batch
 from captionlab.models import cptr, vanilla
-from captionlab.runs import preset_from_dict
+from captionlab.models import preset_from_dict
 
 MODELS = ("vanilla", "cptr", "position_aware", "entangled", "image_transformer")
 V = 23

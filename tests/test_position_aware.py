@@ -8,10 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from captionlab.blocks import BlockConfig, Encoder
-from captionlab.datasets import Batch
+from captionlab.data.batches import Batch
 from captionlab.models import position_aware
 from captionlab.models.position_aware import (
-    PRESETS, VARIANTS, FeatureFusion, Model, PositionAwareAttention, PositionAwareEncoder, RelativePositions)
+    PRESETS,
+    VARIANTS,
+    FeatureFusion,
+    Model,
+    PositionAwareAttention,
+    PositionAwareEncoder,
+    RelativePositions,
+)
 
 V = 23
 

@@ -10,7 +10,13 @@ from torch import nn
 
 from captionlab.attention import MultiHeadAttention
 from captionlab.masks import causal_mask
-from captionlab.positions import LearnedPositions, SinusoidalPositions, frequencies, shift_matrix, sinusoids
+from captionlab.positions import (
+    LearnedPositions,
+    SinusoidalPositions,
+    frequencies,
+    shift_matrix,
+    sinusoids,
+)
 
 EVEN = st.integers(1, 8).map(lambda pairs: 2 * pairs)
 BASE = st.sampled_from([10.0, 1000.0, 10000.0])
@@ -62,8 +68,8 @@ def test_odd_width_is_refused(make):
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 3), max_size=2), st.integers(0, 12), EVEN, st.integers(0, 9), st.integers(1, 4),
        st.booleans())
-def test_positions_are_added_from_start_on(front, length, width, start, longest, learned):
-    positions = LearnedPositions(21, width) if learned else SinusoidalPositions(width, longest)
+def test_positions_are_added_from_start_on(front, length, width, start, max_length, learned):
+    positions = LearnedPositions(21, width) if learned else SinusoidalPositions(width, max_length)
     table = positions.table if learned else sinusoids(21, width)
     x = torch.randn(*front, length, width)
     added = positions(x, start=start)
@@ -86,7 +92,7 @@ def test_cached_decoding_keeps_count(positions):
 
 
 def test_sinusoidal_table_is_not_saved_and_grows_once():
-    positions = SinusoidalPositions(8, longest=2)
+    positions = SinusoidalPositions(8, max_length=2)
     assert not positions.state_dict() and not list(positions.parameters())
     positions(torch.zeros(1, 5, 8))
     grown = positions.table
@@ -95,14 +101,14 @@ def test_sinusoidal_table_is_not_saved_and_grows_once():
 
 
 def test_table_follows_its_model_when_it_grows():
-    positions = SinusoidalPositions(8, longest=2).double()
+    positions = SinusoidalPositions(8, max_length=2).double()
     assert positions(torch.zeros(4, 8, dtype=torch.double)).dtype == positions.table.dtype == torch.double
-    meta = SinusoidalPositions(8, longest=2).to("meta")
+    meta = SinusoidalPositions(8, max_length=2).to("meta")
     assert meta(torch.zeros(4, 8, device="meta")).device == meta.table.device == torch.device("meta")
 
 
 def test_base_is_kept_when_the_table_grows():
-    positions = SinusoidalPositions(8, longest=1, base=1000.0)
+    positions = SinusoidalPositions(8, max_length=1, base=1000.0)
     torch.testing.assert_close(positions(torch.zeros(6, 8)), sinusoids(6, 8, 1000.0))
 
 

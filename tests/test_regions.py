@@ -20,14 +20,27 @@ from torchvision.models import get_model
 from torchvision.ops import box_iou, roi_align
 from typer.testing import CliRunner
 
-from captionlab import cli
-from captionlab.datasets import Batch, CaptionData, Item, scenes
-from captionlab.features import FeatureStore
-from captionlab.regions import (DETECTORS, Detector, Regions, clean_boxes, extract_command, extract_regions, from_store, open_boxes,
-                                pool_regions, region_fields, region_recipe, save_boxes, scene_regions, spatial_graph)
-from captionlab.runs import _known_as, train_run
-from captionlab.scenes import generate, render
-from captionlab.vision import Backbone, Preprocess
+from captionlab.cli import application
+from captionlab.data.batches import Batch
+from captionlab.data.datasets import CaptionData, Item, scenes
+from captionlab.vision.features import FeatureStore
+from captionlab.vision.boxes import DETECTORS, Detector, open_boxes, save_boxes
+from captionlab.vision.extraction import extract_region_folder, extract_regions, region_spec
+from captionlab.vision.regions import (
+    Regions,
+    pool_regions,
+    region_fields,
+    regions_from_store,
+    scene_regions,
+    spatial_graph,
+    validate_boxes,
+)
+from captionlab.processors.image import match_name
+from captionlab.runs.training import train
+from captionlab.scenes.generator import generate_scene
+from captionlab.scenes.world import render
+from captionlab.vision.backbones import Backbone
+from captionlab.vision.images import Preprocess
 
 BOX = [0.1, 0.2, 0.5, 0.6]
 
@@ -86,12 +99,12 @@ class TestBoxes:
         boxes = torch.tensor(boxes).reshape(-1, 4)
         upright = ((boxes[:, 2:] >= boxes[:, :2]).all(-1)).all()
         if upright:
-            cleaned, note = clean_boxes(boxes, str)
+            cleaned, note = validate_boxes(boxes, str)
             assert ((cleaned >= 0) & (cleaned <= 1)).all() and (cleaned[:, 2:] >= cleaned[:, :2]).all()
             assert bool(note) == bool(((boxes < -0.01) | (boxes > 1.01)).any())
         else:
             with pytest.raises(ValueError, match="upside down"):
-                clean_boxes(boxes, str)
+                validate_boxes(boxes, str)
 
 
 # Boxes on a lattice of whole numbers: their areas, and nine tenths of them, are compared without rounding.
@@ -182,7 +195,7 @@ class TestGraph:        # eq-it-5
 
     def test_scenes_inside_is_its_edge(self):
         for seed in range(60):
-            scene = generate(seed)
+            scene = generate_scene(seed)
             edges = set(map(tuple, spatial_graph(scene_regions(scene).boxes[None])[0, 0].nonzero().tolist()))
             assert edges == {(i, j) for i, word, j in scene.relations if word == "inside"}
 
@@ -293,7 +306,7 @@ class TestFields:
         assert len(batch) == 2 and batch.select(torch.tensor([1])).region_mask.sum() == 4
         for name in fields:
             with pytest.raises(ValueError, match=f"reads {name}, .*--kind regions"):
-                Batch().need(name)
+                Batch().require(name)
 
     def test_scenes_without_a_network(self):
         items = scenes(4, 0, 0, 0)["train"]
@@ -508,21 +521,21 @@ def detector() -> Detector:
 
 class TestDetector:
     def test_finds_boxes_in_any_picture(self, detector, tmp_path):
-        picture = Image.fromarray(render(generate(0), 200)).crop((0, 0, 200, 120))
+        picture = Image.fromarray(render(generate_scene(0), 200)).crop((0, 0, 200, 120))
         picture.save(tmp_path / "a.png")
         found = detector(tmp_path / "a.png")
         assert len(found) == 10 and found.boxes.max() > 0.5 and found.scores.diff().le(0).all()      # random ones are unsure: the least
         assert found.boxes.equal(detector(picture).boxes) and found.classes.max() < len(detector.class_names) == 91
 
     def test_equals_torchvisions_own(self, detector):
-        picture = Image.fromarray(render(generate(1), 96))
+        picture = Image.fromarray(render(generate_scene(1), 96))
         net = get_model(DETECTORS[1], weights=None, weights_backbone=None, box_score_thresh=0.0, box_detections_per_img=20)
         net.load_state_dict(detector.net.state_dict())
         theirs = net.eval()([torch.from_numpy(np.array(picture)).permute(2, 0, 1) / 255])[0]
         torch.testing.assert_close(detector(picture).boxes, theirs["boxes"][:10] / 96, rtol=1e-4, atol=1e-5)
 
     def test_as_many_as_it_is_sure_of(self, detector):
-        picture, before = Image.fromarray(render(generate(1), 96)), detector.threshold
+        picture, before = Image.fromarray(render(generate_scene(1), 96)), detector.threshold
         try:
             detector.threshold = 0.0
             assert len(detector(picture)) == 20
@@ -541,7 +554,7 @@ class TestDetector:
     def test_the_large_one_is_made_the_same_way(self):
         large = open_boxes(DETECTORS[0], weights=None)
         large.net.transform.min_size, large.net.rpn._post_nms_top_n["testing"] = (64,), 30
-        assert len(large(Image.fromarray(render(generate(0), 64)))) <= 100
+        assert len(large(Image.fromarray(render(generate_scene(0), 64)))) <= 100
 
     def test_unknown(self):
         with pytest.raises(ValueError, match="no detector yolo: there are fasterrcnn"):
@@ -560,7 +573,7 @@ def net() -> Backbone:
 def pictures(tmp_path_factory) -> Path:
     """A folder with 30 scenes as pictures, and their boxes; one is no picture, two have no boxes in the file."""
     folder = tmp_path_factory.mktemp("pictures")
-    found = [generate(seed) for seed in range(30)]
+    found = [generate_scene(seed) for seed in range(30)]
     for seed, scene in enumerate(found):
         Image.fromarray(render(scene, 64)).save(folder / f"{seed:02}.png")
     (folder / "07.png").write_text("Dear diary")
@@ -588,11 +601,11 @@ class TestStore:
     def test_equals_what_a_photo_gets_now(self, whole, pictures, net):
         found = open_boxes(pictures / "boxes.npz")
         for name in ("00.png", "03.png", "27.png"):
-            stored = from_store(whole[name])
+            stored = regions_from_store(whole[name])
             now = region_fields([found[name]], net(net.preprocess([pictures / name])), most=found.most)
             assert stored["boxes"].equal(now["boxes"][0]) and stored["region_mask"].equal(now["region_mask"][0])
             torch.testing.assert_close(stored["regions"], now["regions"][0], rtol=2e-3, atol=1e-4)
-        assert not from_store(whole["03.png"])["region_mask"].any() and len(whole) == 27
+        assert not regions_from_store(whole["03.png"])["region_mask"].any() and len(whole) == 27
 
     def test_mirrored_pictures_have_mirrored_boxes(self, pictures, net, tmp_path):
         preprocess, found = Preprocess(size=SIZE, mirror=True), open_boxes(pictures / "boxes.npz")
@@ -631,7 +644,7 @@ class TestStore:
         with pytest.raises(ValueError, match="boxes fingerprint is .*, not .*--out") as fault:
             extract_regions(images_in(pictures), open_boxes(other), whole.folder, net, chunk=CHUNK, batch=3)
         one_line(fault)
-        recipe = region_recipe(open_boxes(pictures / "boxes.npz"), 6, net, batch=3)
+        recipe = region_spec(open_boxes(pictures / "boxes.npz"), 6, net, batch=3)
         assert FeatureStore.open(whole.folder, expect=recipe).names == whole.names
 
     def test_other_features_are_other_regions(self):
@@ -640,27 +653,27 @@ class TestStore:
         changed = table.clone()
         changed[20, 30] += 1e-6
         boxes = torch.rand(40, 4).sort().values
-        one, same, other = (region_recipe({"a": Regions(boxes, features=x)}, 40) for x in (table, table.clone(), changed))
+        one, same, other = (region_spec({"a": Regions(boxes, features=x)}, 40) for x in (table, table.clone(), changed))
         assert one == same != other
 
     def test_a_file_elsewhere_is_the_same_file(self, whole, pictures, net, tmp_path):
         (tmp_path / "moved.npz").write_bytes((pictures / "boxes.npz").read_bytes())
-        assert FeatureStore.open(whole.folder, expect=region_recipe(open_boxes(tmp_path / "moved.npz"), 6, net, batch=3))
+        assert FeatureStore.open(whole.folder, expect=region_spec(open_boxes(tmp_path / "moved.npz"), 6, net, batch=3))
 
     def test_features_that_the_file_brings_need_no_pictures(self, tmp_path):
         (tmp_path / "f.tsv").write_bytes(b"".join(tsv_line(k, boxes_of(k).numpy(), features_of(k, k)) for k in (2, 3, 0)) + b"9\t64")
         with pytest.warns(UserWarning, match="line 4 is cut off"):
             found = open_boxes(tmp_path / "f.tsv")
         store = extract_regions({f"{k}.jpg": "nowhere" for k in (0, 2, 3, 9)}, found, tmp_path / "s", workers=1)
-        assert store.shape["regions"] == (3, 7) and from_store(store["2.jpg"])["regions"].equal(torch.tensor([[2.] * 7, [2.] * 7, [0.] * 7]))
+        assert store.shape["regions"] == (3, 7) and regions_from_store(store["2.jpg"])["regions"].equal(torch.tensor([[2.] * 7, [2.] * 7, [0.] * 7]))
         assert "line 4 is cut off" in store.skipped["9.jpg"] and len(store) == 3
 
     def test_from_a_detector_and_from_a_dictionary(self, pictures, net, detector, tmp_path):
         images = dict(list(images_in(pictures).items())[:2])
         store = extract_regions(images, detector, tmp_path / "d", net, workers=1)
-        assert store.shape["regions"] == (20, 512) and from_store(store["00.png"])["region_mask"].sum() == 10
-        own = extract_regions(images, {"00.png": scene_regions(generate(0))}, tmp_path / "o", net, workers=1)
-        assert from_store(own["00.png"])["region_mask"].all() and "no regions of 01.png" in own.skipped["01.png"]
+        assert store.shape["regions"] == (20, 512) and regions_from_store(store["00.png"])["region_mask"].sum() == 10
+        own = extract_regions(images, {"00.png": scene_regions(generate_scene(0))}, tmp_path / "o", net, workers=1)
+        assert regions_from_store(own["00.png"])["region_mask"].all() and "no regions of 01.png" in own.skipped["01.png"]
 
     def test_mistakes_are_one_line(self, pictures, net, tmp_path):
         found = open_boxes(pictures / "boxes.npz")
@@ -706,7 +719,7 @@ else:
 
 class TestCommand:
     def call(self, *words):
-        return CliRunner().invoke(cli.app, ["features", "extract", *map(str, words)])
+        return CliRunner().invoke(application.app, ["features", "extract", *map(str, words)])
 
     def test_regions_from_a_file(self, pictures, whole, tmp_path):
         said = self.call(pictures, "--kind", "regions", "--boxes", pictures / "boxes.npz", "--weights", "none", "--size", SIZE, "--out", tmp_path / "s")
@@ -745,7 +758,7 @@ class TestCommand:
 
 
 def test_extract_command_says_what_came_of_it(pictures, tmp_path, capsys):
-    extract_command([pictures], tmp_path / "s", boxes=pictures / "boxes.npz", weights="none", size=SIZE)
+    extract_region_folder([pictures], tmp_path / "s", boxes=pictures / "boxes.npz", weights="none", size=SIZE)
     assert "27 pictures, up to 6 regions x 512 each" in capsys.readouterr().out
 
 
@@ -761,7 +774,7 @@ def test_a_folder_of_its_own_is_another_picture(tmp_path):
     assert "cats/rex.png" in found and "rex.jpg" in found and "dogs/rex.png" not in found and "dogs/tom.png" in found
     with pytest.raises(ValueError, match="no regions of dogs/rex.png"):
         found["dogs/rex.png"]
-    assert _known_as(found, "dogs/rex.png", "/photos/dogs/rex.png") not in found
+    assert match_name(found, "dogs/rex.png", "/photos/dogs/rex.png") not in found
 
 
 def test_two_pictures_never_share_the_boxes_of_one(pictures, tmp_path):
@@ -779,13 +792,13 @@ def test_nor_when_a_model_is_trained(pictures, tmp_path):
         shutil.copy(pictures / "00.png", folder)
     items = [Item(f"{name}/00.png", ("a cat",), folder / "00.png") for name, folder in folders.items()]
     with pytest.raises(ValueError, match="the boxes of .*00.png would be those of .*cats.* and of .*dogs.*: name pictures there"):
-        train_run("entangled", variant="visual", data=CaptionData("pets", {"train": items}), boxes=tmp_path / "b.npz", out=tmp_path / "run")
+        train("entangled", variant="visual", data=CaptionData("pets", {"train": items}), boxes=tmp_path / "b.npz", out=tmp_path / "run")
 
 
 def test_scores_belong_to_what_regions_are(tmp_path):
     one, two = ({"a.png": Regions(boxes_of(2), scores=torch.tensor(scores))} for scores in ([.9, .1], [.1, .9]))
     net = Backbone("squeezenet1_1", None, SIZE)
-    assert region_recipe(one, 1, net) != region_recipe(two, 1, net)
+    assert region_spec(one, 1, net) != region_spec(two, 1, net)
 
 
 def test_nobody_has_regions(pictures, tmp_path):

@@ -17,17 +17,32 @@ from filelock import FileLock
 from PIL import Image
 
 import captionlab
-from captionlab import runs
+from captionlab import files
+from captionlab.data import datasets
+from captionlab.explore import faithfulness
+from captionlab.metrics import captions
+from captionlab.processors import cache, text
+from captionlab.runs import evaluation, folder, results, run, training
+from captionlab.training import loop
+from captionlab.vision import backbones
 from captionlab.attention import KeyValue
 from captionlab.captioner import Captioner, Memory, State
-from captionlab.datasets import CaptionData, Item, scenes
-from captionlab.decoding import Ensemble
-from captionlab.features import FeatureStore
+from captionlab.data.datasets import CaptionData, Item, scenes
+from captionlab.decoding.ensemble import Ensemble
+from captionlab.vision.features import FeatureStore
 from captionlab.models import cptr, vanilla
-from captionlab.results import merge_run, provenance
-from captionlab.runs import Eyes, Run, derangement, evaluate_run, explain, explain_run, find_preset, look_at, merge_result, open_stores
-from captionlab.runs import train_run, tune_run, write_explained
-from captionlab.scenes import generate, render, truth
+from captionlab.runs.results import merge_run, provenance
+from captionlab.explore.faithfulness import erase_attended, evaluate_faithfulness
+from captionlab.models import find_preset
+from captionlab.processors.cache import input_transforms, open_feature_stores
+from captionlab.processors.image import ImageProcessor
+from captionlab.runs.evaluation import derangement, evaluate, merge_result
+from captionlab.runs.run import Run
+from captionlab.explore.faithfulness import write_faithfulness
+from captionlab.runs.training import finetune_scst, train
+from captionlab.scenes.generator import generate_scene
+from captionlab.scenes.verification import truth
+from captionlab.scenes.world import render
 from captionlab.text import SubwordVocabulary, Vocabulary
 
 os.environ["TQDM_DISABLE"] = "1"
@@ -37,7 +52,7 @@ MODELS = {"vanilla": (vanilla, BRIEF), "cptr": (cptr, cptr.PRESETS["tiny"])}
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr(files, "cache_home", lambda: tmp_path / "cache")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +64,7 @@ def world():
 def trained(world, tmp_path_factory):
     """A run of one epoch on 40 scenes, and its folder."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    return train_run("vanilla", world, BRIEF, seed=3, out=folder), folder
+    return train("vanilla", world, BRIEF, seed=3, out=folder), folder
 
 
 def fresh(name, vocabulary=None):
@@ -57,13 +72,13 @@ def fresh(name, vocabulary=None):
     module, preset = MODELS[name]
     vocabulary = vocabulary or Vocabulary(["a", "red", "circle"])
     torch.manual_seed(0)
-    about = {"model": name, "preset_name": "tiny", "data": "scenes", "variant": None, "stage": "xe", "seed": 0, "history": []}
-    return Run(module.Model(preset, len(vocabulary)).eval(), vocabulary, Eyes(preset), about)
+    metadata = {"model": name, "preset_name": "tiny", "data": "scenes", "variant": None, "stage": "xe", "seed": 0, "history": []}
+    return Run(module.Model(preset, len(vocabulary)).eval(), vocabulary, ImageProcessor(preset), metadata)
 
 
 def replace_preset(eyes, **more):
     """Eyes of another preset of one's own."""
-    return Eyes(replace(eyes.preset, **more))
+    return ImageProcessor(replace(eyes.preset, **more))
 
 
 def refusal(folder):
@@ -80,13 +95,13 @@ class TestSavedAndLoaded:
         again = Run.load(run.save(tmp_path / "run"))
         for key, x in run.model.state_dict().items():
             torch.testing.assert_close(again.model.state_dict()[key], x, rtol=0, atol=0)
-        assert again.eyes.preset == run.eyes.preset and again.about == run.about and not again.model.training
+        assert again.eyes.preset == run.eyes.preset and again.metadata == run.metadata and not again.model.training
         assert again.vocabulary.to_dict() == run.vocabulary.to_dict() and again.eyes.preprocess == run.eyes.preprocess
 
     def test_tied_weights_are_stored_once_and_stay_tied(self, tmp_path):
         run = fresh("vanilla")
         again = Run.load(run.save(tmp_path)).model
-        assert again.output.weight is again.words.weight and "output.weight" not in runs._parts(again)
+        assert again.output.weight is again.words.weight and "output.weight" not in run._unique_tensors(again)
 
     def test_a_fresh_process_captions_a_file_as_we_do(self, trained, world, tmp_path):
         run, folder = trained
@@ -98,7 +113,7 @@ class TestSavedAndLoaded:
 
     def test_by_name(self, trained, tmp_path):
         shutil.copytree(trained[1], tmp_path / "cache" / "runs" / "mine")
-        assert captionlab.load("mine").about["seed"] == 3
+        assert captionlab.load("mine").metadata["seed"] == 3
         with pytest.raises(FileNotFoundError, match="known by name are .*mine"):
             captionlab.load("yours")
 
@@ -180,7 +195,7 @@ class TestNeverHalf:
         assert sorted(file.suffix for file in tmp_path.iterdir()) == [".json", ".safetensors"]
 
     def test_dying_before_there_was_one_leaves_none(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(runs, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        monkeypatch.setattr(files, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             fresh("vanilla").save(tmp_path)
         with pytest.raises(FileNotFoundError, match="holds no run"):
@@ -191,37 +206,37 @@ class TestTraining:
     def test_seeds_and_resuming(self, trained, world, tmp_path):
         run, folder = trained
         with pytest.raises(ValueError, match="--resume"):
-            train_run("vanilla", world, BRIEF, seed=3, out=folder)
-        same = train_run("vanilla", world, BRIEF, seed=3, out=tmp_path / "same")
-        resumed = train_run("vanilla", world, BRIEF, seed=3, out=folder, resume=True)
-        other = train_run("vanilla", world, BRIEF, seed=4, out=tmp_path / "other")
+            train("vanilla", world, BRIEF, seed=3, out=folder)
+        same = train("vanilla", world, BRIEF, seed=3, out=tmp_path / "same")
+        resumed = train("vanilla", world, BRIEF, seed=3, out=folder, resume=True)
+        other = train("vanilla", world, BRIEF, seed=4, out=tmp_path / "other")
         for again in (same, resumed):
             torch.testing.assert_close(again.model.state_dict(), run.model.state_dict(), rtol=0, atol=0)
         assert not torch.equal(other.model.words.weight, run.model.words.weight)
 
     def test_what_it_notes(self, trained):
-        about = trained[0].about
-        assert about["seed"] == 3 and about["train_seconds"] > 0 and about["parameters"] > 1000
-        assert [set(record) >= {"loss", "rate", "score"} for record in about["history"]] == [True]
+        metadata = trained[0].metadata
+        assert metadata["seed"] == 3 and metadata["train_seconds"] > 0 and metadata["parameters"] > 1000
+        assert [set(record) >= {"loss", "rate", "score"} for record in metadata["history"]] == [True]
 
     def test_unknown_names(self, world, tmp_path):
         for model, preset, line in (("vanila", "tiny", "no model 'vanila': choose from"), ("vanilla", "huge", "no preset")):
             with pytest.raises(ValueError, match=line):
-                train_run(model, world, preset, out=tmp_path / "x")
+                train(model, world, preset, out=tmp_path / "x")
         assert not (tmp_path / "x").exists()
 
     @pytest.mark.parametrize("model, line", [("vanilla", "has no variant 'fpn': leave --variant out"),
                                              ("position_aware", "has no variant 'spn': choose from vanilla, fpn")])
     def test_unknown_variants(self, world, tmp_path, model, line):
         with pytest.raises(ValueError, match=line):
-            train_run(model, world, "tiny", out=tmp_path / "x", variant="fpn" if model == "vanilla" else "spn")
+            train(model, world, "tiny", out=tmp_path / "x", variant="fpn" if model == "vanilla" else "spn")
         assert not (tmp_path / "x").exists()
 
     def test_a_variant_is_named_unless_it_is_the_presets_own(self):
         fpn, full = (find_preset("position_aware", "tiny", variant) for variant in ("fpn", None))
         assert fpn == replace(full, variant="fpn") and full.variant == "position_aware"
-        assert runs._variant("position_aware", "tiny", fpn) == "fpn"
-        assert runs._variant("position_aware", "tiny", full) is None is runs._variant("vanilla", "tiny", find_preset("vanilla", "tiny"))
+        assert training._variant("position_aware", "tiny", fpn) == "fpn"
+        assert training._variant("position_aware", "tiny", full) is None is training._variant("vanilla", "tiny", find_preset("vanilla", "tiny"))
 
 
 class TestEvaluation:
@@ -230,7 +245,7 @@ class TestEvaluation:
         (tmp_path / "results" / "README.md").touch()
         monkeypatch.chdir(tmp_path)
         run = trained[0]
-        found = evaluate_run(run, world, beam=2, length_penalty=0.5, meteor=False)
+        found = evaluate(run, world, beam=2, length_penalty=0.5, meteor=False)
         path = merge_result(run, found)
         assert path == tmp_path / "results" / "scenes" / "vanilla-own-xe.json"
         result = json.loads(path.read_text())
@@ -240,13 +255,13 @@ class TestEvaluation:
         assert row["trained"] == provenance()
         assert result["decoding"] == {"beam": 2, "length_penalty": 0.5} and "truth" in row["blind"]
         with pytest.raises(ValueError, match="its decoding is .*move that one away"):
-            evaluate_run(run, world, beam=1, meteor=False, kept=True)
+            evaluate(run, world, beam=1, meteor=False, kept=True)
         wider = replace(run, eyes=replace_preset(run.eyes, hidden=64))
         with pytest.raises(ValueError, match="its sizes is"):
-            evaluate_run(wider, world, beam=2, length_penalty=0.5, meteor=False, kept=True)
-        later = replace(run, eyes=replace_preset(run.eyes, recipe=replace(run.eyes.preset.recipe, rate=1.0)), about=run.about | {"seed": 4})
+            evaluate(wider, world, beam=2, length_penalty=0.5, meteor=False, kept=True)
+        later = replace(run, eyes=replace_preset(run.eyes, recipe=replace(run.eyes.preset.recipe, rate=1.0)), metadata=run.metadata | {"seed": 4})
         with pytest.raises(ValueError, match="trained with other settings"):
-            evaluate_run(later, world, beam=2, length_penalty=0.5, meteor=False, kept=True)
+            evaluate(later, world, beam=2, length_penalty=0.5, meteor=False, kept=True)
         captions = json.loads(path.with_name("vanilla-own-xe.seed3.captions.json").read_text())
         assert [one["caption"] for one in captions] == run.caption([item.image for item in world["test"]], 2, 0.5)
 
@@ -255,48 +270,48 @@ class TestEvaluation:
         run, marks = trained[0], {}
         other = replace(run, eyes=replace_preset(run.eyes, scst=replace(run.eyes.preset.scst, rate=1.0)))
         for stage in ("xe", "distilled", "scst", "distilled-scst"):
-            marks[stage] = {runs._row(replace(one, about=one.about | {"stage": stage}), [])["made"] for one in (run, other)}
+            marks[stage] = {evaluation.result_run(replace(one, metadata=one.metadata | {"stage": stage}), [])["made"] for one in (run, other)}
         assert {stage: len(found) for stage, found in marks.items()} == {"xe": 1, "distilled": 1, "scst": 2, "distilled-scst": 2}
 
     def test_a_perfect_captioner_sees_and_blind_it_does_not(self, world):
         items = world["test"]
         said = {"own": [item.captions[0] for item in items]}
         said["blind"] = [said["own"][row] for row in derangement(len(items))]
-        figures = runs._figures(said, items, False)
+        figures = evaluation._score_captions(said, items, False)
         assert figures["own"]["truth"] == 100 and figures["own"]["BLEU-1"] == pytest.approx(100)
         assert figures["blind"]["truth"] < 50 and figures["blind"]["CIDEr"] < figures["own"]["CIDEr"] / 2
 
     def test_nothing_to_judge_is_said_before_the_work(self, trained, world, monkeypatch):
-        monkeypatch.setattr(runs, "caption_items", lambda *rest: pytest.fail("it has begun to caption"))
+        monkeypatch.setattr(run, "caption_split", lambda *rest: pytest.fail("it has begun to caption"))
         with pytest.raises(ValueError, match="the split test of scenes is empty"):
-            evaluate_run(trained[0], replace(world, splits=world.splits | {"test": []}))
+            evaluate(trained[0], replace(world, splits=world.splits | {"test": []}))
         with pytest.raises(ValueError, match="two pictures"):
-            evaluate_run(trained[0], replace(world, splits=world.splits | {"test": world["test"][:1]}))
+            evaluate(trained[0], replace(world, splits=world.splits | {"test": world["test"][:1]}))
 
     def test_the_quick_score_judges_each_caption_by_its_picture(self, world, monkeypatch):
         items = world["test"]
         said = [item.captions[0] for item in items]
-        monkeypatch.setattr(runs, "caption_items", lambda *rest, **more: said)
-        own = runs.quick_cider(None, items, {})
-        monkeypatch.setattr(runs, "caption_items", lambda *rest, **more: said[1:] + said[:1])
-        assert own > 2 * runs.quick_cider(None, items, {})
+        monkeypatch.setattr(run, "caption_split", lambda *rest, **more: said)
+        own = training.quick_cider(None, items, {})
+        monkeypatch.setattr(run, "caption_split", lambda *rest, **more: said[1:] + said[:1])
+        assert own > 2 * training.quick_cider(None, items, {})
 
     def test_results_are_filed_by_data_and_split(self, trained):
-        about = runs._about(trained[0], CaptionData("photos", {"val": []}), "val", 3, 0.0)
-        assert about["trained_on"] == "scenes" and runs._result_name(about) == "photos/vanilla-own-xe-val"
+        metadata = evaluation.result_metadata(trained[0], CaptionData("photos", {"val": []}), "val", 3, 0.0)
+        assert metadata["trained_on"] == "scenes" and evaluation.result_name(metadata) == "photos/vanilla-own-xe-val"
 
     def test_explained_words_of_another_run_are_not_overwritten(self, trained, world, tmp_path, monkeypatch):
         (tmp_path / "results").mkdir()
         (tmp_path / "results" / "README.md").touch()
         monkeypatch.chdir(tmp_path)
-        found = explain_run(trained[0], world)
-        path = write_explained(found)
+        found = evaluate_faithfulness(trained[0], world)
+        path = write_faithfulness(found)
         with pytest.raises(ValueError, match="its boxes is None, that of this run is 'mine.npz'"):
-            write_explained(found | {"boxes": "mine.npz"})
-        assert write_explained(found | {"own": 1.0}) == path
-        monkeypatch.setattr(runs, "explain", lambda *_, **__: pytest.fail("the work was done before the refusal"))
+            write_faithfulness(found | {"boxes": "mine.npz"})
+        assert write_faithfulness(found | {"own": 1.0}) == path
+        monkeypatch.setattr(faithfulness, "erase_attended", lambda *_, **__: pytest.fail("the work was done before the refusal"))
         with pytest.raises(ValueError, match="decoding"):
-            explain_run(trained[0], world, beam=2, kept=True)
+            evaluate_faithfulness(trained[0], world, beam=2, kept=True)
 
     @pytest.mark.parametrize("rows", [2, 3, 10, 101])
     def test_derangement(self, rows):
@@ -323,7 +338,7 @@ class TestExplain:
         run, T, N = fresh(name), 4, 64
         memory = run.model.encode(run.eyes([item.image for item in world["test"]]))
         ids = torch.randint(4, 7, (len(memory), T))
-        found, rows = explain(run.model, memory, ids, seed=1), torch.arange(len(memory))
+        found, rows = erase_attended(run.model, memory, ids, seed=1), torch.arange(len(memory))
         before = torch.cat([torch.ones(len(ids), 1, dtype=torch.long), ids], 1)
         for t in range(T):
             last = run.model.decode(memory, before[:, None, :t + 1])[:, 0, -1].softmax(-1)[rows, ids[:, t]]
@@ -338,7 +353,7 @@ class TestExplain:
         run, item = trained[0], world["test"][0]
         words, weights = run.trace(item.image, beam=1)
         seen = run.eyes([item.image])
-        found = explain(run.model, run.model.encode(seen), torch.tensor([run.search(seen, 1)[0].ids]))
+        found = erase_attended(run.model, run.model.encode(seen), torch.tensor([run.search(seen, 1)[0].ids]))
         assert found.places[found.words()].tolist() == weights.argmax(1).tolist() and found.words().sum() == len(words)
 
     def test_a_model_that_reads_one_cell(self):
@@ -358,7 +373,7 @@ class TestExplain:
                 return logits, replace(state, position=state.position + 1)
 
         memory = Memory([KeyValue(torch.zeros(3, 1, 5, 1), torch.zeros(3, 1, 5, 1))])
-        found = explain(Points(), memory, torch.tensor([[4, 4, 2], [4, 2, 0], [4, 4, 4]]))
+        found = erase_attended(Points(), memory, torch.tensor([[4, 4, 2], [4, 2, 0], [4, 4, 4]]))
         assert found.places.tolist() == [[0, 1, 2]] * 3
         words = found.words()
         assert words.tolist() == [[True, True, False], [True, False, False], [True, True, True]]
@@ -368,30 +383,30 @@ class TestExplain:
     def test_one_model_twice_is_explained_as_the_model(self, trained, world):
         model, seen = trained[0].model, trained[0].eyes([world["test"][0].image])
         twice, ids = Ensemble([model, model]).eval(), torch.tensor([trained[0].search(seen, 1)[0].ids])
-        one, both = explain(model, model.encode(seen), ids), explain(twice, twice.encode(seen), ids)
+        one, both = erase_attended(model, model.encode(seen), ids), erase_attended(twice, twice.encode(seen), ids)
         assert one.places.equal(both.places)
         torch.testing.assert_close(both.without, one.without)
         torch.testing.assert_close(both.control, one.control)
 
     def test_a_single_position_cannot_be_explained(self):
         run = fresh("vanilla")
-        memory = Memory([KeyValue(*(x[:, :, :1] for x in layer)) for layer in run.model.encode(run.eyes([generate(0)])).layers])
+        memory = Memory([KeyValue(*(x[:, :, :1] for x in layer)) for layer in run.model.encode(run.eyes([generate_scene(0)])).layers])
         with pytest.raises(ValueError, match="memory of one position"):
-            explain(run.model, memory, torch.tensor([[4]]))
+            erase_attended(run.model, memory, torch.tensor([[4]]))
 
     def test_over_a_split_and_as_a_file(self, trained, world, tmp_path, monkeypatch):
-        monkeypatch.setattr(runs, "results_home", lambda: tmp_path)
+        monkeypatch.setattr(results, "results_home", lambda: tmp_path)
         run = trained[0]
-        found = explain_run(run, world, batch=3)
+        found = evaluate_faithfulness(run, world, batch=3)
         said = run.caption([item.image for item in world["test"]])
         assert found["words"] == sum(len(text.split()) for text in said)
         assert sum(word["times"] for word in found["by_word"].values()) == found["words"]
         total = sum(word["times"] * word["own"] for word in found["by_word"].values()) / found["words"]
         assert abs(total - found["own"]) < 0.02
         several = SimpleNamespace(vocabulary=SimpleNamespace(decode=lambda ids: {5: "es", 6: "es", 7: "hund"}[ids[0]]))
-        told = runs._falls(several, [(5, 0.8, 0.6, 0.7), (6, 0.4, 0.4, 0.4), (7, 0.5, 0.4, 0.5)])["by_word"]
+        told = faithfulness._probability_drops(several, [(5, 0.8, 0.6, 0.7), (6, 0.4, 0.4, 0.4), (7, 0.5, 0.4, 0.5)])["by_word"]
         assert told == {"es": {"times": 2, "own": 10.0, "control": 5.0}, "hund": {"times": 1, "own": 10.0, "control": 0.0}}
-        file = write_explained(found)
+        file = write_faithfulness(found)
         assert file == tmp_path / "scenes" / "vanilla-own-xe.seed3.explain.json" and json.loads(file.read_text()) == found
 
 
@@ -410,63 +425,63 @@ class TestEyes:
     @pytest.fixture
     def net(self, monkeypatch):
         """Random weights in place of a download."""
-        plain = runs.Backbone
-        monkeypatch.setattr(runs, "Backbone", lambda name, weights, size: plain(name, None, size, seed=int(weights)))
+        plain = backbones.Backbone
+        monkeypatch.setattr(backbones, "Backbone", lambda name, weights, size: plain(name, None, size, seed=int(weights)))
 
     def test_a_photo_looks_as_in_the_store(self, photos, net):
-        eyes = Eyes(self.NET, weights="0")
-        stores = open_stores(eyes, photos)
+        eyes = ImageProcessor(self.NET, weights="0")
+        stores = open_feature_stores(eyes, photos)
         item = photos["test"][0]
         assert [type(store) for store in stores] == [FeatureStore] and len(stores[0]) == 8
-        torch.testing.assert_close(look_at(eyes, stores)["grid"](item), eyes([item.image]).grid[0], rtol=2e-3, atol=2e-3)
+        torch.testing.assert_close(input_transforms(eyes, stores)["grid"](item), eyes([item.image]).grid[0], rtol=2e-3, atol=2e-3)
 
     def test_scenes_seen_by_a_network_are_stored_apart_for_each_number_of_them(self, net):
         """Training looks at more scenes than judging does, and both under the name of the data set."""
-        eyes = Eyes(self.NET, weights="0")
-        one, other = (open_stores(eyes, scenes(train=some, val=1, test=2, novel=0))[0] for some in (3, 0))
+        eyes = ImageProcessor(self.NET, weights="0")
+        one, other = (open_feature_stores(eyes, scenes(train=some, val=1, test=2, novel=0))[0] for some in (3, 0))
         name = scenes(train=0, val=0, test=2, novel=0)["test"][0].name
         torch.testing.assert_close(one[name], other[name])
         assert len(one) == 6 and len(other) == 3
 
     def test_a_picture_without_features_is_named_before_training(self, net):
-        eyes = Eyes(self.NET, weights="0")
+        eyes = ImageProcessor(self.NET, weights="0")
         few, more = (scenes(train=some, val=1, test=1, novel=0) for some in (2, 3))
-        stores = open_stores(eyes, few)
-        assert runs._having(stores, few["train"]) is stores
+        stores = open_feature_stores(eyes, few)
+        assert cache.require_features(stores, few["train"]) is stores
         with pytest.raises(ValueError, match="1 of 3 pictures have no features"):
-            runs._having(stores, more["train"])
+            cache.require_features(stores, more["train"])
         item = few["train"][0]
         with pytest.raises(ValueError, match=f"two pictures are both {item.name}"):
-            runs._having(stores, [item, replace(few["train"][1], name="", image=Path("elsewhere") / item.name)])
+            cache.require_features(stores, [item, replace(few["train"][1], name="", image=Path("elsewhere") / item.name)])
 
     def test_other_weights_are_noticed(self, photos, net):
-        made = Eyes(self.NET, weights="0").describe()
+        made = ImageProcessor(self.NET, weights="0").describe()
         with pytest.raises(ValueError, match="are others"):
-            Eyes(self.NET, made, weights="1")([photos["test"][0].image])
+            ImageProcessor(self.NET, made, weights="1")([photos["test"][0].image])
 
     def test_another_store_is_noticed(self, photos, net):
-        store, = open_stores(Eyes(self.NET, weights="0"), photos)
-        open_stores(Eyes(self.NET, weights="0"), photos, store.folder)
-        for other in (Eyes(self.NET, weights="1"), Eyes(replace(self.NET, cells=3), weights="0")):
+        store, = open_feature_stores(ImageProcessor(self.NET, weights="0"), photos)
+        open_feature_stores(ImageProcessor(self.NET, weights="0"), photos, store.folder)
+        for other in (ImageProcessor(self.NET, weights="1"), ImageProcessor(replace(self.NET, cells=3), weights="0")):
             with pytest.raises(ValueError, match="another way"):
-                open_stores(other, photos, store.folder)
+                open_feature_stores(other, photos, store.folder)
 
     def test_trains_and_captions_with_a_backbone(self, photos, tmp_path, net, monkeypatch):
-        monkeypatch.setattr(runs, "find_weights", lambda _: "0")
-        run = train_run("vanilla", photos, self.NET, out=tmp_path / "run")
+        monkeypatch.setattr(backbones, "find_weights", lambda _: "0")
+        run = train("vanilla", photos, self.NET, out=tmp_path / "run")
         again = captionlab.load(tmp_path / "run")
         assert again.caption(photos["test"][0].image) == run.caption(photos["test"][0].image)
-        assert "val" in photos.splits and "score" not in run.about["history"][0]
+        assert "val" in photos.splits and "score" not in run.metadata["history"][0]
 
     def test_pictures_that_are_none(self):
         with pytest.raises(ValueError, match="not a picture"):
-            Eyes(BRIEF)([np.zeros((3, 8, 8))])
+            ImageProcessor(BRIEF)([np.zeros((3, 8, 8))])
         with pytest.raises(FileNotFoundError, match="no picture"):
-            Eyes(BRIEF)(["absent.jpg"])
+            ImageProcessor(BRIEF)(["absent.jpg"])
 
     def test_pixels_are_read_once_within_the_limit(self, photos, monkeypatch):
-        eyes, item = Eyes(BRIEF), photos["test"][0]
-        frugal, free = look_at(eyes, keep=0)["grid"], look_at(eyes)["grid"]
+        eyes, item = ImageProcessor(BRIEF), photos["test"][0]
+        frugal, free = input_transforms(eyes, keep=0)["grid"], input_transforms(eyes)["grid"]
         first = free(item)
         frugal(item), frugal(photos["test"][1])      # the picture before is still at hand
         item.image.unlink()
@@ -486,7 +501,7 @@ class TestShipped:
     def test_is_small_and_has_a_card(self, name, megabytes):
         folder = captionlab.runs._shelves()[0] / name
         assert sum(file.stat().st_size for file in folder.iterdir()) < megabytes * 1e6
-        card, command = (folder / "README.md").read_text(), captionlab.load(name).about["command"]
+        card, command = (folder / "README.md").read_text(), captionlab.load(name).metadata["command"]
         assert all(word in card for word in ("Data", "Command", "seed", "Licence", "blind")) and command in card
 
     def test_translates(self):
@@ -521,53 +536,53 @@ class TestShipped:
 
 def test_a_training_goes_on_with_what_it_was_begun_with(world, tmp_path):
     """Other captions make other words, even if they are as many: the weights would mean something else."""
-    train_run("vanilla", world, BRIEF, out=tmp_path / "run")
+    train("vanilla", world, BRIEF, out=tmp_path / "run")
     kept = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
     other = CaptionData("scenes", {split: [replace(item, captions=tuple(c.replace("red", "rouge") for c in item.captions))
                                            for item in items] for split, items in world.splits.items()})
     with pytest.raises(ValueError, match="was begun with something else .words was .* go on with the same, or choose another folder"):
-        train_run("vanilla", other, BRIEF, out=tmp_path / "run", resume=True)
+        train("vanilla", other, BRIEF, out=tmp_path / "run", resume=True)
     with pytest.raises(ValueError, match="heads was 4 and is now 2"):
-        train_run("vanilla", world, replace(BRIEF, heads=2), out=tmp_path / "run", resume=True)
+        train("vanilla", world, replace(BRIEF, heads=2), out=tmp_path / "run", resume=True)
     assert kept == {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
 
 
 def test_one_that_goes_on_was_called_as_at_first(world, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["captionlab", "train", "vanilla"])
-    first = train_run("vanilla", world, BRIEF, out=tmp_path / "run").about
+    first = train("vanilla", world, BRIEF, out=tmp_path / "run").metadata
     monkeypatch.setattr(sys, "argv", ["captionlab", "train", "vanilla", "--resume"])
-    monkeypatch.setattr(runs, "provenance", lambda: {"commit": "another", "machine": "another"})
-    assert train_run("vanilla", world, BRIEF, out=tmp_path / "run", resume=True).about == first
+    monkeypatch.setattr(results, "provenance", lambda: {"commit": "another", "machine": "another"})
+    assert train("vanilla", world, BRIEF, out=tmp_path / "run", resume=True).metadata == first
     assert first["command"] == "captionlab train vanilla" and first["trained"] == provenance()
 
 
 def test_translators_that_read_other_pieces_are_not_fused():
     one = captionlab.load("translation")
-    other = replace(one, eyes=runs.Reader(one.eyes.preset, SubwordVocabulary.joint({"en": ["a dog runs"]}, 280)["en"]))
+    other = replace(one, eyes=text.TextProcessor(one.eyes.preset, SubwordVocabulary.joint({"en": ["a dog runs"]}, 280)["en"]))
     with pytest.raises(ValueError, match="different vocabularies"):
-        runs.fuse(one, [other])
+        run.ensemble(one, [other])
 
 
 def test_a_file_is_no_folder_for_a_run(world, tmp_path):
     (tmp_path / "mine.csv").write_text("x")
     with pytest.raises(ValueError, match="mine.csv is a file: name a folder for the run"):
-        train_run("vanilla", world, BRIEF, out=tmp_path / "mine.csv")
+        train("vanilla", world, BRIEF, out=tmp_path / "mine.csv")
 
 
 def test_a_folder_of_ones_own_does_not_hide_a_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scenes").mkdir()
-    assert captionlab.load("scenes").about["model"] == "cptr"
+    assert captionlab.load("scenes").metadata["model"] == "cptr"
 
 
 def test_a_model_is_asked_for_what_the_data_has(trained):
     pairs = CaptionData("pairs", {split: [Item("0", ("ein Hund",), source="a dog")] for split in ("train", "val", "test")})
     with pytest.raises(ValueError, match="pairs has no pictures: take scenes"):
-        evaluate_run(trained[0], pairs, meteor=False)
+        evaluate(trained[0], pairs, meteor=False)
     with pytest.raises(ValueError, match="has no sentences to translate: take multi30k"):
-        evaluate_run(captionlab.load("translation"), scenes(train=1, val=1, test=2, novel=0), meteor=False)
+        evaluate(captionlab.load("translation"), scenes(train=1, val=1, test=2, novel=0), meteor=False)
     with pytest.raises(ValueError, match="pairs has no pictures"):
-        explain_run(trained[0], pairs)
+        evaluate_faithfulness(trained[0], pairs)
 
 
 def test_without_git_the_commit_is_unknown(monkeypatch, tmp_path):
@@ -583,7 +598,7 @@ def test_provenance_names_the_gpu(monkeypatch):
 
 def test_a_command_is_noted_without_the_folders_of_a_machine(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/opt/bin/captionlab", "train", "vanilla", "--out", "/home/me/run", "--data", "runs/x"])
-    assert runs._command() == "captionlab train vanilla --out run --data runs/x"
+    assert folder.run_command_line() == "captionlab train vanilla --out run --data runs/x"
 
 
 def test_saving_leaves_other_files_alone(trained, tmp_path):
@@ -599,65 +614,65 @@ def test_a_finished_run_without_its_checkpoint_is_not_trained_over(trained, tmp_
     run = trained[0].save(tmp_path / "run")
     before = (run / "run.json").read_text()
     with pytest.raises(ValueError, match="no checkpoint to go on from"):
-        train_run("vanilla", scenes(train=4, val=2, test=2, novel=0), BRIEF, out=run, resume=True)
+        train("vanilla", scenes(train=4, val=2, test=2, novel=0), BRIEF, out=run, resume=True)
     assert (run / "run.json").read_text() == before
 
 
 def test_a_device_by_number_is_refused(world, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES"):
-        train_run("vanilla", world, BRIEF, out=tmp_path / "run", device="cuda:1")
+        train("vanilla", world, BRIEF, out=tmp_path / "run", device="cuda:1")
 
 
 def test_scst_goes_on_from_the_run_that_it_began_from(trained, world, tmp_path):
     run, folder = trained
-    other = replace(run, about=run.about | {"history": []}).save(tmp_path / "other")
+    other = replace(run, metadata=run.metadata | {"history": []}).save(tmp_path / "other")
     small = replace(BRIEF, scst=replace(BRIEF.scst, epochs=1, pictures=20))
-    begun = replace(run, eyes=Eyes(small)).save(tmp_path / "begun")
-    tune_run("vanilla", begun, tmp_path / "tuned", data=world)
+    begun = replace(run, eyes=ImageProcessor(small)).save(tmp_path / "begun")
+    finetune_scst("vanilla", begun, tmp_path / "tuned", data=world)
     with pytest.raises(ValueError, match="begun with something else .start was"):
-        tune_run("vanilla", other, tmp_path / "tuned", resume=True, data=world)
+        finetune_scst("vanilla", other, tmp_path / "tuned", resume=True, data=world)
 
 
 def test_a_device_is_chosen_for_one_training_only(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "before")
-    for device, said in (("cpu", "true"), (None, runs._FROM_OUTSIDE)):
-        runs._choose(device)
+    for device, said in (("cpu", "true"), (None, folder._FROM_OUTSIDE)):
+        folder.set_device(device)
         assert os.environ["ACCELERATE_USE_CPU"] == said
 
 
 def test_without_java_nothing_is_captioned_in_vain(monkeypatch):
     def missing():
         raise RuntimeError("no Java found")
-    monkeypatch.setattr(runs, "java", missing)
-    monkeypatch.setattr(runs, "caption_items", lambda *rest: pytest.fail("captioned before Java was looked for"))
+    monkeypatch.setattr(captions, "find_java", missing)
+    monkeypatch.setattr(run, "caption_split", lambda *rest: pytest.fail("captioned before Java was looked for"))
     with pytest.raises(RuntimeError, match="no Java found"):
-        runs.evaluate_run(captionlab.load("scenes"), scenes(train=0, val=0, test=3, novel=0))
+        evaluation.evaluate(captionlab.load("scenes"), scenes(train=0, val=0, test=3, novel=0))
 
 
 @pytest.fixture(scope="module")
 def german(tmp_path_factory):
     world = scenes(train=20, val=2, test=4, novel=0, language="de")
-    return train_run("vanilla", world, BRIEF, out=tmp_path_factory.mktemp("german") / "run")
+    return train("vanilla", world, BRIEF, out=tmp_path_factory.mktemp("german") / "run")
 
 
 class TestLanguages:
     def test_a_run_is_held_to_captions_in_its_language(self, german, monkeypatch):
         asked = []
-        monkeypatch.setattr(runs, "scenes", lambda **how: asked.append(how) or scenes(train=0, val=1, test=1, novel=0, language=how["language"]))
-        assert runs._data_of(german, None, train=False).language == "de"
+        monkeypatch.setattr(datasets, "scenes", lambda **how: asked.append(how) or scenes(train=0, val=1, test=1, novel=0, language=how["language"]))
+        assert training.load_run_data(german, None, train=False).language == "de"
         assert asked == [{"train": 0, "language": "de", "source": None}]
 
-    @pytest.mark.parametrize("act", [evaluate_run, explain_run])
+    @pytest.mark.parametrize("act", [evaluate, evaluate_faithfulness])
     def test_captions_in_another_are_refused(self, german, world, act):
         with pytest.raises(ValueError, match="trained on captions in de, and those of scenes are in en: give a data set in its languages"):
             act(german, world)
 
     def test_so_are_other_sentences_to_translate(self, tmp_path):
         run = fresh("vanilla")
-        run.about["languages"] = ["en", "de"]
+        run.metadata["languages"] = ["en", "de"]
         with pytest.raises(ValueError, match="in en from de, and those of pairs are in en: give"):
-            runs._data_of(run, CaptionData("pairs", {"test": []}))
+            training.load_run_data(run, CaptionData("pairs", {"test": []}))
 
 
 def test_results_on_another_data_set_of_the_same_name_are_told_apart(trained, tmp_path, monkeypatch):
@@ -665,27 +680,27 @@ def test_results_on_another_data_set_of_the_same_name_are_told_apart(trained, tm
     found = scenes(train=0, val=0, test=6, novel=0)["test"]
     one, other = (CaptionData("mine", {"test": items}) for items in (found[:3], found[3:]))
     monkeypatch.chdir(tmp_path)
-    abouts = [runs._about(run, data, "test", 1, 0.0) for data in (one, other)]
+    abouts = [evaluation.result_metadata(run, data, "test", 1, 0.0) for data in (one, other)]
     merge_run("mine/a", abouts[0], {"seed": 0, "metrics": {}})
     with pytest.raises(ValueError, match="mine/a.json: its judged_on is .*write to another file"):
         merge_run("mine/a", abouts[1], {"seed": 1, "metrics": {}})
-    assert "judged_on" not in runs._about(run, scenes(train=0, val=0, test=1, novel=0), "test", 1, 0.0)
+    assert "judged_on" not in evaluation.result_metadata(run, scenes(train=0, val=0, test=1, novel=0), "test", 1, 0.0)
 
 
 def test_two_trainings_do_not_share_a_folder(world, tmp_path):
     (tmp_path / "run").mkdir()
     with FileLock(tmp_path / "run/.lock"), pytest.raises(ValueError, match="another training is writing into .*run: wait"):
-        train_run("vanilla", world, BRIEF, out=tmp_path / "run")
+        train("vanilla", world, BRIEF, out=tmp_path / "run")
     assert [file.name for file in (tmp_path / "run").iterdir()] in ([".lock"], [])
-    train_run("vanilla", world, BRIEF, out=tmp_path / "run")
+    train("vanilla", world, BRIEF, out=tmp_path / "run")
 
 
 def test_a_training_does_not_go_on_with_other_pictures_of_the_same_words(world, tmp_path):
-    train_run("vanilla", world, BRIEF, out=tmp_path / "run")
+    train("vanilla", world, BRIEF, out=tmp_path / "run")
     items = world["train"]
     moved = [replace(item, captions=other.captions) for item, other in zip(items, items[1:] + items[:1])]
     with pytest.raises(ValueError, match="begun with something else .pictures was"):
-        train_run("vanilla", CaptionData("scenes", {**world.splits, "train": moved}), BRIEF, out=tmp_path / "run", resume=True)
+        train("vanilla", CaptionData("scenes", {**world.splits, "train": moved}), BRIEF, out=tmp_path / "run", resume=True)
 
 
 def test_a_picture_that_cannot_be_judged_is_found_before_training(tmp_path, monkeypatch):
@@ -693,9 +708,9 @@ def test_a_picture_that_cannot_be_judged_is_found_before_training(tmp_path, monk
         Image.new("RGB", (64, 64)).save(tmp_path / f"{name}.png")
     (tmp_path / "b.png").write_bytes((tmp_path / "b.png").read_bytes()[:60])
     data = CaptionData("mine", {split: [Item(name, ("a dog",), tmp_path / f"{name}.png")] for split, name in (("train", "a"), ("val", "b"))})
-    monkeypatch.setattr(runs, "Trainer", lambda *_: pytest.fail("it has begun to train"))
+    monkeypatch.setattr(loop, "Trainer", lambda *_: pytest.fail("it has begun to train"))
     with pytest.raises(ValueError, match="b.png"):
-        train_run("vanilla", data, BRIEF, out=tmp_path / "run")
+        train("vanilla", data, BRIEF, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -712,31 +727,31 @@ def test_a_run_that_does_not_say_all_is_not_judged(trained, world):
     run, _ = trained
     for name in ("seed", "source", "history"):
         with pytest.raises(ValueError, match=f"does not say its {name}: its run.json is not complete"):
-            evaluate_run(replace(run, about={key: x for key, x in run.about.items() if key != name}), world)
+            evaluate(replace(run, metadata={key: x for key, x in run.metadata.items() if key != name}), world)
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "null"])
 def test_a_broken_note_of_how_a_training_began(text, world, tmp_path):
-    train_run("vanilla", world, BRIEF, out=tmp_path / "run")
+    train("vanilla", world, BRIEF, out=tmp_path / "run")
     (tmp_path / "run/begun.json").write_text(text)
     with pytest.raises(ValueError, match="begun.json is broken: delete it to go on"):
-        train_run("vanilla", world, BRIEF, out=tmp_path / "run", resume=True)
+        train("vanilla", world, BRIEF, out=tmp_path / "run", resume=True)
 
 
 def test_the_data_that_a_run_learnt_from_is_named_if_it_is_gone(trained):
     run, _ = trained
-    lost = replace(run, about=run.about | {"source": "gone/mine.csv"})
+    lost = replace(run, metadata=run.metadata | {"source": "gone/mine.csv"})
     with pytest.raises(FileNotFoundError, match="was trained on gone/mine.csv, and there is no file .*; or name the data set with --data"):
-        runs._data_of(lost, None)
+        training.load_run_data(lost, None)
 
 
 def test_how_a_program_was_called_keeps_no_folders(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/opt/bin/captionlab", "train", "--data=/home/me/mine.csv", "--out", "/home/me/run", "--seed=1"])
-    assert runs._command() == "captionlab train --data=mine.csv --out run --seed=1"
+    assert folder.run_command_line() == "captionlab train --data=mine.csv --out run --seed=1"
 
 
 def test_a_folder_that_has_a_data_sets_name_does_not_replace_its_results(trained):
     run, _ = trained
     few = CaptionData("flickr8k", {"test": [Item("a", ("a dog",))]})
-    assert "judged_on" in runs._about(run, few, "test", 3, 0.0)
-    assert "judged_on" not in runs._about(run, CaptionData("flickr8k", {"test": few["test"] * 1000}), "test", 3, 0.0)
+    assert "judged_on" in evaluation.result_metadata(run, few, "test", 3, 0.0)
+    assert "judged_on" not in evaluation.result_metadata(run, CaptionData("flickr8k", {"test": few["test"] * 1000}), "test", 3, 0.0)

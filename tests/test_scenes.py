@@ -11,41 +11,35 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pycocotools.coco import COCO
 
-from captionlab import scenes as world
-from captionlab.scenes import (
-    COLOURS,
-    FORMS,
+from captionlab.scenes import language
+from captionlab.scenes.generator import (
     HELD_OUT,
-    LANGUAGES,
-    SCENE_WORDS,
-    SHAPES,
     SPLITS,
-    VALUES,
-    Claim,
-    Object,
-    Scene,
-    Thing,
-    check,
-    coverage,
-    covers,
-    describe,
-    facts,
-    generate,
-    judge,
-    parse,
-    phrase,
-    render,
-    render_all,
+    describe_scene,
+    generate_scene,
     split,
     split_of,
     to_coco,
-    truth,
+)
+from captionlab.scenes.language import FORMS, LANGUAGES, Claim, Description, parse, phrase
+from captionlab.scenes.verification import check, coverage, truth, verify_claim
+from captionlab.scenes.world import (
+    COLOURS,
+    SCENE_WORDS,
+    SHAPES,
+    VALUES,
+    Object,
+    Scene,
+    covers,
+    facts,
+    render,
+    render_all,
 )
 
 HASHES = Path(__file__).with_name("scenes.sha256")
 seeds = st.integers(0, 10**9)
 things = st.builds(
-    Thing,
+    Description,
     **{
         name: st.sampled_from(words) | st.none()
         for name, words in VALUES.items()
@@ -60,7 +54,7 @@ def sha256(data: bytes) -> str:
 
 
 def fingerprints() -> dict[str, str]:
-    made = [generate(seed) for seed in range(60)]
+    made = [generate_scene(seed) for seed in range(60)]
     found = {f"pixels-{size}": sha256(render_all(made, size).tobytes()) for size in (64, 96)}
     found["pixels-224"] = sha256(render_all(made[:6], 224).tobytes())
     for kind in ("captions", "instances"):
@@ -74,7 +68,7 @@ def test_same_pixels_and_json_on_every_machine():
 
 
 def test_pixels_do_not_depend_on_workers():
-    made = [generate(seed) for seed in range(130)]
+    made = [generate_scene(seed) for seed in range(130)]
     assert np.array_equal(render_all(made, 32), render_all(made, 32, workers=2))
 
 
@@ -103,8 +97,8 @@ def test_larger_objects_are_drawn_first_whatever_their_order():
 @given(seeds)
 @settings(max_examples=60, deadline=None)
 def test_scenes_are_as_described(seed):
-    scene = generate(seed)
-    assert 2 <= len(scene.objects) <= 6 and scene == generate(seed)
+    scene = generate_scene(seed)
+    assert 2 <= len(scene.objects) <= 6 and scene == generate_scene(seed)
     assert scene.boxes.min() >= 0 and scene.boxes.max() <= 1
     for a, b in permutations(scene.objects, 2):  # clear of each other, or one inside the other
         apart = max(abs(a.x - b.x), abs(a.y - b.y)) > a.radius + b.radius
@@ -115,8 +109,8 @@ def test_scenes_are_as_described(seed):
 @given(seeds)
 @settings(max_examples=60, deadline=None)
 def test_captions_parse_and_are_true_and_parallel(seed):
-    scene = generate(seed)
-    english, german = (describe(scene, language) for language in LANGUAGES)
+    scene = generate_scene(seed)
+    english, german = (describe_scene(scene, language) for language in LANGUAGES)
     assert len(set(english)) == len(set(german)) == 5
     for there, here in zip(english, german):
         assert parse(there) == parse(here) is not None
@@ -133,13 +127,13 @@ def test_every_form_of_every_claim_parses_back(data):
     own = tuple(data.draw(things) for _ in range(number))
     word = {"object": "", "count": data.draw(st.integers(2, 8))}.get(kind, word)
     claim = Claim(kind, own, word)
-    form = data.draw(st.integers(0, len(FORMS[world._key(claim)]) - 1))
+    form = data.draw(st.integers(0, len(FORMS[language.form_key(claim)]) - 1))
     assert parse(phrase(claim, form, "en")) == parse(phrase(claim, form, "de")) == (claim,)
 
 
 WORDS = sorted(
     {word for pairs in FORMS.values() for pair in pairs for form in pair for word in form.split()}
-    | {word for lexicon in world._LEXICONS for word in lexicon}
+    | {word for lexicon in language._LEXICONS for word in lexicon}
     | {"and", "und", "<unk>"}
 )
 
@@ -147,9 +141,9 @@ WORDS = sorted(
 @given(st.text() | st.lists(st.sampled_from(WORDS), max_size=30).map(" ".join))
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_judged_without_an_exception(text):
-    judged = check(text, generate(3))
-    assert judged is None or all(
-        isinstance(holds, bool) for claim in judged for holds in claim.values()
+    max_val_items = check(text, generate_scene(3))
+    assert max_val_items is None or all(
+        isinstance(holds, bool) for claim in max_val_items for holds in claim.values()
     )
 
 
@@ -190,44 +184,44 @@ def test_what_is_not_grammatical_does_not_parse(text):
 @pytest.mark.parametrize(
     "claim, form, german",
     [  # written by hand: the grammar tables cannot vouch for themselves
-        (Claim("object", (Thing("circle", "red"),)), 0, "es gibt einen roten Kreis"),
+        (Claim("object", (Description("circle", "red"),)), 0, "es gibt einen roten Kreis"),
         (
-            Claim("object", (Thing("diamond", "green", "large"),)),
+            Claim("object", (Description("diamond", "green", "large"),)),
             0,
             "es gibt eine große grüne Raute",
         ),
         (
-            Claim("object", (Thing("cross", "white", None, "striped"),)),
+            Claim("object", (Description("cross", "white", None, "striped"),)),
             0,
             "es gibt ein gestreiftes weißes Kreuz",
         ),
-        (Claim("object", (Thing("star", "yellow"),)), 2, "ein gelber Stern ist zu sehen"),
+        (Claim("object", (Description("star", "yellow"),)), 2, "ein gelber Stern ist zu sehen"),
         (
-            Claim("object", (Thing("square", "black", "medium"),)),
+            Claim("object", (Description("square", "black", "medium"),)),
             2,
             "ein mittelgroßes schwarzes Quadrat ist zu sehen",
         ),
-        (Claim("object", (Thing("diamond", "purple"),)), 3, "ein Bild mit einer violetten Raute"),
-        (Claim("object", (Thing("triangle", "brown"),)), 3, "ein Bild mit einem braunen Dreieck"),
-        (Claim("count", (Thing("star", "blue"),), 3), 3, "ein Bild mit drei blauen Sternen"),
-        (Claim("count", (Thing(None, None, "small"),), 2), 2, "zwei kleine Formen sind zu sehen"),
+        (Claim("object", (Description("diamond", "purple"),)), 3, "ein Bild mit einer violetten Raute"),
+        (Claim("object", (Description("triangle", "brown"),)), 3, "ein Bild mit einem braunen Dreieck"),
+        (Claim("count", (Description("star", "blue"),), 3), 3, "ein Bild mit drei blauen Sternen"),
+        (Claim("count", (Description(None, None, "small"),), 2), 2, "zwei kleine Formen sind zu sehen"),
         (
-            Claim("relation", (Thing("circle"), Thing("diamond", "red")), "left of"),
+            Claim("relation", (Description("circle"), Description("diamond", "red")), "left of"),
             1,
             "ein Kreis ist links von einer roten Raute",
         ),
         (
-            Claim("relation", (Thing("cross", "red"), Thing("star")), "above"),
+            Claim("relation", (Description("cross", "red"), Description("star")), "above"),
             2,
             "über einem Stern ist ein rotes Kreuz",
         ),
         (
-            Claim("containment", (Thing("square"), Thing("star", "red")), "around"),
+            Claim("containment", (Description("square"), Description("star", "red")), "around"),
             0,
             "ein Quadrat enthält einen roten Stern",
         ),
         (
-            Claim("relation", (Thing("cross"), Thing("star", None, None, "plain")), "left of"),
+            Claim("relation", (Description("cross"), Description("star", None, None, "plain")), "left of"),
             5,
             "ein Kreuz ist zur Linken von einem einfarbigen Stern",
         ),
@@ -247,8 +241,8 @@ def false_kinds(claim: Claim, scene: Scene) -> set[str]:
     found = [
         {
             fact[0]
-            for judged in check(phrase(claim, 0, language), scene)
-            for fact, holds in judged.items()
+            for max_val_items in check(phrase(claim, 0, language), scene)
+            for fact, holds in max_val_items.items()
             if not holds
         }
         for language in LANGUAGES
@@ -259,15 +253,15 @@ def false_kinds(claim: Claim, scene: Scene) -> set[str]:
     return found[0]
 
 
-def whole(thing: Object, **changes: str) -> Thing:
-    return Thing(**{name: getattr(thing, name) for name in VALUES} | changes)
+def whole(thing: Object, **changes: str) -> Description:
+    return Description(**{name: getattr(thing, name) for name in VALUES} | changes)
 
 
 @pytest.mark.parametrize("name", VALUES)
 @given(seed=seeds, data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_a_wrong_property_is_caught(name, seed, data):
-    scene = generate(seed)
+    scene = generate_scene(seed)
     thing = data.draw(st.sampled_from(scene.objects))
     absent = sorted(set(VALUES[name]) - {getattr(other, name) for other in scene.objects})
     assume(absent)
@@ -278,9 +272,9 @@ def test_a_wrong_property_is_caught(name, seed, data):
 @given(seeds, st.data())
 @settings(max_examples=40, deadline=None)
 def test_a_wrong_count_is_caught(seed, data):
-    scene = generate(seed)
+    scene = generate_scene(seed)
     right = data.draw(st.integers(2, 8))
-    assert false_kinds(Claim("count", (Thing(),), right), scene) == (
+    assert false_kinds(Claim("count", (Description(),), right), scene) == (
         set() if right == len(scene.objects) else {"count"}
     )
 
@@ -289,7 +283,7 @@ def test_a_wrong_count_is_caught(seed, data):
 @settings(max_examples=80, deadline=None)
 def test_a_wrong_relation_is_caught(seed, data):
     """Two different objects, any relation: the judge agrees with arithmetic on their boxes."""
-    scene = generate(seed)
+    scene = generate_scene(seed)
     looks = [whole(thing) for thing in scene.objects]
     i, j = data.draw(st.sampled_from(list(permutations(range(len(looks)), 2))))
     assume(looks.count(looks[i]) == looks.count(looks[j]) == 1)
@@ -316,14 +310,14 @@ def test_a_wrong_relation_is_caught(seed, data):
 @given(seeds, st.sampled_from(sorted(SCENE_WORDS)))
 @settings(max_examples=60, deadline=None)
 def test_a_wrong_scene_word_is_caught(seed, word):
-    scene = generate(seed)
+    scene = generate_scene(seed)
     assert false_kinds(Claim("scene", (), word), scene) == (
         set() if word in scene.attributes else {"scene"}
     )
 
 
 def test_what_is_called_symmetric_looks_symmetric():
-    made = [scene for scene in map(generate, range(800)) if "symmetric" in scene.attributes]
+    made = [scene for scene in map(generate_scene, range(800)) if "symmetric" in scene.attributes]
     assert any(o.texture == "striped" and o.x != 96 for scene in made for o in scene.objects)
     for size in (64, 96, 224):
         pictures = render_all(made[:40], size)
@@ -334,11 +328,11 @@ def test_what_is_called_symmetric_looks_symmetric():
 @settings(max_examples=60, deadline=None)
 def test_joined_claims_speak_of_different_objects(seed):
     """Each claim but the first needs objects that no earlier one was about."""
-    scene = generate(seed)
-    for text in describe(scene, captions=12):
+    scene = generate_scene(seed)
+    for text in describe_scene(scene, captions=12):
         claims = [claim for claim in parse(text) if claim.kind not in ("scene", "count")]
         together = Claim("object", tuple(thing for claim in claims for thing in claim.things))
-        assert all(judge(together, scene).values()), text
+        assert all(verify_claim(together, scene).values()), text
 
 
 def test_a_shape_inside_another_is_not_beside_it():
@@ -392,10 +386,10 @@ def test_things_of_one_claim_are_different_objects():
             Object("square", "blue", "small", x=140, y=140),
         ]
     )
-    assert all(judge(Claim("object", (Thing("circle"), Thing("square"))), scene).values())
-    assert not all(judge(Claim("object", (Thing("circle"), Thing(None, "red"))), scene).values())
+    assert all(verify_claim(Claim("object", (Description("circle"), Description("square"))), scene).values())
+    assert not all(verify_claim(Claim("object", (Description("circle"), Description(None, "red"))), scene).values())
     assert not all(
-        judge(Claim("object", (Thing("circle"), Thing("square"), Thing("square"))), scene).values()
+        verify_claim(Claim("object", (Description("circle"), Description("square"), Description("square"))), scene).values()
     )
 
 
@@ -448,7 +442,7 @@ def test_coverage_by_hand():
 
 def test_captions_and_scenes_must_pair():
     with pytest.raises(ValueError, match="one list of captions"):
-        truth(["a circle"], [generate(0)])
+        truth(["a circle"], [generate_scene(0)])
     with pytest.raises(ValueError, match="one list of captions"):
         coverage([["a circle"]], [])
 
@@ -480,7 +474,7 @@ def test_splits_share_no_scene_and_hold_out_pairs():
 @given(seeds, st.randoms(use_true_random=False))
 @settings(max_examples=30, deadline=None)
 def test_the_same_objects_elsewhere_stay_in_their_split(seed, chance):
-    scene = generate(seed)
+    scene = generate_scene(seed)
     moved = [
         Object(
             o.shape,
@@ -508,7 +502,7 @@ def test_coco_files_load_in_pycocotools(tmp_path):
         for note in captions.loadAnns(captions.getAnnIds(imgIds=[3]))
         if note["language"] == "de"
     ]
-    assert texts == describe(made[3], "de")
+    assert texts == describe_scene(made[3], "de")
     boxes = [note["bbox"] for note in instances.loadAnns(instances.getAnnIds(imgIds=[3]))]
     xyxy = made[3].boxes * 96
     np.testing.assert_allclose(
@@ -530,9 +524,9 @@ def test_coco_files_load_in_pycocotools(tmp_path):
         (lambda: Object("star", "pink"), "no colour 'pink'"),
         (lambda: Object("star", "red", "large", x=5), "sticks out"),
         (lambda: Scene([]), "1 to 8 objects"),
-        (lambda: generate(-1), "a seed is 0 or more"),
+        (lambda: generate_scene(-1), "a seed is 0 or more"),
         (lambda: split("dev", 3), "no split 'dev'"),
-        (lambda: describe(generate(0), "fr"), "no captions in 'fr'"),
+        (lambda: describe_scene(generate_scene(0), "fr"), "no captions in 'fr'"),
         (lambda: to_coco([], "panoptic"), "panoptic"),
     ],
 )

@@ -11,14 +11,16 @@ from nltk.translate.gleu_score import sentence_gleu
 from pycocoevalcap.cider.cider import Cider
 from torch import nn
 
-from captionlab import runs
+from captionlab.runs import run
 from captionlab.attention import KeyValue
 from captionlab.blocks import BlockConfig
 from captionlab.captioner import Captioner, Memory, State, TransformerCaptioner
-from captionlab.datasets import Batch, scenes
-from captionlab.decoding import log_probabilities, sample
+from captionlab.data.batches import Batch
+from captionlab.data.datasets import scenes
+from captionlab.decoding.generation import log_probabilities, sample
 from captionlab.models import translation, vanilla
-from captionlab.runs import evaluate_run, train_run, tune_run
+from captionlab.runs.evaluation import evaluate
+from captionlab.runs.training import finetune_scst, train
 from captionlab.scst import CiderD, Gleu, SelfCritical, advantages, count_grams
 from captionlab.text import SubwordVocabulary
 
@@ -110,17 +112,17 @@ def test_advantages_compare_with_the_others(marks):
 
 class TestGradient:
     def test_equals_the_exact_one(self):
-        toy, longest = Table(), 3
+        toy, max_length = Table(), 3
 
         def everything(said=(), chance=1.0):
-            if len(said) == longest or (said and said[-1] == EOS):
+            if len(said) == max_length or (said and said[-1] == EOS):
                 return chance * float(4 in said)
             row = log_probabilities(toy.table).exp()[said[-1] if said else BOS]
             return sum(everything((*said, word), chance * row[word]) for word in range(2, 6))
 
         exact, = torch.autograd.grad(everything(), toy.table)
         torch.manual_seed(0)
-        total, words = SelfCritical(toy, likes(4), samples=20_000, longest=longest).loss(Batch(captions=padded([[[BOS, 4, 2]]])))
+        total, words = SelfCritical(toy, likes(4), samples=20_000, max_length=max_length).loss(Batch(captions=padded([[[BOS, 4, 2]]])))
         found, = torch.autograd.grad(-total / 20_000, toy.table)
         assert 20_000 <= words <= 60_000
         torch.testing.assert_close(found, exact, rtol=0, atol=0.02 * exact.abs().max().item() + 0.003)
@@ -133,7 +135,7 @@ class TestGradient:
 
     def test_it_learns_what_is_rewarded(self):
         torch.manual_seed(0)
-        critic = SelfCritical(Table(), likes(4), samples=50, longest=4)
+        critic = SelfCritical(Table(), likes(4), samples=50, max_length=4)
         learn, batch = torch.optim.Adam(critic.parameters(), 0.1), Batch(captions=padded([[[1, 4, 2]]] * 4))
         before = critic.reward(critic.draw(critic.encode(batch)), None).mean()
         for _ in range(40):
@@ -145,14 +147,14 @@ class TestSelfCritical:
     def test_log_probabilities_are_those_of_the_draw(self):
         class Eyes(TransformerCaptioner):
             def look(self, batch):
-                return batch.need("grid"), None
+                return batch.require("grid"), None
 
         torch.manual_seed(0)
         model, pictures = Eyes(BlockConfig(16, 2, 32, dropout=0.1), 2, 9).eval(), 21
         model.output.bias.data[EOS] += 1.0          # some captions end soon, some go on
         batch = Batch(grid=torch.randn(pictures, 5, 16), captions=padded([[[1, 4, 2]]] * pictures))
         memory = model.encode(batch)
-        said, scores = sample(model, memory, 4, longest=24, forbid=[3])
+        said, scores = sample(model, memory, 4, max_length=24, forbid=[3])
         found = SelfCritical(model, likes(4), 4, 24, forbid=[3]).chosen(memory, said)
         torch.testing.assert_close(found.sum(-1), scores, rtol=1e-4, atol=1e-5)
         assert not (said == 3).any() and not found[said == PAD].any()
@@ -160,7 +162,7 @@ class TestSelfCritical:
 
     def test_a_process_without_a_picture_of_a_batch_learns_nothing(self):
         toy = Table()
-        total, words = SelfCritical(toy, likes(4), samples=3, longest=4).loss(Batch(captions=torch.zeros(0, 1, 3, dtype=torch.long)))
+        total, words = SelfCritical(toy, likes(4), samples=3, max_length=4).loss(Batch(captions=torch.zeros(0, 1, 3, dtype=torch.long)))
         total.backward()
         assert total == words == 0 and not toy.table.grad.any()
 
@@ -168,7 +170,7 @@ class TestSelfCritical:
     def test_nothing_is_dropped_while_it_learns(self, learning):
         """The gradient is that of the network that drew."""
         toy, batch, found = Table(dropout=0.9), Batch(captions=padded([[[1, 4, 2]]])), []
-        for net in (SelfCritical(toy.train(), likes(4), samples=30, longest=4).train(learning), SelfCritical(toy.eval(), likes(4), samples=30, longest=4)):
+        for net in (SelfCritical(toy.train(), likes(4), samples=30, max_length=4).train(learning), SelfCritical(toy.eval(), likes(4), samples=30, max_length=4)):
             torch.manual_seed(3)
             found.append(torch.autograd.grad(net.loss(batch)[0], toy.table)[0])
         assert found[0].equal(found[1]) and found[0].any()
@@ -190,28 +192,28 @@ def learned(world, tmp_path_factory):
     small = vanilla.PRESETS["tiny"]
     preset = replace(small, recipe=replace(small.recipe, epochs=1), scst=replace(small.scst, epochs=1, rate=1e-4))
     folder = tmp_path_factory.mktemp("runs") / "xe"
-    return train_run("vanilla", world, preset, seed=5, out=folder), folder
+    return train("vanilla", world, preset, seed=5, out=folder), folder
 
 
 class TestRun:
     def test_it_goes_on_from_a_run_and_resumes(self, learned, world, tmp_path):
         start, folder = learned
-        made = tune_run("vanilla", folder, tmp_path / "scst", data=world)
-        again = tune_run("vanilla", folder, tmp_path / "scst", resume=True, data=world)
-        about = runs.load(str(tmp_path / "scst")).about
-        assert (about["stage"], about["seed"], about["parameters"]) == ("scst", 5, start.about["parameters"])
-        assert [set(record) >= {"loss", "score"} for record in about["history"]] == [True]
+        made = finetune_scst("vanilla", folder, tmp_path / "scst", data=world)
+        again = finetune_scst("vanilla", folder, tmp_path / "scst", resume=True, data=world)
+        metadata = run.load(str(tmp_path / "scst")).metadata
+        assert (metadata["stage"], metadata["seed"], metadata["parameters"]) == ("scst", 5, start.metadata["parameters"])
+        assert [set(record) >= {"loss", "score"} for record in metadata["history"]] == [True]
         torch.testing.assert_close(again.model.state_dict(), made.model.state_dict(), rtol=0, atol=0)
         assert not torch.equal(made.model.words.weight, start.model.words.weight)
-        assert evaluate_run(made, world, meteor=False)["about"]["stage"] == "scst"
+        assert evaluate(made, world, meteor=False)["about"]["stage"] == "scst"
 
     def test_refusals(self, learned, world, tmp_path):
         with pytest.raises(ValueError, match="holds the model vanilla, not cptr"):
-            tune_run("cptr", learned[1], tmp_path / "x", data=world)
+            finetune_scst("cptr", learned[1], tmp_path / "x", data=world)
         with pytest.raises(ValueError, match="--resume"):
-            tune_run("vanilla", learned[1], learned[1], data=world)
+            finetune_scst("vanilla", learned[1], learned[1], data=world)
         with pytest.raises(ValueError, match=f"learned from {world.name}, and scst goes on with that: leave another out"):
-            tune_run("vanilla", learned[1], tmp_path / "x", data=replace(world, name="another"))
+            finetune_scst("vanilla", learned[1], tmp_path / "x", data=replace(world, name="another"))
 
 
 class TestTranslations:
@@ -235,10 +237,10 @@ class TestTranslations:
         monkeypatch.setattr(Gleu, "alike", lambda self, *sentences: marks.append(1) or alike(self, *sentences))
         preset = replace(small, recipe=replace(small.recipe, epochs=1), scst=replace(small.scst, epochs=1, rate=1e-4))
         pairs = scenes(train=8, val=2, test=0, novel=0, language="de", source="en")
-        start = train_run("translation", pairs, preset, out=tmp_path / "run")
-        made = tune_run("translation", tmp_path / "run", tmp_path / "scst", data=pairs)
+        start = train("translation", pairs, preset, out=tmp_path / "run")
+        made = finetune_scst("translation", tmp_path / "run", tmp_path / "scst", data=pairs)
         assert len(marks) == 5 * len(pairs["train"])
-        assert made.about["stage"] == "scst" and not torch.equal(made.model.words.weight, start.model.words.weight)
+        assert made.metadata["stage"] == "scst" and not torch.equal(made.model.words.weight, start.model.words.weight)
 
 
 def test_a_process_without_a_picture_has_no_marks():

@@ -6,7 +6,14 @@ import string
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from captionlab.text import SubwordVocabulary, Vocabulary, cut, normalise, pad_ids, vocabulary_from_dict
+from captionlab.text import (
+    SubwordVocabulary,
+    Vocabulary,
+    bpe_encode,
+    normalise,
+    pad_sequences,
+    vocabulary_from_dict,
+)
 
 CAPTIONS = ["A man\u2019s dog runs.", "Two dogs run on the grass!", "Ein M\u00e4dchen spielt drau\u00dfen.", "the dog runs on grass"] * 3
 WORDS = Vocabulary.build(CAPTIONS)
@@ -38,7 +45,7 @@ def test_dropout_changes_the_pieces_and_never_the_text(text, dropout, seed):
 @given(st.text("\u2581abdegnorstu \u00e4\u00df\u4e2d", max_size=40))
 def test_our_cut_is_the_library_s(text):
     ranks = {pair: rank for rank, pair in enumerate(PIECES.merges)}
-    ours = [number for word in normalise(text) for piece in cut("\u2581" + word, ranks) for number in PIECES._numbers(piece)]
+    ours = [number for word in normalise(text) for piece in bpe_encode("\u2581" + word, ranks) for number in PIECES._numbers(piece)]
     assert PIECES.encode(text) == [1, *ours, 2]
 
 
@@ -97,16 +104,16 @@ def test_broken_vocabularies_are_refused():
 @settings(max_examples=50)
 @given(st.lists(st.lists(st.integers(1, 9), max_size=6), min_size=1, max_size=5))
 def test_padding_keeps_every_id(rows):
-    out = pad_ids(rows)
+    out = pad_sequences(rows)
     assert out.shape == (len(rows), max(map(len, rows)))
     assert [[number for number in row if number] for row in out.tolist()] == rows
 
 
 def test_padding_pictures_with_unequal_numbers_of_captions():
-    out = pad_ids([[[1, 2], [1, 5, 2]], [], [[1, 2]]])
+    out = pad_sequences([[[1, 2], [1, 5, 2]], [], [[1, 2]]])
     assert out.shape == (3, 2, 3) and out[0, 1].tolist() == [1, 5, 2]
     assert not out[1].any() and not out[2, 1].any()
-    assert pad_ids([]).shape == (0,) and pad_ids([[], []]).shape == (2, 0)
+    assert pad_sequences([]).shape == (0,) and pad_sequences([[], []]).shape == (2, 0)
 
 
 def test_real_captions_make_the_round_trip(real_data):

@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 import tiny_training
-from captionlab import training
-from captionlab.captioner import Learner
-from captionlab.datasets import collate
-from captionlab.training import (
-    Recipe, Stepper, Trainer, cosine, epochs_since_best, noam, out_of_patience, read_checkpoint, stairs, write_checkpoint)
+from captionlab.training import config
+from captionlab.captioner import CaptionerWrapper
+from captionlab.data.batches import collate
+from captionlab.training.checkpoint import read_checkpoint, write_checkpoint
+from captionlab.training.config import TrainingConfig
+from captionlab.training.loop import TrainStep, Trainer, epochs_since_best, should_stop_early
+from captionlab.training.schedules import cosine, noam, step_decay
 
 SCRIPT = Path(__file__).with_name("tiny_training.py")
 ALONE = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
@@ -98,12 +100,12 @@ def test_another_recipe_in_the_folder_is_one_clear_line(trained):
 @pytest.mark.parametrize("nothing", [{"epochs": 0}, {"warmup": 0}, {"pictures": 0}])
 def test_a_recipe_has_something_to_do(nothing):
     with pytest.raises(ValueError, match="give at least one of each"):
-        Recipe(**nothing)
+        TrainingConfig(**nothing)
     with pytest.raises(ValueError, match="to clip nothing give float"):
-        Recipe(clip=0.0)
+        TrainingConfig(clip=0.0)
     for betas in ((0.9,), (0.9, 1.0), (-0.1, 0.9), (0.9, 0.98, 0.5)):
         with pytest.raises(ValueError, match="Adam takes two"):
-            Recipe(betas=betas)
+            TrainingConfig(betas=betas)
 
 
 def test_a_checkpoint_from_before_a_recipe_could_say_more_is_read(tmp_path):
@@ -154,12 +156,12 @@ class Encoding(tiny_training.Eyes):
         return self.encoder(cells), mask
 
 
-@pytest.mark.parametrize("wrap", [lambda model: model, Learner])
+@pytest.mark.parametrize("wrap", [lambda model: model, CaptionerWrapper])
 def test_an_encoder_learns_at_a_rate_of_its_own(wrap):
     """Adam's first step is as long as the rate, wherever the gradient is not nearly zero."""
     data, words = tiny_training.examples()
     recipe = replace(SHORT, schedule="constant", warmup=1, encoder_rate=0.1)
-    stepper = Stepper(wrap(Encoding(words)), recipe, steps=21)
+    stepper = TrainStep(wrap(Encoding(words)), recipe, steps=21)
     before = {name: x.detach().clone() for name, x in stepper.model.named_parameters()}
     stepper.step(collate([data[0], data[1]]))
     moved = {name: (x - before[name]).abs().max().item() for name, x in stepper.model.named_parameters()}
@@ -176,8 +178,8 @@ def test_a_processor_takes_16_bits_only_if_it_has_them_and_is_faster(monkeypatch
     monkeypatch.setattr(training, "PartialState", lambda **_: SimpleNamespace(device=torch.device("cpu")))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
-    monkeypatch.setattr(training, "bf16_gain", lambda: gain)
-    assert training.arithmetic("auto") == found
+    monkeypatch.setattr(config, "bf16_speedup", lambda: gain)
+    assert config.resolve_precision("auto") == found
 
 
 def test_a_half_written_part_file_is_ignored(trained, tmp_path):
@@ -209,8 +211,8 @@ def test_a_finished_run_trains_no_further(trained, monkeypatch):
 
 
 def test_an_epoch_takes_the_time_before_an_interruption_too(tmp_path, monkeypatch):
-    train, step, left = tiny_training.trainer(tmp_path, SHORT), Stepper.step, iter(range(3))
-    monkeypatch.setattr(Stepper, "step", lambda self, batch: (next(left), step(self, batch))[1])
+    train, step, left = tiny_training.trainer(tmp_path, SHORT), TrainStep.step, iter(range(3))
+    monkeypatch.setattr(TrainStep, "step", lambda self, batch: (next(left), step(self, batch))[1])
     with pytest.raises(StopIteration):
         train.fit()
     monkeypatch.undo()
@@ -264,7 +266,7 @@ def test_patience_counts_from_the_latest_best(scores, patience):
     history = [{"epoch": n, "score": score} for n, score in enumerate(scores, 1)]
     waited = scores[::-1].index(max(scores))
     assert epochs_since_best(history) == waited
-    assert out_of_patience(history, patience) == (patience > 0 and waited >= patience)
+    assert should_stop_early(history, patience) == (patience > 0 and waited >= patience)
 
 
 def test_a_score_that_is_no_number_is_never_the_best():
@@ -276,33 +278,33 @@ def test_a_score_that_is_no_number_is_never_the_best():
 @given(st.integers(1, 50), st.integers(1, 20))
 def test_schedules_rise_to_one_and_then_never_again(warmup, every):
     steps = range(warmup + 60)
-    for share in (lambda s: noam(s, warmup), lambda s: cosine(s, warmup, warmup + 60), lambda s: stairs(s, warmup, every),
-                  Recipe(schedule="constant", warmup=warmup).share(10)):
+    for share in (lambda s: noam(s, warmup), lambda s: cosine(s, warmup, warmup + 60), lambda s: step_decay(s, warmup, every),
+                  TrainingConfig(schedule="constant", warmup=warmup).share(10)):
         rates = [share(step) for step in steps]
         assert all(0 <= rate <= 1 for rate in rates)
         assert all(b <= a + 1e-12 for a, b in zip(rates[warmup - 1:], rates[warmup:]))
         assert rates[0] == pytest.approx(1 / warmup)
     assert noam(warmup - 1, warmup) == cosine(warmup - 1, warmup, warmup + 60) == 1.0
     assert cosine(warmup + 60, warmup, warmup + 60) == pytest.approx(0, abs=1e-9)
-    assert math.isclose(stairs(3 * every + 100, 1, every), 0.8 ** ((3 * every + 100) // every))
+    assert math.isclose(step_decay(3 * every + 100, 1, every), 0.8 ** ((3 * every + 100) // every))
 
 
 def test_an_unknown_schedule_is_named():
     with pytest.raises(ValueError, match="no schedule 'linear': choose from noam, cosine, stairs, constant"):
-        Recipe(schedule="linear").share(10)
+        TrainingConfig(schedule="linear").share(10)
 
 
 @pytest.mark.parametrize("wrong", [dict(smoothing=1.0), dict(average=1.0), dict(tokens=-1), dict(encoder_rate=-1.0)])
 def test_a_recipe_that_teaches_nothing_is_refused(wrong):
     with pytest.raises(ValueError, match="the first two are from 0 to below 1"):
-        Recipe(**wrong)
+        TrainingConfig(**wrong)
 
 
 def test_another_file_of_torchs_is_no_checkpoint(tmp_path):
     for other in (torch.ones(3), {"recipe": None}):
         torch.save(other, tmp_path / "checkpoint.pt")
         with pytest.raises(ValueError, match="is no checkpoint that can be read"):
-            read_checkpoint(tmp_path / "checkpoint.pt", Recipe())
+            read_checkpoint(tmp_path / "checkpoint.pt", TrainingConfig())
 
 
 @pytest.mark.parametrize("part", ["model", "optimizer", "place", "history", "best"])

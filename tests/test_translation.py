@@ -10,20 +10,33 @@ from torch import nn
 from typer.testing import CliRunner
 
 import captionlab
-from captionlab import runs
+from captionlab import text
+from captionlab.processors import image
+from captionlab.runs import evaluation
+from captionlab.training import loop
 from captionlab.blocks import copy_decoder, copy_encoder
-from captionlab.cli import app
-from captionlab.datasets import Batch, Encoded, scenes
-from captionlab.metrics import score_translations
+from captionlab.cli.application import app
+from captionlab.data.batches import Batch, CaptionDataset
+from captionlab.data.datasets import scenes
+from captionlab.metrics.translation import score_translations
 from captionlab.models import vanilla
 from captionlab.models.translation import PRESETS, Model, Preset, disagreement
-from captionlab.runs import Reader, Run, evaluate_run, train_run
-from captionlab.text import SubwordVocabulary, pad_ids, sentences, vocabulary_from_dict, words_of
-from captionlab.training import Recipe
+from captionlab.processors.text import TextProcessor
+from captionlab.runs.evaluation import evaluate
+from captionlab.runs.run import Run
+from captionlab.runs.training import train
+from captionlab.text import (
+    SubwordVocabulary,
+    pad_sequences,
+    sentence_tokenizer,
+    split_words,
+    vocabulary_from_dict,
+)
+from captionlab.training.config import TrainingConfig
 
 os.environ["TQDM_DISABLE"] = "1"
 BRIEF = replace(PRESETS["tiny"], recipe=replace(PRESETS["tiny"].recipe, epochs=2))
-SMALL = Preset(width=16, heads=2, hidden=32, encoder_layers=2, decoder_layers=2, dropout=0.0, subwords=60, recipe=Recipe())
+SMALL = Preset(width=16, heads=2, hidden=32, encoder_layers=2, decoder_layers=2, dropout=0.0, subwords=60, recipe=TrainingConfig())
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +48,14 @@ def world():
 def trained(world, tmp_path_factory):
     """A run of two epochs on 200 pairs, and its folder."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    return train_run("translation", world, BRIEF, seed=1, out=folder), folder
+    return train("translation", world, BRIEF, seed=1, out=folder), folder
 
 
 def some(rows=5, seed=0):
     """A batch of sentences and translations of unequal length."""
     draw = torch.Generator().manual_seed(seed)
     text = lambda: [1, *torch.randint(4, 60, (int(torch.randint(1, 9, (), generator=draw)),), generator=draw).tolist(), 2]
-    return Batch(source=pad_ids([text() for _ in range(rows)]), captions=pad_ids([[text()] for _ in range(rows)]))
+    return Batch(source=pad_sequences([text() for _ in range(rows)]), captions=pad_sequences([[text()] for _ in range(rows)]))
 
 
 def model_of(preset=SMALL, train=False):
@@ -154,7 +167,7 @@ class TestText:
         built = SubwordVocabulary.build(["Ein Hund."] * 3, 250, "de")
         text = "ein größerer, nasser hund (🐊) @ 犬? nein!"
         assert built.decode(built.encode(text)) == text and built.unk not in built.encode(text)
-        assert sentences("de").split("Fuß\u00adball\x00im Tor") == ["fußball", "im", "tor"]
+        assert sentence_tokenizer("de").split("Fuß\u00adball\x00im Tor") == ["fußball", "im", "tor"]
         for odd in ("", " \t", "\x00\x7f\u200b", "\ud800"):
             assert built.decode(built.encode(odd)) == ""
 
@@ -163,49 +176,49 @@ class TestText:
             SubwordVocabulary.build(["a dog"], 100, "en")
 
     def test_real_references_make_the_round_trip(self, real_data):
-        from captionlab.datasets import multi30k
+        from captionlab.data.datasets import multi30k
 
         told = multi30k(real_data / "multi30k").captions("val")
-        back = [sentences("de").join(words_of(text, "de")) for text in told]
-        assert [words_of(text, "de") for text in back] == [words_of(text, "de") for text in told]
+        back = [sentence_tokenizer("de").join(split_words(text, "de")) for text in told]
+        assert [split_words(text, "de") for text in back] == [split_words(text, "de") for text in told]
         found = score_translations(back, told)
         assert found["BLEU"] == pytest.approx(100) and found["TER"] == 0
 
     def test_pieces_drop_anew_and_repeatably(self, world):
         built = SubwordVocabulary.joint({"en": [i.source for i in world["train"]], "de": world.captions("train")}, 300)
-        data = Encoded(world["train"], built["de"], built["en"], dropout=0.3)
+        data = CaptionDataset(world["train"], built["de"], built["en"], dropout=0.3)
         torch.manual_seed(0)
         first, second = data[0], data[0]
         torch.manual_seed(0)
         assert data[0] == first != second
-        plain = Encoded(world["train"], built["de"], built["en"])
+        plain = CaptionDataset(world["train"], built["de"], built["en"])
         assert (data.lengths == plain.lengths).all() and len(first["source"]) >= len(plain[0]["source"])
         assert built["de"].decode(first["captions"][0]) == built["de"].decode(plain[0]["captions"][0])
 
 
 class TestRun:
     def test_it_learns(self, trained):
-        history = trained[0].about["history"]
+        history = trained[0].metadata["history"]
         assert history[1]["loss"] < history[0]["loss"] - 0.5 and "score" in history[0]
 
     def test_comes_back_with_both_vocabularies(self, trained, world):
         run, folder = trained
         again, said = captionlab.load(folder), [item.source for item in world["test"]][:8]
-        assert isinstance(again.eyes, Reader) and again.translate(said) == run.translate(said)
+        assert isinstance(again.eyes, TextProcessor) and again.translate(said) == run.translate(said)
         assert again.eyes.vocabulary.to_dict() == run.eyes.vocabulary.to_dict() and again.eyes.vocabulary.language == "en"
         assert again.vocabulary.language == "de"
 
     def test_vocabularies_apart(self, world, tmp_path):
         apart = replace(BRIEF, shared=False, recipe=replace(BRIEF.recipe, epochs=1))
-        run = train_run("translation", world, apart, out=tmp_path / "run", judged=0)
+        run = train("translation", world, apart, out=tmp_path / "run", max_val_items=0)
         assert run.vocabulary.tokens != run.eyes.vocabulary.tokens
         assert Run.load(tmp_path / "run").translate("A red circle.") == run.translate("A red circle.")
 
     def test_resumes_to_the_bit(self, trained, world, tmp_path, monkeypatch):
         """Killed in the second epoch, with pieces dropped and two passes, so with chance in every place there is."""
         preset = replace(BRIEF, dropout=0.1, consistency=1.0, piece_dropout=0.1)
-        whole = train_run("translation", world, preset, out=tmp_path / "whole", judged=2)
-        plain, calls = runs.Trainer._epoch, []
+        whole = train("translation", world, preset, out=tmp_path / "whole", max_val_items=2)
+        plain, calls = loop.Trainer._epoch, []
 
         def dying(self):
             calls.append(1)
@@ -213,11 +226,11 @@ class TestRun:
                 raise KeyboardInterrupt
             plain(self)
 
-        monkeypatch.setattr(runs.Trainer, "_epoch", dying)
+        monkeypatch.setattr(loop.Trainer, "_epoch", dying)
         with pytest.raises(KeyboardInterrupt):
-            train_run("translation", world, preset, out=tmp_path / "killed", judged=2)
+            train("translation", world, preset, out=tmp_path / "killed", max_val_items=2)
         monkeypatch.undo()
-        resumed = train_run("translation", world, preset, out=tmp_path / "killed", resume=True, judged=2)
+        resumed = train("translation", world, preset, out=tmp_path / "killed", resume=True, max_val_items=2)
         torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
 
     def test_empty_lines_and_order(self, trained):
@@ -231,16 +244,16 @@ class TestRun:
         with pytest.raises(ValueError, match="use translate"):
             trained[0].caption("photo.jpg")
         preset = vanilla.PRESETS["tiny"]
-        vocabulary = runs.Vocabulary(["a"])
-        sees = Run(vanilla.Model(preset, len(vocabulary)).eval(), vocabulary, runs.Eyes(preset), {})
+        vocabulary = text.Vocabulary(["a"])
+        sees = Run(vanilla.Model(preset, len(vocabulary)).eval(), vocabulary, image.ImageProcessor(preset), {})
         with pytest.raises(ValueError, match="use caption"):
             sees.translate("A dog.")
         with pytest.raises(ValueError, match="no sentences to translate"):
-            train_run("translation", scenes(train=2, val=0, test=0, novel=0), out=tmp_path / "x")
+            train("translation", scenes(train=2, val=0, test=0, novel=0), out=tmp_path / "x")
 
     def test_evaluation(self, trained, world):
         run = trained[0]
-        found = evaluate_run(run, world, beam=2)
+        found = evaluate(run, world, beam=2)
         assert {"BLEU", "TER", "sacreBLEU", "truth"} <= set(found["run"]["metrics"]) and set(found["run"]["blind"]) == set(found["run"]["metrics"])
         assert found["about"]["scorer"].keys() == {name for name in found["run"]["metrics"] if ", " not in name}
         assert [one["caption"] for one in found["captions"]] == run.translate([item.source for item in world["test"]], beam=2)
@@ -248,8 +261,8 @@ class TestRun:
     def test_a_perfect_translator_scores_100_and_blind_it_does_not(self, world):
         items = world["test"]
         said = {"own": [item.captions[0].lower() for item in items]}
-        said["blind"] = [said["own"][row] for row in runs.derangement(len(items))]
-        figures = runs._translated(said, items)
+        said["blind"] = [said["own"][row] for row in evaluation.derangement(len(items))]
+        figures = evaluation._score_translations(said, items)
         assert figures["own"]["BLEU"] == pytest.approx(100) and figures["own"]["truth"] == 100
         assert figures["blind"]["BLEU"] < 50
 

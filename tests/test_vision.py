@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision import models, transforms
 
-from captionlab.vision import BACKBONES, Backbone, Preprocess, Pyramid, find_weights, load_image, pool_cells
+from captionlab.vision.backbones import BACKBONES, Backbone, Pyramid, find_weights, pool_cells
+from captionlab.vision.images import Preprocess, load_image
 
 WIDTH, HEIGHT = 64, 40
 

@@ -11,8 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.patches import Rectangle
 
-from captionlab.visualise import (INK, PAPER, as_picture, heads, heatmap, over_boxes, over_patches, over_words, panels,
-                                  stretch, use_style, weight_colours)
+from captionlab.visualise import (
+    INK,
+    PAPER,
+    as_picture,
+    heads,
+    heatmap,
+    over_boxes,
+    over_patches,
+    over_words,
+    panels,
+    stretch,
+    use_style,
+    weight_colours,
+)
 
 PICTURE = np.full((12, 18, 3), 128, np.uint8)
 

@@ -17,11 +17,13 @@ from torch import nn
 
 from captionlab.blocks import BlockConfig
 from captionlab.captioner import TransformerCaptioner
-from captionlab.datasets import Encoded, Item
+from captionlab.data.batches import CaptionDataset
+from captionlab.data.datasets import Item
 from captionlab.text import Vocabulary
-from captionlab.training import Recipe, Stepper, Trainer
+from captionlab.training.config import TrainingConfig
+from captionlab.training.loop import TrainStep, Trainer
 
-RECIPE = Recipe(epochs=8, pictures=2, rate=3e-3, warmup=10, average=0.9)       # 8 epochs of 21 steps
+RECIPE = TrainingConfig(epochs=8, pictures=2, rate=3e-3, warmup=10, average=0.9)       # 8 epochs of 21 steps
 KILLS, MOST_STEPS = 20, 7                   # 20 kills within 7 steps each come before the last of 168 steps
 
 
@@ -33,7 +35,7 @@ class Eyes(TransformerCaptioner):
         self.eyes = nn.Linear(3, 8)
 
     def look(self, batch):
-        return self.eyes(batch.need("grid")), None
+        return self.eyes(batch.require("grid")), None
 
 
 def examples():
@@ -43,7 +45,7 @@ def examples():
     items = [Item(str(n), (caption(), caption())) for n in range(42)]
     cells = lambda item: torch.rand(2, 3, generator=torch.Generator().manual_seed(int(item.name)))
     vocabulary = Vocabulary.build(text for item in items for text in item.captions)
-    return Encoded(items, vocabulary, inputs={"grid": cells}), len(vocabulary)
+    return CaptionDataset(items, vocabulary, inputs={"grid": cells}), len(vocabulary)
 
 
 def trainer(folder=None, recipe=RECIPE, dropout=0.1):
@@ -55,14 +57,14 @@ def trainer(folder=None, recipe=RECIPE, dropout=0.1):
 
 def watched(tell):
     """Let `Stepper.step` tell its result after every step."""
-    plain = Stepper.step
+    plain = TrainStep.step
 
     def step(self, batch):
         result = plain(self, batch)
         tell(result)
         return result
 
-    Stepper.step = step
+    TrainStep.step = step
 
 
 def in_a_child(folder, pipe=None):
