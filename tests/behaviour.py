@@ -3,11 +3,14 @@
     python tests/behaviour.py record FILE [--only SECTION ...]
     python tests/behaviour.py compare FILE [--only SECTION ...] [--tolerance T]
 
-Sections: captions, translations, training, stores, results. `compare` prints a line for each difference and exits
-with 1 if there is any. Figures are compared exactly, on one thread; on another processor or with another torch the
-last digits differ, so give a relative --tolerance such as 1e-4 there. Everything that calls captionlab stands in the
-first part of this file; when a name of the library changes, only that part has to follow.
+Sections: captions, translations, training, stores, results. `compare` prints a line for each
+difference and exits with 1 if there is any. Figures are compared exactly, on one thread; on another
+processor or with another torch the last digits differ, so give a relative --tolerance such as 1e-4
+there. CAPTIONLAB_DATA must name Flickr8k, Multi30K and SqueezeNet's weights. Everything that calls
+captionlab stands in the first part of this file; when a name of the library changes, only that part
+has to follow.
 """
+
 import argparse
 import hashlib
 import json
@@ -26,11 +29,11 @@ sys.path.insert(0, str(ROOT))
 RENAMED: dict[str, str] = {}
 
 
-# ---- Calls of captionlab: adapt these functions, and nothing below them, when names change ----------------------
+# ---- Calls of captionlab: when names change, adapt these functions and nothing below them
 
 
 def caption_scenes(count: int, beam: int, length_penalty: float) -> list[dict]:
-    """Captions of the first test scenes by the packaged run: text, score, log probability of each token."""
+    """Caption the first test scenes with the packaged run: text, score, tokens' log probabilities."""
     import captionlab
     from captionlab.datasets import scenes
 
@@ -54,12 +57,17 @@ def _searched(run, batch, beam: int, length_penalty: float) -> list[dict]:
     from captionlab.text import pad_ids
 
     hypotheses = run.search(batch, beam, length_penalty)
-    ids = pad_ids([hypothesis.ids for hypothesis in hypotheses])[:, None]       # (B, 1, T)
+    ids = pad_ids([hypothesis.ids for hypothesis in hypotheses])[:, None]  # (B, 1, T)
     with torch.no_grad():
         log_probs = reread(run.model, run.model.encode(batch), ids, [run.vocabulary.unk])[:, 0]
-    return [{"text": run.vocabulary.decode(hypothesis.ids), "score": hypothesis.score,
-             "log_probs": row[:len(hypothesis.ids)].tolist()}
-            for hypothesis, row in zip(hypotheses, log_probs)]
+    return [
+        {
+            "text": run.vocabulary.decode(hypothesis.ids),
+            "score": hypothesis.score,
+            "log_probs": row[: len(hypothesis.ids)].tolist(),
+        }
+        for hypothesis, row in zip(hypotheses, log_probs, strict=True)
+    ]
 
 
 def english_sentences(count: int) -> list[str]:
@@ -70,7 +78,7 @@ def english_sentences(count: int) -> list[str]:
 
 
 def training_losses(folder: Path) -> dict:
-    """`vanilla tiny` on scenes, seed 0, as `captionlab train` trains it: the loss of every step, history, weights."""
+    """Train `vanilla tiny` on scenes, seed 0, in full: the loss of each step, history, weights."""
     from captionlab.runs import train_run
     from captionlab.training import Stepper
 
@@ -87,12 +95,15 @@ def training_losses(folder: Path) -> dict:
         run = train_run("vanilla", "scenes", "tiny", seed=0, out=folder, device="cpu", judged=40)
     finally:
         Stepper.step = plain_step
-    history = [{"loss": record["loss"], "lr": record["rate"], "score": record["score"]} for record in run.about["history"]]
+    history = [
+        {"loss": record["loss"], "lr": record["rate"], "score": record["score"]}
+        for record in run.about["history"]
+    ]
     return {"losses": losses, "history": history, "tensors": tensor_hashes(run.model)}
 
 
 def fill_stores(cache: Path) -> Path:
-    """Extract features of a few scenes for four models, as training does; the folder that holds the stores.
+    """Extract features of a few scenes, as training does; returns the folder of the stores.
 
     `cache` is the user's cache folder for this process: XDG_CACHE_HOME.
     """
@@ -103,15 +114,23 @@ def fill_stores(cache: Path) -> Path:
 
     assert cache in cache_home().parents
     data = scenes(train=9, val=2, test=2, novel=0)
-    for model, boxes in (("vanilla", None), ("position_aware", None), ("image_transformer", "scene")):
+    for model, boxes in (
+        ("vanilla", None),
+        ("position_aware", None),
+        ("image_transformer", "scene"),
+    ):
         preset = find_preset(model, "small")
         open_stores(Eyes(preset, boxes=boxes), data)
-    mirrored = Eyes(replace(find_preset("vanilla", "small"), cells=4)).through(mirror=True, window=(0.0, 0.0, 0.8, 0.8))
+    mirrored = Eyes(replace(find_preset("vanilla", "small"), cells=4)).through(
+        mirror=True, window=(0.0, 0.0, 0.8, 0.8)
+    )
     open_stores(mirrored, data)
     return cache_home() / "features"
 
 
-def rescored_captions(data: str, split: str, captions: dict[str, list[dict]], seeds: dict[str, int]) -> dict[str, dict]:
+def rescored_captions(
+    data: str, split: str, captions: dict[str, list[dict]], seeds: dict[str, int]
+) -> dict[str, dict]:
     """Score stored caption files of one split of a data set again.
 
     Args:
@@ -140,7 +159,9 @@ def rescored_captions(data: str, split: str, captions: dict[str, list[dict]], se
         scores = {key: score_translations(value, references) for key, value in texts.items()}
     else:
         references = {item.image_id: list(item.captions) for item in items}
-        candidates = {key: dict(zip(references, value)) for key, value in texts.items()}
+        candidates = {}
+        for key, value in texts.items():
+            candidates[key] = dict(zip(references, value, strict=True))
         scores = {key: result.corpus for key, result in score_runs(candidates, references).items()}
     if data == "scenes":
         worlds = [item.image for item in items]
@@ -164,15 +185,20 @@ def rescored_people() -> dict:
 
     captions = {item.image_id: list(item.captions) for item in load("flickr8k")["test"]}
     scores = score(*leave_one_out(captions))
-    return {"metrics": scores.corpus, "intervals": {name: list(pair) for name, pair in intervals(scores).items()}}
+    return {
+        "metrics": scores.corpus,
+        "intervals": {name: list(pair) for name, pair in intervals(scores).items()},
+    }
 
 
-# ---- The sections; nothing here knows captionlab ----------------------------------------------------------------
+# ---- The sections; nothing here knows captionlab
 
 
 def tensor_hashes(model) -> list[str]:
     """Short hashes of a model's tensors, sorted, so that a tensor may change its name."""
-    contents = (tensor.detach().cpu().contiguous().numpy() for tensor in model.state_dict().values())
+    contents = (
+        tensor.detach().cpu().contiguous().numpy() for tensor in model.state_dict().values()
+    )
     return sorted(hashlib.sha256(content.tobytes()).hexdigest()[:16] for content in contents)
 
 
@@ -194,9 +220,12 @@ def training_section() -> dict:
 
 
 def stores_section() -> dict:
-    """The files of feature stores: bytes of chunks, and manifests without the folders of this machine."""
+    """The files of feature stores: chunks as hashes, manifests without this machine's folders."""
     home = fill_stores(Path(os.environ["XDG_CACHE_HOME"]))
-    return {store.name: {file.name: store_file(file) for file in sorted(store.iterdir())} for store in sorted(home.iterdir())}
+    return {
+        store.name: {file.name: store_file(file) for file in sorted(store.iterdir())}
+        for store in sorted(home.iterdir())
+    }
 
 
 def store_file(file: Path) -> object:
@@ -215,7 +244,7 @@ def without_folders(value: object) -> object:
 
 
 def results_section() -> dict:
-    """Figures of every stored caption file, computed again; and which of those in `results/` they do not meet."""
+    """Figures of all stored captions, computed again, and where `results/` has others."""
     groups: dict[tuple, dict] = {}
     stored = {}
     for file in sorted((ROOT / "results").glob("*/*.seed*.captions.json")):
@@ -230,22 +259,35 @@ def results_section() -> dict:
     for (data, split), group in groups.items():
         figures |= rescored_captions(data, split, **group)
     figures["flickr8k/human"] = rescored_people()
-    stored["flickr8k/human"] = json.loads((ROOT / "results/flickr8k/human.json").read_text(encoding="utf-8"))["runs"][0]
+    stored["flickr8k/human"] = json.loads(
+        (ROOT / "results/flickr8k/human.json").read_text(encoding="utf-8")
+    )["runs"][0]
     unmet = []
     for name, computed in figures.items():
         written = {kind: stored[name][kind] for kind in computed if kind in stored[name]}
         for kind in computed.keys() - written.keys():
-            del computed[kind]      # that result has no blind control
-        shared = {kind: {metric: computed[kind].get(metric) for metric in written[kind]} for kind in written}
+            del computed[kind]  # that result has no blind control
+        shared = {
+            kind: {metric: computed[kind].get(metric) for metric in written[kind]}
+            for kind in written
+        }
         unmet += [f"{name} {line}" for line in differences(written, shared, tolerance=1e-9)]
-    return {"figures": {name: rounded(figures[name]) for name in sorted(figures)}, "not as stored": unmet}
+    return {
+        "figures": {name: rounded(figures[name]) for name in sorted(figures)},
+        "not as stored": unmet,
+    }
 
 
-SECTIONS = {"captions": captions_section, "translations": translations_section, "training": training_section,
-            "stores": stores_section, "results": results_section}
+SECTIONS = {
+    "captions": captions_section,
+    "translations": translations_section,
+    "training": training_section,
+    "stores": stores_section,
+    "results": results_section,
+}
 
 
-# ---- Recording and comparing ------------------------------------------------------------------------------------
+# ---- Recording and comparing
 
 
 def read_record(file: Path) -> dict:
@@ -283,8 +325,10 @@ def differences(old: object, new: object, tolerance: float = 0.0, where: str = "
                 lines += differences(old[key], new[key], tolerance, f"{where} {key}".strip())
         return lines
     if isinstance(old, list) and isinstance(new, list):
-        lines = [] if len(old) == len(new) else [f"{where}: had {len(old)} entries and has {len(new)}"]
-        for number, (one, other) in enumerate(zip(old, new)):
+        lines = (
+            [] if len(old) == len(new) else [f"{where}: had {len(old)} entries and has {len(new)}"]
+        )
+        for number, (one, other) in enumerate(zip(old, new, strict=False)):
             lines += differences(one, other, tolerance, f"{where} [{number}]")
         return lines
     if both_numbers(old, new) and abs(old - new) <= tolerance * max(abs(old), abs(new)):
@@ -309,7 +353,10 @@ def as_text(values: dict) -> str:
     """JSON with a line for each entry of a section's parts, so that git can show what changed."""
     sections = []
     for name, section in values.items():
-        parts = [f"  {json.dumps(key, ensure_ascii=False)}: {part_text(part)}" for key, part in section.items()]
+        parts = [
+            f"  {json.dumps(key, ensure_ascii=False)}: {part_text(part)}"
+            for key, part in section.items()
+        ]
         sections.append(f" {json.dumps(name)}: {{\n" + ",\n".join(parts) + "\n }")
     return "{\n" + ",\n".join(sections) + "\n}\n"
 
@@ -319,7 +366,10 @@ def part_text(part: object) -> str:
     if isinstance(part, list):
         entries = [f"   {json.dumps(entry, **compact)}" for entry in part]
     elif isinstance(part, dict):
-        entries = [f"   {json.dumps(key, ensure_ascii=False)}: {json.dumps(entry, **compact)}" for key, entry in part.items()]
+        entries = [
+            f"   {json.dumps(key, ensure_ascii=False)}: {json.dumps(entry, **compact)}"
+            for key, entry in part.items()
+        ]
     else:
         return json.dumps(part, **compact)
     left, right = "[]" if isinstance(part, list) else "{}"
@@ -327,14 +377,18 @@ def part_text(part: object) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("action", choices=["record", "compare"])
     parser.add_argument("file", type=Path)
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
+    parser.add_argument(
+        "--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION"
+    )
     parser.add_argument("--tolerance", type=float, default=0.0, help="relative; 0 by default")
     options = parser.parse_args()
     if options.action == "compare":
-        recorded = read_record(options.file)        # a missing file is found before the work
+        recorded = read_record(options.file)  # a missing file is found before the work
     with tempfile.TemporaryDirectory() as cache:
         os.environ["XDG_CACHE_HOME"] = cache
         values = compute(options.only)

@@ -1,4 +1,8 @@
-"""Everything CI checks, in order: `make test`. Time budgets are printed; only what the phases find decides."""
+"""Everything CI checks, in order: `make test`.
+
+Time budgets are printed; whether it passes depends on what the phases find alone.
+"""
+
 import os
 import signal
 import subprocess
@@ -10,8 +14,8 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMIT = 10      # a phase that takes so many times its budget hangs, and is stopped
-GRACE = 5       # seconds between the request to end and the kill
+LIMIT = 10  # a phase that takes so many times its budget hangs, and is stopped
+GRACE = 5  # seconds between the request to end and the kill
 
 
 @dataclass(frozen=True)
@@ -33,23 +37,29 @@ class Outcome:
 
     def __str__(self) -> str:
         over = self.verdict == "ok" and self.minutes > self.phase.minutes
-        return (f"{self.phase.name:32} {self.minutes:5.1f} of {self.phase.minutes:2} minutes   "
-                f"{self.verdict}{', over its budget' if over else ''}")
+        return (
+            f"{self.phase.name:32} {self.minutes:5.1f} of {self.phase.minutes:2} minutes   "
+            f"{self.verdict}{', over its budget' if over else ''}"
+        )
 
 
 PHASES = [
     Phase("library in step with notebooks", 1, [sys.executable, "tests/in_step.py"]),
     Phase("notebooks", 10, ["nbdev_test", "--n_workers", "2", "--do_print"]),
-    Phase("pytest", 6, [sys.executable, "-m", "pytest", "--numprocesses", "2", "--dist", "loadfile"]),
+    Phase(
+        "pytest", 6, [sys.executable, "-m", "pytest", "--numprocesses", "2", "--dist", "loadfile"]
+    ),
     Phase("docs", 3, ["make", "docs"]),
 ]
 
 
 def run_phase(phase: Phase) -> Outcome:
-    """Run one phase in a session of its own, and leave no process of it behind, however this ends."""
+    """Run one phase in a session of its own; no process of it survives, however this ends."""
     print(f"== {phase.name}: {' '.join(phase.command)}", flush=True)
     start = time.perf_counter()
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}     # two processes run side by side, on two cores
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1"
+    }  # two processes run side by side, on two cores
     process = subprocess.Popen(phase.command, cwd=ROOT, env=environment, start_new_session=True)
     try:
         verdict = "ok" if process.wait(60 * LIMIT * phase.minutes) == 0 else "FAILED"
@@ -61,7 +71,7 @@ def run_phase(phase: Phase) -> Outcome:
 
 
 def stop(process: subprocess.Popen) -> None:
-    """End a process, its group, and descendants that opened a group of their own, as kernels and launchers do."""
+    """End a process, its group, and descendants with a group of their own, as kernels have."""
     processes = descendants(process.pid)
     for sent in (signal.SIGTERM, signal.SIGKILL):
         processes += group(process.pid)
@@ -95,7 +105,7 @@ def group(leader: int) -> list[psutil.Process]:
 
 def interrupt(number: int, frame: object) -> None:
     """A signal ends the program as an exception would, so that its phase is stopped first."""
-    signal.signal(number, signal.SIG_IGN)       # a second one must not break off the clearing up
+    signal.signal(number, signal.SIG_IGN)  # a second one must not break off the clearing up
     print(f"\nstopped by {signal.Signals(number).name}", flush=True)
     sys.exit(128 + number)
 
