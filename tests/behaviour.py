@@ -33,7 +33,7 @@ RENAMED: dict[str, str] = {}
 
 
 def caption_scenes(count: int, beam: int, length_penalty: float) -> list[dict]:
-    """Caption the first test scenes with the packaged run: text, score, tokens' log probabilities."""
+    """Caption the first test scenes with the packaged run: text, score, log prob of each token."""
     import captionlab
     from captionlab.datasets import scenes
 
