@@ -88,6 +88,7 @@ class TestSavedAndLoaded:
         again = Run.load(run.save(tmp_path)).model
         assert again.output.weight is again.words.weight and "output.weight" not in runs._parts(again)
 
+    @pytest.mark.slow
     def test_a_fresh_process_captions_a_file_as_we_do(self, trained, world, tmp_path):
         run, folder = trained
         picture = render(world["test"][0].image, 64)
@@ -188,6 +189,7 @@ class TestNeverHalf:
 
 
 class TestTraining:
+    @pytest.mark.slow
     def test_seeds_and_resuming(self, trained, world, tmp_path):
         run, folder = trained
         with pytest.raises(ValueError, match="--resume"):
@@ -225,6 +227,8 @@ class TestTraining:
 
 
 class TestEvaluation:
+    @pytest.mark.java
+    @pytest.mark.slow
     def test_result_as_it_is_written(self, trained, world, tmp_path, monkeypatch):
         (tmp_path / "results").mkdir()
         (tmp_path / "results" / "README.md").touch()
@@ -258,6 +262,7 @@ class TestEvaluation:
             marks[stage] = {runs._row(replace(one, about=one.about | {"stage": stage}), [])["made"] for one in (run, other)}
         assert {stage: len(found) for stage, found in marks.items()} == {"xe": 1, "distilled": 1, "scst": 2, "distilled-scst": 2}
 
+    @pytest.mark.java
     def test_a_perfect_captioner_sees_and_blind_it_does_not(self, world):
         items = world["test"]
         said = {"own": [item.captions[0] for item in items]}
@@ -266,6 +271,7 @@ class TestEvaluation:
         assert figures["own"]["truth"] == 100 and figures["own"]["BLEU-1"] == pytest.approx(100)
         assert figures["blind"]["truth"] < 50 and figures["blind"]["CIDEr"] < figures["own"]["CIDEr"] / 2
 
+    @pytest.mark.java
     def test_nothing_to_judge_is_said_before_the_work(self, trained, world, monkeypatch):
         monkeypatch.setattr(runs, "caption_items", lambda *rest: pytest.fail("it has begun to caption"))
         with pytest.raises(ValueError, match="the split test of scenes is empty"):
@@ -365,6 +371,7 @@ class TestExplain:
         assert (found.whole[words] > 0.99).all() and torch.equal(found.control[words], found.whole[words])
         torch.testing.assert_close(found.without[words], torch.full((6,), 1 / 9))
 
+    @pytest.mark.slow
     def test_one_model_twice_is_explained_as_the_model(self, trained, world):
         model, seen = trained[0].model, trained[0].eyes([world["test"][0].image])
         twice, ids = Ensemble([model, model]).eval(), torch.tensor([trained[0].search(seen, 1)[0].ids])
@@ -379,6 +386,7 @@ class TestExplain:
         with pytest.raises(ValueError, match="memory of one position"):
             explain(run.model, memory, torch.tensor([[4]]))
 
+    @pytest.mark.slow
     def test_over_a_split_and_as_a_file(self, trained, world, tmp_path, monkeypatch):
         monkeypatch.setattr(runs, "results_home", lambda: tmp_path)
         run = trained[0]
@@ -500,6 +508,7 @@ class TestShipped:
         sight, blind = (truth(said, worlds)["all"] for worlds in (shown, shown[1:] + shown[:1]))
         assert sight > 0.35 and sight > 2 * blind
 
+    @pytest.mark.slow
     def test_is_in_the_wheel_and_works_from_there(self, tmp_path):
         """The wheel is unpacked into a folder of its own, and a fresh process that knows only that folder captions a scene."""
         root = Path(__file__).resolve().parent.parent
@@ -519,6 +528,7 @@ class TestShipped:
         assert str(tmp_path / "there") in where and len(text.split()) > 3, said.stderr
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_with_what_it_was_begun_with(world, tmp_path):
     """Other captions make other words, even if they are as many: the weights would mean something else."""
     train_run("vanilla", world, BRIEF, out=tmp_path / "run")
@@ -532,6 +542,7 @@ def test_a_training_goes_on_with_what_it_was_begun_with(world, tmp_path):
     assert kept == {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
 
 
+@pytest.mark.slow
 def test_one_that_goes_on_was_called_as_at_first(world, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["captionlab", "train", "vanilla"])
     first = train_run("vanilla", world, BRIEF, out=tmp_path / "run").about
@@ -609,6 +620,7 @@ def test_a_device_by_number_is_refused(world, tmp_path, monkeypatch):
         train_run("vanilla", world, BRIEF, out=tmp_path / "run", device="cuda:1")
 
 
+@pytest.mark.slow
 def test_scst_goes_on_from_the_run_that_it_began_from(trained, world, tmp_path):
     run, folder = trained
     other = replace(run, about=run.about | {"history": []}).save(tmp_path / "other")
@@ -672,6 +684,7 @@ def test_results_on_another_data_set_of_the_same_name_are_told_apart(trained, tm
     assert "judged_on" not in runs._about(run, scenes(train=0, val=0, test=1, novel=0), "test", 1, 0.0)
 
 
+@pytest.mark.slow
 def test_two_trainings_do_not_share_a_folder(world, tmp_path):
     (tmp_path / "run").mkdir()
     with FileLock(tmp_path / "run/.lock"), pytest.raises(ValueError, match="another training is writing into .*run: wait"):
@@ -680,6 +693,7 @@ def test_two_trainings_do_not_share_a_folder(world, tmp_path):
     train_run("vanilla", world, BRIEF, out=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_training_does_not_go_on_with_other_pictures_of_the_same_words(world, tmp_path):
     train_run("vanilla", world, BRIEF, out=tmp_path / "run")
     items = world["train"]
@@ -715,6 +729,7 @@ def test_a_run_that_does_not_say_all_is_not_judged(trained, world):
             evaluate_run(replace(run, about={key: x for key, x in run.about.items() if key != name}), world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "[1]", "null"])
 def test_a_broken_note_of_how_a_training_began(text, world, tmp_path):
     train_run("vanilla", world, BRIEF, out=tmp_path / "run")
