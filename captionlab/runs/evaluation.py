@@ -205,7 +205,7 @@ def result_metadata(run: Run, data: CaptionData, split: str, beam: int, length_p
     named = {"model": run.metadata["model"], "variant": run.metadata["variant"], "preset": run.metadata["preset_name"],
              "stage": run.metadata["stage"], "teachers": run.metadata.get("teachers"),
              "trained_on": run.metadata["data"] if run.metadata["data"] != data.name else None,
-             "judged_on": None if data.is_published else split_fingerprint(data[split]),      # another may have its name
+             "judged_on": None if data.is_official else split_fingerprint(data[split]),      # another may have its name
              "boxes": _other_boxes(run.processor), "sizes": short_hash(model_config(run.processor.preset)) if own else None}
     return {"data": data.name, "split": split, **{key: value for key, value in named.items() if value},
             "decoding": {"beam": beam, "length_penalty": length_penalty},
