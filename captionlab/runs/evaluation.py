@@ -174,7 +174,7 @@ def _score_captions(said: dict[str, list[str]], items: Sequence[Item], meteor: b
     """For each list of captions its figures in percent; of scenes also truth and coverage."""
     references = {item.image_id: list(item.captions) for item in items}
     max_val_items = score_runs({name: dict(zip(references, texts)) for name, texts in said.items()}, references, meteor)
-    return _add_truth({name: scores.corpus for name, scores in max_val_items.items()}, said, items)
+    return _add_truth({name: scores.corpus_scores for name, scores in max_val_items.items()}, said, items)
 
 
 def _add_truth(figures: dict[str, dict], said: dict[str, list[str]], items: Sequence[Item]) -> dict[str, dict]:
