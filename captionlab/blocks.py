@@ -39,12 +39,12 @@ class FeedForward(nn.Module):
         if activation not in ("relu", "gelu"):
             raise ValueError(f"no activation {activation!r}: choose relu or gelu")
         self.bend = getattr(F, activation)
-        self.widen, self.narrow = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.up_proj, self.down_proj = nn.Linear(width, hidden), nn.Linear(hidden, width)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(..., D)` to `(..., D)`, every position on its own."""
-        return self.narrow(self.dropout(self.bend(self.widen(x))))
+        return self.down_proj(self.dropout(self.bend(self.up_proj(x))))
 
 # %% ../nbs/05_blocks.ipynb #0e8b5f3c
 #| implements: eq-vaswani-residual
@@ -212,8 +212,8 @@ def _config_of(layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -
 
 def _copy_rest(source: nn.Module, ours: nn.Module) -> nn.Module:
     ours.to(source.linear1.weight)      # its device and precision
-    ours.feed_forward.widen.load_state_dict(source.linear1.state_dict())
-    ours.feed_forward.narrow.load_state_dict(source.linear2.state_dict())
+    ours.feed_forward.up_proj.load_state_dict(source.linear1.state_dict())
+    ours.feed_forward.down_proj.load_state_dict(source.linear2.state_dict())
     for number, residual in enumerate(ours.residuals, start=1):
         residual.norm.load_state_dict(getattr(source, f"norm{number}").state_dict())
     return ours.train(source.training)

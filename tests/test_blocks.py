@@ -87,8 +87,8 @@ def test_gradients_of_all_weights_are_torchs(norm_first):
         stacked = torch.cat([mine.query.weight.grad, mine.key.weight.grad, mine.value.weight.grad])
         torch.testing.assert_close(stacked, other.in_proj_weight.grad)
         torch.testing.assert_close(mine.output.bias.grad, other.out_proj.bias.grad)
-    torch.testing.assert_close(ours.feed_forward.widen.weight.grad, theirs.linear1.weight.grad)
-    torch.testing.assert_close(ours.feed_forward.narrow.weight.grad, theirs.linear2.weight.grad)
+    torch.testing.assert_close(ours.feed_forward.up_proj.weight.grad, theirs.linear1.weight.grad)
+    torch.testing.assert_close(ours.feed_forward.down_proj.weight.grad, theirs.linear2.weight.grad)
     for residual, norm in zip(ours.residuals, (theirs.norm1, theirs.norm2, theirs.norm3), strict=True):
         torch.testing.assert_close(residual.norm.weight.grad, norm.weight.grad)
         torch.testing.assert_close(residual.norm.bias.grad, norm.bias.grad)
