@@ -66,7 +66,7 @@ class Peer(nn.Module):
         for block in self.blocks:
             x = block(x, memories, hidden, ahead)
         return F.cross_entropy(self.output(x).flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=0,
-                               label_smoothing=PRESET.recipe.smoothing)
+                               label_smoothing=PRESET.training.label_smoothing)
 
 
 def batches(count: int = 4) -> list[Batch]:
@@ -74,22 +74,22 @@ def batches(count: int = 4) -> list[Batch]:
     torch.manual_seed(0)
     kept = lambda rows, least: torch.arange(rows) < torch.randint(least, rows + 1, (B, 1))
     words = lambda *shape: torch.randint(4, V, shape)
-    return [Batch(regions=torch.randn(B, PRESET.most, PRESET.channels), boxes=torch.rand(B, PRESET.most, 2, 2).sort(2).values.flatten(2),
-                  region_mask=kept(PRESET.most, 10), grid=torch.randn(B, PRESET.cells**2, PRESET.channels),
-                  attributes=words(B, PRESET.words) * kept(PRESET.words, 10),
+    return [Batch(regions=torch.randn(B, PRESET.inputs.max_boxes, PRESET.channels), boxes=torch.rand(B, PRESET.inputs.max_boxes, 2, 2).sort(2).values.flatten(2),
+                  region_mask=kept(PRESET.inputs.max_boxes, 10), grid=torch.randn(B, PRESET.inputs.grid**2, PRESET.channels),
+                  attributes=words(B, PRESET.inputs.max_attributes) * kept(PRESET.inputs.max_attributes, 10),
                   captions=words(B, C, T) * (torch.arange(T) < torch.randint(8, T + 1, (B, C, 1)))) for _ in range(count)]
 
 
 def main() -> None:
     torch.manual_seed(0)
-    model, peer, found, recipe = Model(PRESET, V), Peer().train(), batches(), PRESET.recipe
+    model, peer, found, config = Model(PRESET, V), Peer().train(), batches(), PRESET.training
     assert sum(p.numel() for p in peer.parameters()) == sum(p.numel() for p in model.parameters())
-    ours = TrainStep(model, replace(recipe, precision="no"), steps=100)
-    optimizer = torch.optim.AdamW(peer.parameters(), recipe.rate, recipe.betas, weight_decay=recipe.decay)
+    ours = TrainStep(model, replace(config, precision="no"), steps=100)
+    optimizer = torch.optim.AdamW(peer.parameters(), config.lr, config.betas, weight_decay=config.weight_decay)
 
     def theirs(batch: Batch) -> None:
         peer(batch).backward()
-        nn.utils.clip_grad_norm_(peer.parameters(), recipe.clip)
+        nn.utils.clip_grad_norm_(peer.parameters(), config.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
 

@@ -72,8 +72,8 @@ def main() -> None:
     tune_malloc()
     try:
         batch, models = photos(), [Model(PAPER, V), Plain()]
-        recipe = replace(PAPER.recipe, precision="no")
-        steps = [lambda one=TrainStep(model, recipe, 100): one.step(batch) for model in models]
+        config = replace(PAPER.training, precision="no")
+        steps = [lambda one=TrainStep(model, config, 100): one.step(batch) for model in models]
         ours, plain = compare(steps)
         record("image-transformer-step", ours, plain, plain / ours, "s of one core, training step")
         ours, plain = compare([lambda model=model.eval(): describe(model, batch) for model in models])

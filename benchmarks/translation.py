@@ -15,7 +15,7 @@ from captionlab.text import pad_sequences
 from captionlab.training.loop import TrainStep
 
 PRESET = replace(PRESETS["strong"], consistency=0.0)
-V, RECIPE = PRESET.subwords, PRESET.recipe
+V, RECIPE = PRESET.subwords, PRESET.training
 
 
 class Peer(nn.Module):
@@ -39,7 +39,7 @@ class Peer(nn.Module):
         pad = source == 0
         x = self.transformer(self.embed(source), self.embed(target[:, :-1]), tgt_mask=ahead, tgt_is_causal=True,
                              src_key_padding_mask=pad, memory_key_padding_mask=pad)
-        return F.cross_entropy(self.output(x).flatten(0, 1), target[:, 1:].flatten(), ignore_index=0, label_smoothing=RECIPE.smoothing)
+        return F.cross_entropy(self.output(x).flatten(0, 1), target[:, 1:].flatten(), ignore_index=0, label_smoothing=RECIPE.label_smoothing)
 
 
 def batches(count: int = 8) -> list[Batch]:
@@ -49,17 +49,17 @@ def batches(count: int = 8) -> list[Batch]:
     text = lambda length: [1, *rng.integers(4, V, length - 2).tolist(), 2]
     return [Batch(source=pad_sequences([text(length) for length in lengths[rows, 1]]),
                   captions=pad_sequences([[text(length)] for length in lengths[rows, 0]]))
-            for rows in batch_by_tokens(lengths, RECIPE.tokens)[:count]]
+            for rows in batch_by_tokens(lengths, RECIPE.max_tokens)[:count]]
 
 
 def peer_step() -> tuple:
     """A training step of the peer, a function of a batch; and its model."""
     model = Peer().train()
-    optimizer = torch.optim.AdamW(model.parameters(), RECIPE.rate, RECIPE.betas, weight_decay=RECIPE.decay)
+    optimizer = torch.optim.AdamW(model.parameters(), RECIPE.lr, RECIPE.betas, weight_decay=RECIPE.weight_decay)
 
     def step(batch: Batch) -> None:
         model(batch.source, batch.captions[:, 0]).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), RECIPE.clip)
+        nn.utils.clip_grad_norm_(model.parameters(), RECIPE.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
 

@@ -23,12 +23,12 @@ class Eyes(TransformerCaptioner):
 
     def __init__(self, norm="post", tied=True):
         super().__init__(BlockConfig(WIDTH, 2, 2 * WIDTH, norm=norm), 2, V, tied)
-        self.eyes, self.looks = nn.Linear(3, WIDTH), 0
+        self.encoder, self.looks = nn.Linear(3, WIDTH), 0
 
     def encode_inputs(self, batch):
         self.looks += 1
         grid = batch.require("grid")
-        return self.eyes(grid), (grid != 0).any(-1)[:, None, None]
+        return self.encoder(grid), (grid != 0).any(-1)[:, None, None]
 
 
 def world(seed, B, C, T, N, norm="post"):

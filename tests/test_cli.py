@@ -70,7 +70,7 @@ def brief(monkeypatch):
     from captionlab.models import cptr
 
     tiny, all_scenes = cptr.PRESETS["tiny"], datasets.scenes
-    monkeypatch.setitem(cptr.PRESETS, "tiny", replace(tiny, scenes=40, recipe=replace(tiny.recipe, epochs=2)))
+    monkeypatch.setitem(cptr.PRESETS, "tiny", replace(tiny, num_scenes=40, training=replace(tiny.training, epochs=2)))
     monkeypatch.setattr(datasets, "scenes", lambda **sizes: all_scenes(**sizes | {"test": 6}))
 
 

@@ -34,11 +34,11 @@ class Eyes(TransformerCaptioner):
 
     def __init__(self, words=V):
         super().__init__(BlockConfig(WIDTH, 2, 2 * WIDTH), 2, words, tied=False)
-        self.eyes = nn.Linear(3, WIDTH)
+        self.encoder = nn.Linear(3, WIDTH)
 
     def encode_inputs(self, batch):
         grid = batch.require("grid")
-        return self.eyes(grid), (grid != 0).any(-1)[:, None, None]
+        return self.encoder(grid), (grid != 0).any(-1)[:, None, None]
 
 
 class Watched(Eyes):
@@ -385,7 +385,7 @@ def test_a_search_out_of_range_is_refused(wrong):
 
 def test_weights_that_are_no_numbers_write_no_caption():
     model = Eyes().eval()
-    nn.init.constant_(model.eyes.weight, math.nan)
+    nn.init.constant_(model.encoder.weight, math.nan)
     with torch.no_grad(), pytest.raises(ValueError, match="is not a number: its weights are broken"):
         beam_search(model, model.encode(Batch(grid=torch.randn(1, 4, 3))))
 

@@ -23,10 +23,10 @@ class Blind(TransformerCaptioner):
 
     def __init__(self, words, dropout=0.0):
         super().__init__(BlockConfig(16, 2, 32, dropout=dropout), 1, words)
-        self.eyes = torch.nn.Linear(1, 16)
+        self.encoder = torch.nn.Linear(1, 16)
 
     def encode_inputs(self, batch):
-        return self.eyes(batch.require("grid")), None
+        return self.encoder(batch.require("grid")), None
 
 
 def number(item):
@@ -185,13 +185,13 @@ class TestRuns:
         folder, data = runs
         preset = find_preset("vanilla", "tiny")
         data = CaptionData(data.name, {split: [replace(item, image=item.picture(64)) for item in items] for split, items in data.splits.items()})
-        pupil = train("vanilla", data, replace(preset, flips=True), 0, tmp_path / "p", teachers=[folder / "1"])
+        pupil = train("vanilla", data, replace(preset, inputs=replace(preset.inputs, hflip=True)), 0, tmp_path / "p", teachers=[folder / "1"])
         assert pupil.caption(data["test"][0].image)
 
     def test_three_teachers_must_see_alike_two_by_two(self, runs):
         folder, _ = runs
         one, other = load(folder / "1"), load(folder / "2")
-        other.eyes.preprocess = replace(other.eyes.preprocess, size=32)
+        other.processor.preprocess = replace(other.processor.preprocess, size=32)
         with pytest.raises(ValueError, match="do not see the same"):
             ensemble(load(folder / "pupil"), [one, other])
 

@@ -46,9 +46,9 @@ def batch_of(preset, pictures: int = 3, captions: int = 4) -> Batch:
     """Pictures with few and many regions and attributes."""
     torch.manual_seed(1)
     count = torch.arange(pictures)[:, None]
-    boxes = torch.rand(pictures, preset.most, 2, 2).sort(2).values.flatten(2)
-    return Batch(regions=torch.randn(pictures, preset.most, preset.channels), boxes=boxes,
-                 region_mask=torch.arange(preset.most) <= count, grid=torch.randn(pictures, preset.cells**2, preset.channels),
+    boxes = torch.rand(pictures, preset.inputs.max_boxes, 2, 2).sort(2).values.flatten(2)
+    return Batch(regions=torch.randn(pictures, preset.inputs.max_boxes, preset.channels), boxes=boxes,
+                 region_mask=torch.arange(preset.inputs.max_boxes) <= count, grid=torch.randn(pictures, preset.inputs.grid**2, preset.channels),
                  attributes=torch.randint(4, V, (pictures, 5)) * (torch.arange(5) <= count),
                  captions=torch.randint(4, V, (pictures, captions, 7)))
 
@@ -129,7 +129,7 @@ class TestEquations:
 class TestVariants:
     def test_reads_what_it_says_and_nothing_else(self, variant):
         model, batch = model_of(variant)
-        reads = replace(PRESETS["tiny"], variant=variant).reads
+        reads = replace(PRESETS["tiny"], variant=variant).inputs.fields
         total, words = model.loss(Batch(**{name: getattr(batch, name) for name in (*reads, "captions")}))
         assert words == 3 * 4 * 6 and total.isfinite()
         assert ("attributes" in reads) == (not variant.startswith("visual"))
@@ -256,7 +256,10 @@ class TestVisualInput:
         model, batch = model_of("visual", most=most, cells=cells)
         x, mask = model.visual(batch)
         assert x.shape == (3, most + cells**2, 16) and mask.shape == (3, 1, 1, most + cells**2)
-        assert [*replace(PRESETS["tiny"], variant="visual", most=most, cells=cells).reads] == reads
+        assert [*replace(
+            PRESETS["tiny"], inputs=replace(PRESETS["tiny"].inputs, max_boxes=most, grid=cells),
+            variant="visual",
+        ).inputs.fields] == reads
 
     def test_a_cell_is_a_region_with_its_box(self):
         model, batch = model_of("visual", most=9, cells=3)
@@ -307,7 +310,7 @@ def test_late_fusion_is_the_ensemble_of_two_variants():
 def test_published_sizes():
     paper = PRESETS["paper"]
     assert (paper.width, paper.heads, paper.hidden, paper.encoder_layers, paper.decoder_layers) == (512, 8, 2048, 6, 6)
-    assert 5 * paper.recipe.pictures == 75 and paper.recipe.warmup == 20000 and paper.recipe.betas == (0.9, 0.98)
+    assert 5 * paper.training.batch_size == 75 and paper.training.warmup == 20000 and paper.training.betas == (0.9, 0.98)
     assert paper.min_count == 5
     with torch.device("meta"):
         model = Model(paper, 9487)
@@ -318,10 +321,13 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="no variant 'both': choose from visual, visual_no_encoder"):
         replace(PRESETS["tiny"], variant="both")
     with pytest.raises(ValueError, match="neither regions nor cells"):
-        replace(PRESETS["tiny"], most=0)
+        replace(PRESETS["tiny"], inputs=replace(PRESETS["tiny"].inputs, max_boxes=0))
     with pytest.raises(ValueError, match="no attributes to read"):
-        replace(PRESETS["tiny"], words=0)
-    assert replace(PRESETS["tiny"], variant="visual", words=0).reads == ("regions", "boxes", "region_mask")
+        replace(PRESETS["tiny"], inputs=replace(PRESETS["tiny"].inputs, max_attributes=0))
+    assert replace(
+        PRESETS["tiny"], inputs=replace(PRESETS["tiny"].inputs, max_attributes=0),
+        variant="visual",
+    ).inputs.fields == ("regions", "boxes", "region_mask")
 
 
 def test_forms_say_what_the_paper_says():
@@ -348,7 +354,7 @@ def run_of(world: CaptionData, variant: str = "eta", seed: int = 0, **changes) -
     torch.manual_seed(seed)
     preset = replace(PRESETS["tiny"], variant=variant, **changes)
     vocabulary = Vocabulary.build(world.captions("train"))
-    detector = detector_of(world) if "attributes" in preset.reads else None
+    detector = detector_of(world) if "attributes" in preset.inputs.fields else None
     model = Model(preset, len(vocabulary)).eval()
     metadata = {"model": "entangled", "preset_name": "tiny", "data": "scenes", "source": "scenes", "variant": None if variant == "eta" else variant,
              "stage": "xe", "seed": seed, "parameters": 10, "train_seconds": 1.0, "command": "none", "history": []}
@@ -357,12 +363,15 @@ def run_of(world: CaptionData, variant: str = "eta", seed: int = 0, **changes) -
 
 class TestRuns:
     def test_trains_with_mirrored_pictures_and_can_be_loaded_again(self, world, tmp_path):
-        preset = replace(PRESETS["tiny"], flips=True, recipe=replace(PRESETS["tiny"].recipe, epochs=1))
+        preset = replace(
+            PRESETS["tiny"], inputs=replace(PRESETS["tiny"].inputs, hflip=True),
+            training=replace(PRESETS["tiny"].training, epochs=1),
+        )
         run = train("entangled", world, preset, out=tmp_path / "run", detector=detector_of(world))
         again = load(tmp_path / "run")
         assert again.caption([item.image for item in world["test"]]) == run.caption([item.image for item in world["test"]])
-        eyes = run.eyes
-        straight, turned = (twin([world["train"][0].image]) for twin in (eyes, eyes.through(mirror=True)))
+        processor = run.processor
+        straight, turned = (twin([world["train"][0].image]) for twin in (processor, processor.through(mirror=True)))
         torch.testing.assert_close(turned.boxes[..., [0, 2]], (1 - straight.boxes[..., [2, 0]]) * turned.region_mask[..., None],
                                    rtol=0, atol=1e-3)     # boxes are kept in half precision
 
@@ -372,7 +381,7 @@ class TestRuns:
         monkeypatch.setattr(Run, "captions", lambda self, batch, *rest: told.append(batch.attributes) or plain(self, batch, *rest))
         found = evaluate(run, world, beam=1, meteor=False, oracle=True)
         assert found["about"]["variant"] == "oracle" and run.metadata["variant"] is None
-        words = set(run.eyes.detector.words)
+        words = set(run.processor.detector.words)
         for item, ids in zip(world["test"], torch.cat(told)):
             assert set(run.vocabulary.decode(ids).split()) == words & {word for text in item.captions for word in normalise(text)}
         assert evaluate(run_of(world, "parallel"), world, beam=1, meteor=False, oracle=True)["about"]["variant"] == "parallel-oracle"
@@ -394,8 +403,8 @@ class TestRuns:
     def test_fused_runs_speak_as_their_ensemble(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
         found = evaluate(visual, world, meteor=False, fused=[semantic])
-        batch = semantic.eyes([item.image for item in world["test"]])
-        seen = visual.eyes([item.image for item in world["test"]])
+        batch = semantic.processor([item.image for item in world["test"]])
+        seen = visual.processor([item.image for item in world["test"]])
         both = replace(seen, attributes=batch.attributes)
         model = Ensemble([visual.model, semantic.model]).eval()
         said = beam_search(model, model.encode(both), 3, suppress_tokens=[visual.vocabulary.unk])
@@ -447,7 +456,7 @@ class TestGate:
     def test_each_gate_is_that_of_its_word(self, world):
         run, items, kept = run_of(world), world["test"][:4], defaultdict(list)
         for item in items:
-            batch, read = run.eyes([item.image]), BOS
+            batch, read = run.processor([item.image]), BOS
             state = run.model.start(run.model.encode(batch))
             for number in run.search(batch)[0].ids:
                 trace = {}
@@ -455,7 +464,7 @@ class TestGate:
                 if number > EOS:
                     kept[word_class(run.vocabulary.tokens[number])].append(torch.stack(trace["gate"]).mean().item())
                 read = number
-        found = gate_by_class(run, items, input_transforms(run.eyes), batch=3)
+        found = gate_by_class(run, items, input_transforms(run.processor), batch=3)
         kinds = {name: row for name, row in found.items() if "among" not in name}
         assert {name: row["words"] for name, row in kinds.items()} == {name: len(gates) for name, gates in kept.items()}
         for name, row in kinds.items():
@@ -484,7 +493,10 @@ def test_with_the_norm_first_the_words_are_counted_once():
 
 
 def test_semantic_attention_needs_nothing_to_see():
-    assert replace(PRESETS["tiny"], variant="semantic", most=0, cells=0).reads == ("attributes",)
+    assert replace(
+        PRESETS["tiny"], inputs=replace(PRESETS["tiny"].inputs, max_boxes=0, grid=0),
+        variant="semantic",
+    ).inputs.fields == ("attributes",)
     with pytest.raises(ValueError, match="no bend 'gelu'"):
         GatedController(8, "gelu")
     for path in ("svs", "", "x"):
@@ -494,6 +506,6 @@ def test_semantic_attention_needs_nothing_to_see():
 
 def test_a_model_without_paths_has_no_gate():
     from captionlab.models import image_transformer
-    run = SimpleNamespace(eyes=SimpleNamespace(preset=image_transformer.PRESETS["tiny"]))
+    run = SimpleNamespace(processor=SimpleNamespace(preset=image_transformer.PRESETS["tiny"]))
     with pytest.raises(ValueError, match="this run has no gate"):
         measure_gate(run)

@@ -60,7 +60,7 @@ def run_of(name: str, variant: str | None = None, **changes) -> Run:
     module = import_module(f"captionlab.models.{name}")
     preset = replace(module.PRESETS["tiny"], **({"variant": variant} if variant else {}), **changes)
     vocabulary = Vocabulary.build(WORLD.captions("train"))
-    more = {"detector": detector(), "vocabulary": vocabulary} if "attributes" in preset.reads else {}
+    more = {"detector": detector(), "vocabulary": vocabulary} if "attributes" in preset.inputs.fields else {}
     metadata = {"model": name, "preset_name": "tiny", "data": "scenes", "source": "scenes", "variant": variant, "stage": "xe", "seed": 0, "parameters": 10,
              "train_seconds": 1.0, "history": []}
     return Run(module.Model(preset, len(vocabulary)).eval(), vocabulary, ImageProcessor(preset, **more), metadata)
@@ -88,13 +88,13 @@ class TestEveryModel:
         story = trace_caption(run, TEST[0], "a red circle and a blue star")
         with torch.no_grad():
             ids = torch.tensor([run.vocabulary.encode("a red circle and a blue star")])
-            logits = run.model.decode(run.model.encode(run.eyes([TEST[0]])), ids[:, None, :-1])[0, 0]
+            logits = run.model.decode(run.model.encode(run.processor([TEST[0]])), ids[:, None, :-1])[0, 0]
         logits[:, [run.vocabulary.pad, run.vocabulary.bos, run.vocabulary.unk]] = -math.inf
         torch.testing.assert_close(story.bits, F.cross_entropy(logits, ids[0, 1:], reduction="none") / math.log(2), rtol=1e-3, atol=1e-4)
         assert story.words == ["a", "red", "circle", "and", "a", "blue", "star", "<eos>"]
 
     def test_its_own_caption_has_the_score_of_the_search(self, run):
-        story, found = trace_caption(run, TEST[1]), run.search(run.eyes([TEST[1]]))[0]
+        story, found = trace_caption(run, TEST[1]), run.search(run.processor([TEST[1]]))[0]
         assert story.ids.tolist() == found.ids
         assert -story.bits.sum().item() * math.log(2) == pytest.approx(found.score, rel=1e-3)
 
@@ -109,10 +109,10 @@ class TestEveryModel:
         view = trace_caption(run, TEST[0], "a star").view
         variant = run.metadata["variant"]
         assert type(view) is VIEWS[variant if variant in VIEWS else run.metadata["model"]]
-        if isinstance(view, BoxView) and not run.eyes.preset.cells:
+        if isinstance(view, BoxView) and not run.processor.preset.inputs.grid:
             torch.testing.assert_close(view.boxes, torch.from_numpy(TEST[0].boxes), rtol=0, atol=1e-3)
         if isinstance(view, WordView):
-            assert set(view.words) <= set(run.eyes.detector.words)
+            assert set(view.words) <= set(run.processor.detector.words)
 
     def test_can_be_drawn(self, run):
         story = trace_caption(run, TEST[0], "a red circle")
@@ -127,7 +127,7 @@ class TestEveryModel:
         story = trace_caption(run, scene, "a red circle")
         bare, whole = (occlude(run, scene, story, grid, side, BACKGROUND) for grid, side in (((2, 3), 0.2), ((1, 1), 1.0)))
         assert bare.shape == (4, 2, 3) and bare[:, 0, 0].abs().max() < 1e-4
-        assert whole.abs().max() > 1e-3 or "v" not in tracing._traced_stream(run) and run.eyes.kinds == ["attributes"]
+        assert whole.abs().max() > 1e-3 or "v" not in tracing._traced_stream(run) and run.processor.kinds == ["attributes"]
 
 
 def test_a_story_knows_what_was_likely(model):
@@ -212,7 +212,7 @@ def test_an_empty_caption_cannot_be_drawn(model):
 
 def test_surprisal_is_that_of_each_picture(model):
     story = trace_caption(model, TEST[0], "a red circle")
-    bits = surprisal(model, model.eyes(TEST), story.ids)
+    bits = surprisal(model, model.processor(TEST), story.ids)
     for one, picture in zip(bits, TEST):
         torch.testing.assert_close(one, trace_caption(model, picture, "a red circle").bits, rtol=1e-3, atol=1e-4)
 
@@ -265,7 +265,7 @@ def test_a_photo_with_a_window_painted_over_is_another_photo(name, real_data):
     photo = sorted((real_data / "flickr8k/images").glob("*.jpg"))[0]
     story = trace_caption(run, photo, "a dog in the snow")
     hidden = occlude(run, photo, story, story.view.grid, side=1 / 7, paint=(0, 0, 0))
-    pixels = run.eyes.pixels(photo).copy()
+    pixels = run.processor.pixels(photo).copy()
     side = pixels.shape[0]
     pixels[round(2 * side / 7):round(3 * side / 7), round(4 * side / 7):round(5 * side / 7)] = 0
     by_hand = trace_caption(run, pixels, "a dog in the snow").bits - story.bits

@@ -63,7 +63,7 @@ class Model(TransformerCaptioner):
 
     def __init__(self, preset, size):
         super().__init__(preset.config, preset.decoder_layers, size, tied=False)
-        self.reads, self.project, self.known = preset.reads, nn.Linear(512, preset.width), nn.Embedding(size, preset.width)
+        self.reads, self.project, self.known = preset.inputs.fields, nn.Linear(512, preset.width), nn.Embedding(size, preset.width)
         for part in (self.project, self.output):    # what it says hangs on what it sees, after however little training
             nn.init.normal_(part.weight)
         nn.init.normal_(self.known.weight, std=3)
@@ -78,8 +78,11 @@ class Model(TransformerCaptioner):
 
 
 def preset(kind, backbone="pixels", **more) -> Preset:
-    return Preset(reads=READS[kind], backbone=backbone, width=16, heads=2, hidden=32, encoder_layers=1, decoder_layers=1,
-                  dropout=0.0, size=64, recipe=TrainingConfig(epochs=1, pictures=4, rate=1e-3, warmup=1), **more)
+    return Preset(
+        inputs=InputConfig(fields=READS[kind], backbone=backbone, image_size=64), width=16,
+        heads=2, hidden=32, encoder_layers=1, decoder_layers=1, dropout=0.0,
+        training=TrainingConfig(epochs=1, batch_size=4, lr=1e-3, warmup=1), **more,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -115,10 +118,10 @@ def detector(photos, size=64, backbone="pixels") -> AttributeDetector:
     words = Vocabulary.build(photos[0].captions("train")).tokens[4:20]
     made = AttributeDetector(12 if backbone == "pixels" else 512, words)
     nn.init.normal_(made.output.weight, std=1 if backbone == "pixels" else 512**-0.5)
-    eyes = ImageProcessor(preset("pyramid", backbone, fine=2))
-    eyes.kinds = ["grid"]
-    made.metadata = {"made_by": {"backbone": eyes.backbone.describe() if eyes.needs_network else None,
-                              "preprocess": eyes.preprocess.to_dict() | {"size": size}, "grid": [2, 2]}}
+    processor = ImageProcessor(preset("pyramid", backbone, fine=2))
+    processor.kinds = ["grid"]
+    made.metadata = {"made_by": {"backbone": processor.backbone.describe() if processor.needs_network else None,
+                              "preprocess": processor.preprocess.to_dict() | {"size": size}, "grid": [2, 2]}}
     return made.eval()
 
 
@@ -146,21 +149,21 @@ class TestAPhoto:
         data, _ = photos
         run = trained(kind, backbone, photos, tmp_path / "run")
         again = captionlab.load(tmp_path / "run")
-        stores = open_feature_stores(run.eyes, data)
+        stores = open_feature_stores(run.processor, data)
         assert [store.folder.parent for store in stores] == [tmp_path / "cache" / "features"] * (backbone != "pixels")
-        stored = caption_split(run, data["test"], input_transforms(run.eyes, stores))
+        stored = caption_split(run, data["test"], input_transforms(run.processor, stores))
         alone = [again.caption(item.image) for item in data["test"]]
         opened = again.caption([Image.open(item.image) for item in data["test"]]) if kind in ("pyramid", "attributes") else alone
         assert stored == alone == opened and len({*alone}) > 1
 
     def test_looks_as_in_the_store(self, photos, kind, backbone):
         data, boxes = photos
-        eyes = ImageProcessor(preset(kind, backbone, boxes=boxes), detector=detector(photos, backbone=backbone),
+        processor = ImageProcessor(preset(kind, backbone, boxes=boxes), detector=detector(photos, backbone=backbone),
                     vocabulary=Vocabulary.build(data.captions("train")))
-        inputs = input_transforms(eyes, open_feature_stores(eyes, data))
+        inputs = input_transforms(processor, open_feature_stores(processor, data))
         assert list(inputs) == list(READS[kind])
         for item in data["test"]:
-            alone = eyes([item.image])
+            alone = processor([item.image])
             for name, see in inputs.items():
                 seen, want = see(item), alone.require(name)[0]
                 assert seen.dtype == want.dtype
@@ -170,20 +173,20 @@ class TestAPhoto:
 class TestOneLook:
     def test_evaluation_looks_at_a_picture_once_for_all_fields(self, photos, monkeypatch):
         data, boxes = photos
-        eyes, looks, look = ImageProcessor(preset("regions", boxes=boxes)), [], ImageProcessor.look
+        processor, looks, look = ImageProcessor(preset("regions", boxes=boxes)), [], ImageProcessor.look
         monkeypatch.setattr(ImageProcessor, "look", lambda self, read, *rest: looks.append(len(read)) or look(self, read, *rest))
-        seen = run.make_batch(SimpleNamespace(eyes=eyes), data["test"][:3], input_transforms(eyes, keep=0))
+        seen = run.make_batch(SimpleNamespace(processor=processor), data["test"][:3], input_transforms(processor, keep=0))
         assert sum(looks) == 3 and len(seen.boxes) == len(seen.regions) == 3
 
     def test_the_network_looks_once_for_all_fields(self, photos, monkeypatch):
         data, boxes = photos
-        eyes = ImageProcessor(preset("all", "squeezenet1_1", boxes=boxes), detector=detector(photos, backbone="squeezenet1_1"),
+        processor = ImageProcessor(preset("all", "squeezenet1_1", boxes=boxes), detector=detector(photos, backbone="squeezenet1_1"),
                     vocabulary=Vocabulary(["a"]))
         looks, stages = Counter(), Backbone.stages
         monkeypatch.setattr(Backbone, "stages", lambda net, images, only=None: looks.update(all=len(images)) or stages(net, images, only))
-        eyes([item.image for item in data["test"]])
+        processor([item.image for item in data["test"]])
         assert looks["all"] == 6
-        look = input_transforms(eyes)
+        look = input_transforms(processor)
         for see in look.values():
             see(data["test"][0])
         assert looks["all"] == 7
@@ -192,15 +195,15 @@ class TestOneLook:
         """Each field by the functions of its own lesson."""
         data, boxes = photos
         found, words = open_boxes(boxes), detector(photos, backbone="squeezenet1_1")
-        eyes = ImageProcessor(preset("all", "squeezenet1_1", boxes=boxes), detector=words, vocabulary=Vocabulary(words.words))
+        processor = ImageProcessor(preset("all", "squeezenet1_1", boxes=boxes), detector=words, vocabulary=Vocabulary(words.words))
         net, paths = Pyramid("squeezenet1_1", None, 64), [item.image for item in data["test"]]
-        batch, images = eyes(paths), net.preprocess(paths)
+        batch, images = processor(paths), net.preprocess(paths)
         maps = net(images, (4, 2))
         for name, want in (("low", maps["low"]), ("high", maps["high"]), ("grid", maps["high"])):
             torch.testing.assert_close(batch.require(name), want.flatten(1, 2), rtol=1e-4, atol=1e-5)
         chances = words(maps["high"].flatten(1, 2)).sigmoid()
         surest = torch.where(chances > 0.2, chances, 0).topk(4).indices
-        assert batch.attributes[0, 0] == eyes.vocabulary.encode(words.words[surest[0, 0]])[1]
+        assert batch.attributes[0, 0] == processor.vocabulary.encode(words.words[surest[0, 0]])[1]
         for row, item in enumerate(data["test"]):
             count = min(5, len(found[item.name]))
             assert batch.region_mask[row].sum() == count
@@ -212,53 +215,53 @@ class TestStoresOfTheCommand:
     def folder(self, photos):
         return photos[0]["test"][0].image.parent
 
-    def eyes(self, kind, photos, **more):
+    def processor(self, kind, photos, **more):
         return ImageProcessor(preset(kind, "squeezenet1_1", boxes=photos[1], **more), detector=detector(photos, backbone="squeezenet1_1"),
                     vocabulary=Vocabulary.build(photos[0].captions("train")))
 
     def test_pyramid(self, photos, folder, tmp_path):
         extract_map_folder([folder], tmp_path / "p", weights="none", grid="4,2", size=64, kind="pyramid")
-        eyes = self.eyes("pyramid", photos)
-        stores = open_feature_stores(eyes, photos[0], tmp_path / "p")
-        own = open_feature_stores(eyes, photos[0])
+        processor = self.processor("pyramid", photos)
+        stores = open_feature_stores(processor, photos[0], tmp_path / "p")
+        own = open_feature_stores(processor, photos[0])
         assert [store.folder for store in stores] == [tmp_path / "p"] and own[0].folder != stores[0].folder
         for item in photos[0]["test"]:
-            for one, other in zip(input_transforms(eyes, stores).values(), input_transforms(eyes, own).values()):
+            for one, other in zip(input_transforms(processor, stores).values(), input_transforms(processor, own).values()):
                 torch.testing.assert_close(one(item), other(item), rtol=2e-3, atol=2e-3)
         with pytest.raises(ValueError, match="grid low is .*run captionlab features extract .*--kind pyramid .*--grid 3x3,2x2") as fault:
-            open_feature_stores(self.eyes("pyramid", photos, fine=3), photos[0], tmp_path / "p")
+            open_feature_stores(self.processor("pyramid", photos, fine=3), photos[0], tmp_path / "p")
         one_line(fault)
         with pytest.raises(ValueError, match="holds features of kind pyramid, and this model reads regions") as fault:
-            open_feature_stores(self.eyes("regions", photos), photos[0], tmp_path / "p")
+            open_feature_stores(self.processor("regions", photos), photos[0], tmp_path / "p")
         one_line(fault)
 
     def test_regions_and_what_is_missing(self, photos, tmp_path):
         data, boxes = photos
         images = {item.name: item.image for items in data.splits.values() for item in items}
         made = extract_regions(images, open_boxes(boxes), tmp_path / "r", Backbone("squeezenet1_1", None, 64), most=5)
-        eyes = self.eyes("all", photos)
-        stores = open_feature_stores(eyes, data, [tmp_path / "r"])
+        processor = self.processor("all", photos)
+        stores = open_feature_stores(processor, data, [tmp_path / "r"])
         assert [store.made_by["kind"] for store in stores] == ["regions", "grid+pyramid+attributes"]
-        inputs, own = input_transforms(eyes, stores), input_transforms(eyes, open_feature_stores(eyes, data))
+        inputs, own = input_transforms(processor, stores), input_transforms(processor, open_feature_stores(processor, data))
         for item in data["test"]:
             for name in READS["all"]:
                 torch.testing.assert_close(inputs[name](item), own[name](item), rtol=2e-3, atol=2e-3)
         with pytest.raises(ValueError, match="most is 5, not 4.*--most 4") as fault:
-            open_feature_stores(self.eyes("regions", photos, most=4), data, made.folder)
+            open_feature_stores(self.processor("regions", photos, most=4), data, made.folder)
         one_line(fault)
 
     def test_attributes(self, photos, tmp_path):
         data = photos[0]
         images = {item.name: item.image for items in data.splits.values() for item in items}
-        eyes = self.eyes("attributes", photos)
-        extract_attributes(images, eyes.detector, tmp_path / "a")
-        stores = open_feature_stores(eyes, data, [tmp_path / "a"])
+        processor = self.processor("attributes", photos)
+        extract_attributes(images, processor.detector, tmp_path / "a")
+        stores = open_feature_stores(processor, data, [tmp_path / "a"])
         assert [store.folder for store in stores] == [tmp_path / "a"]
-        one, other = (input_transforms(eyes, some)["attributes"] for some in (stores, open_feature_stores(eyes, data)))
+        one, other = (input_transforms(processor, some)["attributes"] for some in (stores, open_feature_stores(processor, data)))
         assert all(one(item).equal(other(item)) for item in data["test"])
-        nn.init.zeros_(eyes.detector.output.bias)
+        nn.init.zeros_(processor.detector.output.bias)
         with pytest.raises(ValueError, match="made another way .by another detector.: run captionlab features extract --kind attributes") as fault:
-            open_feature_stores(eyes, data, tmp_path / "a")
+            open_feature_stores(processor, data, tmp_path / "a")
         one_line(fault)
 
     def test_what_a_model_has_no_use_for_is_refused(self, photos):
@@ -269,34 +272,34 @@ class TestStoresOfTheCommand:
 
     def test_two_data_sets_of_one_name_share_nothing(self, tmp_path):
         """Somebody's captions.csv, and somebody else's, with pictures of the same names."""
-        eyes, seen = ImageProcessor(preset("pyramid", "squeezenet1_1")), {}
+        processor, seen = ImageProcessor(preset("pyramid", "squeezenet1_1")), {}
         for colour in ("red", "blue"):
             file = tmp_path / colour / "0.png"
             file.parent.mkdir()
             Image.new("RGB", (64, 64), colour).save(file)
             data = CaptionData("captions", {"train": [Item("0.png", (colour,), file)]})
-            store, = open_feature_stores(eyes, data)
-            assert open_feature_stores(eyes, data)[0].folder == store.folder
-            seen[colour] = input_transforms(eyes, [store])["low"](data["train"][0])
+            store, = open_feature_stores(processor, data)
+            assert open_feature_stores(processor, data)[0].folder == store.folder
+            seen[colour] = input_transforms(processor, [store])["low"](data["train"][0])
         assert not seen["red"].allclose(seen["blue"], atol=0.1)
 
     def test_grid_from_either_side(self, photos, tmp_path):
         """What `extract_maps` makes and what the eyes make can go on where the other stopped."""
         data = photos[0]
-        eyes = self.eyes("pyramid", photos)
+        processor = self.processor("pyramid", photos)
         images = {item.name: item.image for items in data.splits.values() for item in items}
         made = extract_maps(images, Pyramid("squeezenet1_1", None, 64), tmp_path / "p", (4, 2))
         theirs = {file.name: file.read_bytes() for file in made.folder.iterdir()}
-        ours = {file.name: file.read_bytes() for file in open_feature_stores(eyes, data)[0].folder.iterdir()}
+        ours = {file.name: file.read_bytes() for file in open_feature_stores(processor, data)[0].folder.iterdir()}
         assert ours == theirs
 
     def test_pictures_with_ids_are_found_by_their_files_names(self, photos):
         """COCO knows a picture by its number; features and boxes that somebody made of its folder by the file."""
-        by_name, eyes = photos[0], ImageProcessor(preset("regions", "squeezenet1_1", boxes=photos[1]))
+        by_name, processor = photos[0], ImageProcessor(preset("regions", "squeezenet1_1", boxes=photos[1]))
         split = [Item(f"photo {number}", item.captions, item.image) for number, item in enumerate(by_name["test"])]
         by_id = CaptionData("numbered", {"train": split, "val": [], "test": []})
-        theirs = input_transforms(eyes, open_feature_stores(eyes, by_id, open_feature_stores(eyes, by_name)[0].folder))
-        ours, cached = input_transforms(eyes), input_transforms(eyes, open_feature_stores(eyes, by_id))
+        theirs = input_transforms(processor, open_feature_stores(processor, by_id, open_feature_stores(processor, by_name)[0].folder))
+        ours, cached = input_transforms(processor), input_transforms(processor, open_feature_stores(processor, by_id))
         for item in split:
             for name, see in ours.items():
                 torch.testing.assert_close(theirs[name](item), cached[name](item))
@@ -317,16 +320,16 @@ class TestBoxes:
             one_line(fault)
         save_boxes(tmp_path / "mine.npz", {"me.png": scene_regions(generate_scene(7))})
         with_file = captionlab.load(tmp_path / "run", boxes=tmp_path / "mine.npz")
-        assert with_file.caption(me) and with_file.eyes([me]).region_mask.sum() == min(5, len(generate_scene(7).objects))
+        assert with_file.caption(me) and with_file.processor([me]).region_mask.sum() == min(5, len(generate_scene(7).objects))
         found = Detector("fasterrcnn_mobilenet_v3_large_320_fpn", None, least=3)
         monkeypatch.setattr(boxes, "open_boxes", lambda source: found)
         with_detector = captionlab.load(tmp_path / "run", boxes=found.name)
         assert with_detector.caption(me) == with_detector.caption(Image.open(me))
-        assert with_detector.eyes([me]).region_mask.sum() == min(5, len(found(me)))
+        assert with_detector.processor([me]).region_mask.sum() == min(5, len(found(me)))
 
     def test_of_the_training_are_found_again(self, photos, tmp_path):
         self.run(photos, tmp_path)
-        assert captionlab.load(tmp_path / "run").eyes.source == photos[1]
+        assert captionlab.load(tmp_path / "run").processor.source == photos[1]
         os.rename(photos[1], photos[1] + ".away")
         try:
             with pytest.raises(FileNotFoundError, match="no boxes .*boxes.npz") as fault:
@@ -347,8 +350,8 @@ class TestBoxes:
     def test_a_photo_without_boxes_among_others_is_named(self, photos, tmp_path):
         data, _ = photos
         save_boxes(tmp_path / "some.npz", {item.name: scene_regions(generate_scene(1)) for item in data["train"]})
-        eyes = ImageProcessor(preset("regions", "squeezenet1_1", boxes=str(tmp_path / "some.npz")))
-        see = input_transforms(eyes, open_feature_stores(eyes, data))["regions"]
+        processor = ImageProcessor(preset("regions", "squeezenet1_1", boxes=str(tmp_path / "some.npz")))
+        see = input_transforms(processor, open_feature_stores(processor, data))["regions"]
         assert see(data["train"][0]).shape == (5, 512)
         with pytest.raises(ValueError, match=f"no features of {data['test'][0].name} .*no boxes of") as fault:
             see(data["test"][0])
@@ -369,11 +372,11 @@ class TestBoxes:
             x = np.random.default_rng(0).random((3, 6)).astype(np.float32)
             np.savez(folder / item.name.replace("png", "npz"), bbox=[[0, 0, 10, 20], [5, 5, 30, 40], [1, 1, 2, 2]], image_w=64, image_h=64,
                      num_bbox=3, x=x)
-        eyes = ImageProcessor(preset("regions", "file", boxes=str(folder), most=3))
-        seen = eyes([photos[0]["test"][0].image])
+        processor = ImageProcessor(preset("regions", "file", boxes=str(folder), most=3))
+        seen = processor([photos[0]["test"][0].image])
         torch.testing.assert_close(seen.regions[0], torch.from_numpy(x))
         data = CaptionData("some", {"test": photos[0]["test"]})
-        stored = input_transforms(eyes, open_feature_stores(eyes, data))["regions"](photos[0]["test"][0])
+        stored = input_transforms(processor, open_feature_stores(processor, data))["regions"](photos[0]["test"][0])
         torch.testing.assert_close(stored, torch.from_numpy(x), rtol=1e-3, atol=1e-3)
 
 
@@ -381,19 +384,19 @@ class TestMirrored:
     @pytest.mark.parametrize("backbone", ["pixels", "squeezenet1_1"])
     def test_regions_are_those_of_the_mirrored_picture(self, backbone):
         scene = generate_scene(3)
-        eyes = ImageProcessor(preset("regions", backbone))
-        seen = eyes.through(mirror=True)([scene])
+        processor = ImageProcessor(preset("regions", backbone))
+        seen = processor.through(mirror=True)([scene])
         left, top, right, bottom = torch.from_numpy(scene.boxes).unbind(-1)
         flipped = Regions(torch.stack([1 - right, top, 1 - left, bottom], -1))
         with_boxes = ImageProcessor(preset("regions", backbone))
         want = with_boxes.fields(with_boxes.look([(np.ascontiguousarray(render(scene, 64)[:, ::-1]), flipped)]))
         for name in REGIONS:
             torch.testing.assert_close(seen.require(name).float(), want[name].float())
-        assert not seen.boxes.allclose(eyes([scene]).boxes, atol=0.01)
+        assert not seen.boxes.allclose(processor([scene]).boxes, atol=0.01)
 
     def test_stores_are_apart(self, photos):
-        eyes = ImageProcessor(preset("regions", "squeezenet1_1", boxes=photos[1]))
-        plain, mirrored = (open_feature_stores(one, photos[0])[0] for one in (eyes, eyes.through(mirror=True)))
+        processor = ImageProcessor(preset("regions", "squeezenet1_1", boxes=photos[1]))
+        plain, mirrored = (open_feature_stores(one, photos[0])[0] for one in (processor, processor.through(mirror=True)))
         name = photos[0]["test"][0].name
         assert plain.folder != mirrored.folder
         assert not plain[name]["boxes"].equal(mirrored[name]["boxes"])
@@ -404,25 +407,25 @@ class TestWindows:
     def test_what_is_seen_is_what_a_picture_of_the_window_shows(self, backbone):
         pixels = np.asarray(render(generate_scene(3), 128))
         window = Image.fromarray(pixels[:64, 64:])
-        eyes = ImageProcessor(replace(preset("pyramid", backbone), size=128))
-        seen, want = eyes.through(window=(0.5, 0, 1, 0.5))([Image.fromarray(pixels)]), eyes([window])
+        processor = ImageProcessor(replace(preset("pyramid", backbone), size=128))
+        seen, want = processor.through(window=(0.5, 0, 1, 0.5))([Image.fromarray(pixels)]), processor([window])
         for name in PYRAMID:
             near = (seen.require(name) - want.require(name)).abs().mean() / want.require(name).abs().mean()
-            far = (eyes([Image.fromarray(pixels)]).require(name) - want.require(name)).abs().mean() / want.require(name).abs().mean()
+            far = (processor([Image.fromarray(pixels)]).require(name) - want.require(name)).abs().mean() / want.require(name).abs().mean()
             assert near < 0.1 and near < far / 3        # resizing looks a little beyond the window's edge
 
     def test_boxes_of_a_file_come_along(self, photos, tmp_path):
         name, boxes = photos[0]["test"][0].name, torch.tensor([[0.1, 0.1, 0.2, 0.2], [0.8, 0.8, 0.9, 0.9]])
         save_boxes(tmp_path / "n.npz", {name: Regions(boxes)})
-        eyes = ImageProcessor(preset("regions", boxes=str(tmp_path / "n.npz"))).through(window=(0.5, 0.5, 1, 1))
-        seen = eyes([photos[0]["test"][0].image])
+        processor = ImageProcessor(preset("regions", boxes=str(tmp_path / "n.npz"))).through(window=(0.5, 0.5, 1, 1))
+        seen = processor([photos[0]["test"][0].image])
         assert seen.region_mask.sum() == 1
         torch.testing.assert_close(seen.boxes[0, 0], torch.tensor([0.6, 0.6, 0.8, 0.8]), atol=1e-3, rtol=0)
 
     def test_stores_are_apart(self, photos):
-        eyes = ImageProcessor(preset("regions", "squeezenet1_1", boxes=photos[1]))
+        processor = ImageProcessor(preset("regions", "squeezenet1_1", boxes=photos[1]))
         windows = [{}, {"mirror": True}, {"window": (0, 0, 0.8, 0.8)}, {"window": (0.2, 0, 1, 0.8)}, {"window": (0.2, 0, 1, 0.8), "mirror": True}]
-        assert len({open_feature_stores(eyes.through(**changes), photos[0])[0].folder for changes in windows}) == 5
+        assert len({open_feature_stores(processor.through(**changes), photos[0])[0].folder for changes in windows}) == 5
 
     @pytest.mark.parametrize("flips, zoom, ways", [(False, 1.0, 1), (True, 1.0, 2), (False, 0.5, 5), (True, 0.8, 6)])
     def test_training_draws_among_all_ways_of_looking(self, flips, zoom, ways):
@@ -479,7 +482,7 @@ class TestAttributes:
     def test_the_detector_travels_with_the_run(self, photos, tmp_path):
         run = trained("attributes", "pixels", photos, tmp_path / "run")
         again = captionlab.load(tmp_path / "run")
-        assert again.eyes.detector.fingerprint == run.eyes.detector.fingerprint
+        assert again.processor.detector.fingerprint == run.processor.detector.fingerprint
         file = next((tmp_path / "run").glob("attributes-*.safetensors"))
         run.save(tmp_path / "run")
         assert sorted(path.name.split("-")[0] for path in (tmp_path / "run").glob("*.safetensors")) == ["attributes", "weights"]
@@ -537,15 +540,15 @@ def test_evaluated_with_and_without_stores(photos, tmp_path):
 def test_stores_go_to_those_of_several_runs_that_read_them(photos, tmp_path):
     data, boxes = photos
     visual, pixels = (trained("regions", backbone, photos, tmp_path / backbone) for backbone in ("squeezenet1_1", "pixels"))
-    store, = open_feature_stores(visual.eyes, data)
+    store, = open_feature_stores(visual.processor, data)
     first, both = (evaluate(visual, data, meteor=False, blind=False, fused=others, features=folders)["captions"]
                    for others, folders in (([], ()), ([visual], store.folder)))
     assert first == both            # a run beside itself
-    handed = evaluation._assign_stores(store.folder, [SimpleNamespace(eyes=SimpleNamespace(kinds=["attributes"])), visual])
+    handed = evaluation._assign_stores(store.folder, [SimpleNamespace(processor=SimpleNamespace(kinds=["attributes"])), visual])
     assert handed == [[], [store.folder]]
-    handed = evaluation._assign_stores([store.folder], [visual, SimpleNamespace(eyes=SimpleNamespace(kinds=["attributes"]))])
+    handed = evaluation._assign_stores([store.folder], [visual, SimpleNamespace(processor=SimpleNamespace(kinds=["attributes"]))])
     assert handed == [[store.folder], []]
-    nobody = [SimpleNamespace(eyes=SimpleNamespace(kinds=["attributes"]))] * 2
+    nobody = [SimpleNamespace(processor=SimpleNamespace(kinds=["attributes"]))] * 2
     assert evaluation._assign_stores(store.folder, nobody) == [[], [store.folder]]
 
 

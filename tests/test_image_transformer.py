@@ -445,7 +445,7 @@ class TestRelations:
         path = measure_relations(run, batch=7)
         assert path == tmp_path / "results" / "scenes" / f"{name}.seed3.relations.json"
         assert measure_relations(run, split="train").name == f"{name}-train.seed3.relations.json"
-        said, whole = json.loads(path.read_text()), attention_by_relation(run.model, run.eyes([item.image for item in world["test"]]))
+        said, whole = json.loads(path.read_text()), attention_by_relation(run.model, run.processor([item.image for item in world["test"]]))
         assert said["regions"] == whole["regions"] > 0 and said["example"]["image_id"] in {item.image_id for item in world["test"]}
         torch.testing.assert_close(torch.tensor(said["layers"]), whole["layers"], rtol=0, atol=1e-5)
         torch.testing.assert_close(torch.tensor(said["alike"]), whole["alike"], rtol=0, atol=1e-5)
@@ -521,10 +521,12 @@ def test_half_precision_learns():
 
 
 def test_cells_alone_need_no_boxes_and_nothing_is_refused():
-    preset = replace(PRESETS["tiny"], most=0, cells=2, channels=6)
-    assert preset.reads == ("grid",)
+    preset = replace(
+        PRESETS["tiny"], inputs=replace(PRESETS["tiny"].inputs, max_boxes=0, grid=2), channels=6,
+    )
+    assert preset.inputs.fields == ("grid",)
     with pytest.raises(ValueError, match="neither regions nor cells to see"):
-        replace(preset, cells=0)
+        replace(preset, inputs=replace(preset.inputs, grid=0))
     found = Model(preset, V).eval()
     batch = Batch(grid=torch.randn(2, 4, 6), captions=torch.randint(3, V, (2, 3, 6)))
     assert probabilities(found, batch).shape == (2, 3, 6, V)
@@ -557,9 +559,9 @@ def test_published_sizes():
         model = Model(replace(paper), 10_369)
     assert len(model.encoder.blocks) == 3 and model.decoder.attention.parts == 3 and paper.width == 1024
     assert all(isinstance(block.attention, SpatialGraphAttention) for block in model.encoder.blocks)
-    recipe = paper.recipe
-    assert (recipe.epochs, recipe.pictures, recipe.rate, recipe.warmup, recipe.schedule) == (25, 10, 2e-4, 2000, "stairs")
-    assert recipe.share(100)(0) == 1 / 2000 and recipe.share(1000)(3000) == 0.8
+    config = paper.training
+    assert (config.epochs, config.batch_size, config.lr, config.warmup, config.schedule) == (25, 10, 2e-4, 2000, "stairs")
+    assert config.share(100)(0) == 1 / 2000 and config.share(1000)(3000) == 0.8
     with torch.device("meta"):
         released = Model(replace(paper, variant="released"), 10_369)
     assert released.encoder.blocks[0].attention.gate.weight.shape == (2048, 2048) and released.decoder.attention.output is None

@@ -29,14 +29,14 @@ def small(name: str):
     preset = small_preset(name)
     torch.manual_seed(0)
     rows = lambda sides, channels: torch.randn(3, sides**2, getattr(preset, channels))
-    inputs = {"images": lambda: torch.randn(3, 3, preset.size, preset.size),
-              "grid": lambda: rows(preset.cells, "channels"), "high": lambda: rows(preset.cells, "channels"),
-              "low": lambda: rows(preset.fine, "fine_channels"),
-              "regions": lambda: torch.randn(3, preset.most, preset.channels),
-              "boxes": lambda: torch.rand(3, preset.most, 2, 2).sort(2).values.flatten(2),
-              "region_mask": lambda: torch.arange(preset.most) < torch.tensor([[2], [4], [preset.most]]),
+    inputs = {"images": lambda: torch.randn(3, 3, preset.inputs.image_size, preset.inputs.image_size),
+              "grid": lambda: rows(preset.inputs.grid, "channels"), "high": lambda: rows(preset.inputs.grid, "channels"),
+              "low": lambda: rows(preset.inputs.fine_grid, "fine_channels"),
+              "regions": lambda: torch.randn(3, preset.inputs.max_boxes, preset.channels),
+              "boxes": lambda: torch.rand(3, preset.inputs.max_boxes, 2, 2).sort(2).values.flatten(2),
+              "region_mask": lambda: torch.arange(preset.inputs.max_boxes) < torch.tensor([[2], [4], [preset.inputs.max_boxes]]),
               "attributes": lambda: torch.randint(3, V, (3, 5)) * (torch.arange(5) < torch.tensor([[5], [3], [1]]))}
-    batch = Batch(**{field: inputs[field]() for field in preset.reads}, captions=torch.randint(3, V, (3, 4, 7)))
+    batch = Batch(**{field: inputs[field]() for field in preset.inputs.fields}, captions=torch.randint(3, V, (3, 4, 7)))
     return import_module(f"captionlab.models.{name}").Model(preset, V).eval(), batch
 
 
@@ -63,7 +63,7 @@ class TestEveryModel:
         assert {*presets} >= {"paper", "small", "tiny"}
         for preset in presets.values():
             assert preset_from_dict(name, json.loads(json.dumps(asdict(preset)))) == preset
-            assert set(preset.reads) <= {field.name for field in fields(Batch)}
+            assert set(preset.inputs.fields) <= {field.name for field in fields(Batch)}
 
     def test_word_by_word_equals_all_at_once(self, name):
         model, batch = small(name)
@@ -154,8 +154,8 @@ class TestCPTR:
             images, tokens = torch.empty(1, 3, 384, 384), torch.ones(1, 1, 30, dtype=torch.long)
             memory, x = model.encode(Batch(images=images)), model._embed(tokens, 0)
             look_back, trace = torch.ones(1, 1, 30, 30, dtype=torch.bool), {}
-            patches = model.eyes.places(model.eyes.patches(images))
-            model.eyes.encoder(patches, trace=trace)
+            patches = model.processor.places(model.processor.patches(images))
+            model.processor.encoder(patches, trace=trace)
             model.decoder(x, memory.layers, look_back, trace=trace)
             logits = model.decode(memory, tokens)
         assert patches.shape == model.encode_inputs(Batch(images=images))[0].shape == (1, 576, 768)
@@ -163,7 +163,7 @@ class TestCPTR:
         averaged = {name: [tuple(w.mean(1).shape) for w in weights] for name, weights in trace.items()}
         assert averaged == {"self": [(1, 576, 576)] * 12 + [(1, 30, 30)] * 4, "cross": [(1, 30, 576)] * 4}
         assert model.output.weight is not model.words.weight
-        assert model.eyes.encoder.blocks[0].feed_forward.up_proj.out_features == 3072
+        assert model.processor.encoder.blocks[0].feed_forward.up_proj.out_features == 3072
 
     @pytest.mark.parametrize("activation, agree", [("gelu", True), ("relu", False)])
     def test_equals_the_one_of_torchs_layers_with_gelu_only(self, activation, agree):
@@ -171,14 +171,14 @@ class TestCPTR:
         encodes, decodes = from_torch(activation)
         sizes = dict(width=32, heads=4, hidden=64, encoder_layers=3, decoder_layers=2, size=32, patch=8)
         ours = cptr.Model(replace(cptr.PRESETS["paper"], **sizes), V).eval()
-        ours.eyes.encoder, ours.decoder = copy_encoder(encodes), copy_decoder(decodes)
-        for block in (*ours.eyes.encoder.blocks, *ours.decoder.blocks):
+        ours.processor.encoder, ours.decoder = copy_encoder(encodes), copy_decoder(decodes)
+        for block in (*ours.processor.encoder.blocks, *ours.decoder.blocks):
             block.feed_forward.activation = nn.functional.gelu        # ours is always as the article builds it by hand
         images, tokens = torch.randn(2, 3, 32, 32), torch.randint(3, V, (2, 9))
         ahead = torch.ones(9, 9, dtype=torch.bool).triu(1)
         with torch.no_grad():
             words = ours.positions(ours.words(tokens) * 32**0.5)
-            theirs = ours.output(decodes(words, encodes(ours.eyes.places(ours.eyes.patches(images))), tgt_mask=ahead))
+            theirs = ours.output(decodes(words, encodes(ours.processor.places(ours.processor.patches(images))), tgt_mask=ahead))
             mine = ours.decode(ours.encode(Batch(images=images)), tokens[:, None])[:, 0]
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-5) == agree
 
@@ -195,10 +195,13 @@ class TestCPTR:
 
     def test_a_models_own_eyes_fit_those_of_torchvision(self):
         vit = VisionTransformer(image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=32)
-        preset = replace(cptr.PRESETS["tiny"], width=16, heads=2, hidden=32, size=32, patch=8, encoder_layers=2, eyes_hidden=32, vit=True)
+        preset = replace(
+            cptr.PRESETS["tiny"], inputs=replace(cptr.PRESETS["tiny"].inputs, image_size=32),
+            width=16, heads=2, hidden=32, patch=8, encoder_layers=2, encoder_hidden=32, vit=True,
+        )
         model = cptr.Model(preset, V)
-        model.eyes.load_state_dict(cptr.copy_vit(vit).state_dict())
-        assert model.eyes.encoder.norm.eps == 1e-6
+        model.processor.load_state_dict(cptr.copy_vit(vit).state_dict())
+        assert model.processor.encoder.norm.eps == 1e-6
         assert model.encode_inputs(Batch(images=torch.randn(2, 3, 32, 32)))[0].shape == (2, 16, 16), "the class token is left out"
 
     def test_whitened_patches_vary_alike_and_independently(self):
@@ -220,15 +223,15 @@ class TestCPTR:
 
     @pytest.mark.parametrize("whiten", [True, False])
     def test_begins_whitened_if_the_preset_says_so(self, whiten):
-        preset = replace(cptr.PRESETS["tiny"], width=16, heads=2, eyes_hidden=32, whiten=whiten)
+        preset = replace(cptr.PRESETS["tiny"], width=16, heads=2, encoder_hidden=32, whiten=whiten)
         torch.manual_seed(0)
-        model, images = cptr.Model(preset, V), torch.rand(60, 3, preset.size, preset.size) * torch.tensor([4.0, 1.0, 0.2])[:, None, None]
-        before = model.eyes.patches.projection.weight.clone()
+        model, images = cptr.Model(preset, V), torch.rand(60, 3, preset.inputs.image_size, preset.inputs.image_size) * torch.tensor([4.0, 1.0, 0.2])[:, None, None]
+        before = model.processor.patches.projection.weight.clone()
         model.init_from_data(Batch(images=images))
-        spread = torch.cov(model.eyes.patches(images).flatten(0, 1).T)
-        assert torch.equal(before, model.eyes.patches.projection.weight) != whiten
+        spread = torch.cov(model.processor.patches(images).flatten(0, 1).T)
+        assert torch.equal(before, model.processor.patches.projection.weight) != whiten
         assert torch.allclose(spread, torch.eye(16), atol=0.05) == whiten
-        assert model.eyes.patches.projection.weight.requires_grad, "it is only a start"
+        assert model.processor.patches.projection.weight.requires_grad, "it is only a start"
 
     def test_a_picture_of_another_size_is_refused(self):
         model, _ = small("cptr")
@@ -267,7 +270,7 @@ def test_a_grid_or_a_picture_of_another_shape_is_refused():
     model = vanilla.Model(vanilla.PRESETS["tiny"], 9)
     with pytest.raises(ValueError, match="a map of 25 cells, and this model was made for 8 x 8 = 64"):
         model.encode(Batch(grid=torch.randn(1, 25, vanilla.PRESETS["tiny"].channels)))
-    size = cptr.PRESETS["tiny"].size
+    size = cptr.PRESETS["tiny"].inputs.image_size
     with pytest.raises(ValueError, match=f"pictures of {size // 2} x {2 * size} pixels"):
         cptr.Model(cptr.PRESETS["tiny"], 9).encode(Batch(images=torch.randn(1, 3, size // 2, 2 * size)))
 

@@ -178,7 +178,10 @@ def test_fusion_is_torchs_attention_without_values():
 
 def model_and_batch(variant: str, cells: int | tuple = (3, 5), fine: int = 24) -> tuple[Model, Batch]:
     torch.manual_seed(0)
-    preset = replace(PRESETS["tiny"], width=16, heads=2, hidden=32, variant=variant, cells=cells)
+    preset = replace(
+        PRESETS["tiny"], inputs=replace(PRESETS["tiny"].inputs, grid=cells), width=16, heads=2,
+        hidden=32, variant=variant,
+    )
     high = math.prod(preset.grid)
     batch = Batch(low=torch.randn(3, fine, 12), high=torch.randn(3, high, 12), captions=torch.randint(3, V, (3, 4, 7)))
     return Model(preset, V).eval(), batch
@@ -188,7 +191,7 @@ def model_and_batch(variant: str, cells: int | tuple = (3, 5), fine: int = 24) -
 class TestVariants:
     def test_reads_what_it_says(self, variant):
         model, batch = model_and_batch(variant)
-        reads = replace(PRESETS["tiny"], variant=variant).reads
+        reads = replace(PRESETS["tiny"], variant=variant).inputs.fields
         alone = Batch(**{name: getattr(batch, name) for name in (*reads, "captions")})
         total, words = model.loss(alone)
         assert words == 3 * 4 * 6 and total.isfinite()
@@ -253,6 +256,6 @@ def test_published_sizes():
     with torch.device("meta"):
         model = Model(paper, 9487)
     assert len(model.encoder.blocks) == len(model.decoder.blocks) == 6
-    assert paper.width // paper.heads == 64 and paper.hidden == 1024 and paper.recipe.warmup == 20000
+    assert paper.width // paper.heads == 64 and paper.hidden == 1024 and paper.training.warmup == 20000
     assert model.encoder.positions.row.numel() + model.encoder.positions.column.numel() == 2 * (14 + 14 - 1) * 256
     assert isinstance(model.encoder, Encoder)

@@ -644,8 +644,8 @@ class TestStore:
         with pytest.raises(ValueError, match="boxes fingerprint is .*, not .*--out") as fault:
             extract_regions(images_in(pictures), open_boxes(other), whole.folder, net, chunk=CHUNK, batch=3)
         one_line(fault)
-        recipe = region_spec(open_boxes(pictures / "boxes.npz"), 6, net, batch=3)
-        assert FeatureStore.open(whole.folder, expect=recipe).names == whole.names
+        config = region_spec(open_boxes(pictures / "boxes.npz"), 6, net, batch=3)
+        assert FeatureStore.open(whole.folder, expect=config).names == whole.names
 
     def test_other_features_are_other_regions(self):
         """Also where a printed tensor would leave them out."""

@@ -46,7 +46,7 @@ from captionlab.scenes.world import render
 from captionlab.text import SubwordVocabulary, Vocabulary
 
 os.environ["TQDM_DISABLE"] = "1"
-BRIEF = replace(vanilla.PRESETS["tiny"], recipe=replace(vanilla.PRESETS["tiny"].recipe, epochs=1))
+BRIEF = replace(vanilla.PRESETS["tiny"], training=replace(vanilla.PRESETS["tiny"].training, epochs=1))
 MODELS = {"vanilla": (vanilla, BRIEF), "cptr": (cptr, cptr.PRESETS["tiny"])}
 
 
@@ -76,9 +76,9 @@ def fresh(name, vocabulary=None):
     return Run(module.Model(preset, len(vocabulary)).eval(), vocabulary, ImageProcessor(preset), metadata)
 
 
-def replace_preset(eyes, **more):
+def replace_preset(processor, **more):
     """Eyes of another preset of one's own."""
-    return ImageProcessor(replace(eyes.preset, **more))
+    return ImageProcessor(replace(processor.preset, **more))
 
 
 def refusal(folder):
@@ -95,8 +95,8 @@ class TestSavedAndLoaded:
         again = Run.load(run.save(tmp_path / "run"))
         for key, x in run.model.state_dict().items():
             torch.testing.assert_close(again.model.state_dict()[key], x, rtol=0, atol=0)
-        assert again.eyes.preset == run.eyes.preset and again.metadata == run.metadata and not again.model.training
-        assert again.vocabulary.to_dict() == run.vocabulary.to_dict() and again.eyes.preprocess == run.eyes.preprocess
+        assert again.processor.preset == run.processor.preset and again.metadata == run.metadata and not again.model.training
+        assert again.vocabulary.to_dict() == run.vocabulary.to_dict() and again.processor.preprocess == run.processor.preprocess
 
     def test_tied_weights_are_stored_once_and_stay_tied(self, tmp_path):
         run = fresh("vanilla")
@@ -256,10 +256,10 @@ class TestEvaluation:
         assert result["decoding"] == {"beam": 2, "length_penalty": 0.5} and "truth" in row["blind"]
         with pytest.raises(ValueError, match="its decoding is .*move that one away"):
             evaluate(run, world, beam=1, meteor=False, kept=True)
-        wider = replace(run, eyes=replace_preset(run.eyes, hidden=64))
+        wider = replace(run, processor=replace_preset(run.processor, hidden=64))
         with pytest.raises(ValueError, match="its sizes is"):
             evaluate(wider, world, beam=2, length_penalty=0.5, meteor=False, kept=True)
-        later = replace(run, eyes=replace_preset(run.eyes, recipe=replace(run.eyes.preset.recipe, rate=1.0)), metadata=run.metadata | {"seed": 4})
+        later = replace(run, processor=replace_preset(run.processor, training=replace(run.processor.preset.training, lr=1.0)), metadata=run.metadata | {"seed": 4})
         with pytest.raises(ValueError, match="trained with other settings"):
             evaluate(later, world, beam=2, length_penalty=0.5, meteor=False, kept=True)
         captions = json.loads(path.with_name("vanilla-own-xe.seed3.captions.json").read_text())
@@ -268,7 +268,7 @@ class TestEvaluation:
     def test_what_was_not_used_is_no_other_setting(self, trained):
         """A recipe for SCST tells runs of SCST apart, not those that have yet to come to it."""
         run, marks = trained[0], {}
-        other = replace(run, eyes=replace_preset(run.eyes, scst=replace(run.eyes.preset.scst, rate=1.0)))
+        other = replace(run, processor=replace_preset(run.processor, scst=replace(run.processor.preset.scst, lr=1.0)))
         for stage in ("xe", "distilled", "scst", "distilled-scst"):
             marks[stage] = {evaluation.result_run(replace(one, metadata=one.metadata | {"stage": stage}), [])["made"] for one in (run, other)}
         assert {stage: len(found) for stage, found in marks.items()} == {"xe": 1, "distilled": 1, "scst": 2, "distilled-scst": 2}
@@ -336,7 +336,7 @@ class TestExplain:
     def test_each_word_alone_loses_sight(self, name, world):
         """Against all words at once, where a mask for each query hides one cell from the last word alone."""
         run, T, N = fresh(name), 4, 64
-        memory = run.model.encode(run.eyes([item.image for item in world["test"]]))
+        memory = run.model.encode(run.processor([item.image for item in world["test"]]))
         ids = torch.randint(4, 7, (len(memory), T))
         found, rows = erase_attended(run.model, memory, ids, seed=1), torch.arange(len(memory))
         before = torch.cat([torch.ones(len(ids), 1, dtype=torch.long), ids], 1)
@@ -352,7 +352,7 @@ class TestExplain:
     def test_hides_what_was_attended_to(self, trained, world):
         run, item = trained[0], world["test"][0]
         words, weights = run.trace(item.image, beam=1)
-        seen = run.eyes([item.image])
+        seen = run.processor([item.image])
         found = erase_attended(run.model, run.model.encode(seen), torch.tensor([run.search(seen, 1)[0].ids]))
         assert found.places[found.words()].tolist() == weights.argmax(1).tolist() and found.words().sum() == len(words)
 
@@ -381,7 +381,7 @@ class TestExplain:
         torch.testing.assert_close(found.without[words], torch.full((6,), 1 / 9))
 
     def test_one_model_twice_is_explained_as_the_model(self, trained, world):
-        model, seen = trained[0].model, trained[0].eyes([world["test"][0].image])
+        model, seen = trained[0].model, trained[0].processor([world["test"][0].image])
         twice, ids = Ensemble([model, model]).eval(), torch.tensor([trained[0].search(seen, 1)[0].ids])
         one, both = erase_attended(model, model.encode(seen), ids), erase_attended(twice, twice.encode(seen), ids)
         assert one.places.equal(both.places)
@@ -390,7 +390,7 @@ class TestExplain:
 
     def test_a_single_position_cannot_be_explained(self):
         run = fresh("vanilla")
-        memory = Memory([KeyValue(*(x[:, :, :1] for x in layer)) for layer in run.model.encode(run.eyes([generate_scene(0)])).layers])
+        memory = Memory([KeyValue(*(x[:, :, :1] for x in layer)) for layer in run.model.encode(run.processor([generate_scene(0)])).layers])
         with pytest.raises(ValueError, match="memory of one position"):
             erase_attended(run.model, memory, torch.tensor([[4]]))
 
@@ -411,7 +411,10 @@ class TestExplain:
 
 
 class TestEyes:
-    NET = replace(BRIEF, backbone="squeezenet1_1", size=64, cells=2, channels=512)
+    NET = replace(
+        BRIEF, inputs=replace(BRIEF.inputs, backbone="squeezenet1_1", image_size=64, grid=2),
+        channels=512,
+    )
 
     @pytest.fixture
     def photos(self, world, tmp_path):
@@ -429,24 +432,24 @@ class TestEyes:
         monkeypatch.setattr(backbones, "Backbone", lambda name, weights, size: plain(name, None, size, seed=int(weights)))
 
     def test_a_photo_looks_as_in_the_store(self, photos, net):
-        eyes = ImageProcessor(self.NET, weights="0")
-        stores = open_feature_stores(eyes, photos)
+        processor = ImageProcessor(self.NET, weights="0")
+        stores = open_feature_stores(processor, photos)
         item = photos["test"][0]
         assert [type(store) for store in stores] == [FeatureStore] and len(stores[0]) == 8
-        torch.testing.assert_close(input_transforms(eyes, stores)["grid"](item), eyes([item.image]).grid[0], rtol=2e-3, atol=2e-3)
+        torch.testing.assert_close(input_transforms(processor, stores)["grid"](item), processor([item.image]).grid[0], rtol=2e-3, atol=2e-3)
 
     def test_scenes_seen_by_a_network_are_stored_apart_for_each_number_of_them(self, net):
         """Training looks at more scenes than judging does, and both under the name of the data set."""
-        eyes = ImageProcessor(self.NET, weights="0")
-        one, other = (open_feature_stores(eyes, scenes(train=some, val=1, test=2, novel=0))[0] for some in (3, 0))
+        processor = ImageProcessor(self.NET, weights="0")
+        one, other = (open_feature_stores(processor, scenes(train=some, val=1, test=2, novel=0))[0] for some in (3, 0))
         name = scenes(train=0, val=0, test=2, novel=0)["test"][0].name
         torch.testing.assert_close(one[name], other[name])
         assert len(one) == 6 and len(other) == 3
 
     def test_a_picture_without_features_is_named_before_training(self, net):
-        eyes = ImageProcessor(self.NET, weights="0")
+        processor = ImageProcessor(self.NET, weights="0")
         few, more = (scenes(train=some, val=1, test=1, novel=0) for some in (2, 3))
-        stores = open_feature_stores(eyes, few)
+        stores = open_feature_stores(processor, few)
         assert cache.require_features(stores, few["train"]) is stores
         with pytest.raises(ValueError, match="1 of 3 pictures have no features"):
             cache.require_features(stores, more["train"])
@@ -480,8 +483,8 @@ class TestEyes:
             ImageProcessor(BRIEF)(["absent.jpg"])
 
     def test_pixels_are_read_once_within_the_limit(self, photos, monkeypatch):
-        eyes, item = ImageProcessor(BRIEF), photos["test"][0]
-        frugal, free = input_transforms(eyes, keep=0)["grid"], input_transforms(eyes)["grid"]
+        processor, item = ImageProcessor(BRIEF), photos["test"][0]
+        frugal, free = input_transforms(processor, keep=0)["grid"], input_transforms(processor)["grid"]
         first = free(item)
         frugal(item), frugal(photos["test"][1])      # the picture before is still at hand
         item.image.unlink()
@@ -558,7 +561,7 @@ def test_one_that_goes_on_was_called_as_at_first(world, tmp_path, monkeypatch):
 
 def test_translators_that_read_other_pieces_are_not_fused():
     one = captionlab.load("translation")
-    other = replace(one, eyes=text.TextProcessor(one.eyes.preset, SubwordVocabulary.joint({"en": ["a dog runs"]}, 280)["en"]))
+    other = replace(one, processor=text.TextProcessor(one.processor.preset, SubwordVocabulary.joint({"en": ["a dog runs"]}, 280)["en"]))
     with pytest.raises(ValueError, match="different vocabularies"):
         run.ensemble(one, [other])
 
@@ -627,8 +630,8 @@ def test_a_device_by_number_is_refused(world, tmp_path, monkeypatch):
 def test_scst_goes_on_from_the_run_that_it_began_from(trained, world, tmp_path):
     run, folder = trained
     other = replace(run, metadata=run.metadata | {"history": []}).save(tmp_path / "other")
-    small = replace(BRIEF, scst=replace(BRIEF.scst, epochs=1, pictures=20))
-    begun = replace(run, eyes=ImageProcessor(small)).save(tmp_path / "begun")
+    small = replace(BRIEF, scst=replace(BRIEF.scst, epochs=1, batch_size=20))
+    begun = replace(run, processor=ImageProcessor(small)).save(tmp_path / "begun")
     finetune_scst("vanilla", begun, tmp_path / "tuned", data=world)
     with pytest.raises(ValueError, match="begun with something else .start was"):
         finetune_scst("vanilla", other, tmp_path / "tuned", resume=True, data=world)

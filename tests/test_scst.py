@@ -190,7 +190,7 @@ def world():
 def learned(world, tmp_path_factory):
     """A run of one epoch whose preset has one more of SCST."""
     small = vanilla.PRESETS["tiny"]
-    preset = replace(small, recipe=replace(small.recipe, epochs=1), scst=replace(small.scst, epochs=1, rate=1e-4))
+    preset = replace(small, training=replace(small.training, epochs=1), scst=replace(small.scst, epochs=1, lr=1e-4))
     folder = tmp_path_factory.mktemp("runs") / "xe"
     return train("vanilla", world, preset, seed=5, out=folder), folder
 
@@ -235,7 +235,7 @@ class TestTranslations:
     def test_a_translator_goes_on_by_gleu(self, tmp_path, monkeypatch):
         small, marks = translation.PRESETS["tiny"], []
         monkeypatch.setattr(Gleu, "alike", lambda self, *sentences: marks.append(1) or alike(self, *sentences))
-        preset = replace(small, recipe=replace(small.recipe, epochs=1), scst=replace(small.scst, epochs=1, rate=1e-4))
+        preset = replace(small, training=replace(small.training, epochs=1), scst=replace(small.scst, epochs=1, lr=1e-4))
         pairs = scenes(train=8, val=2, test=0, novel=0, language="de", source="en")
         start = train("translation", pairs, preset, out=tmp_path / "run")
         made = finetune_scst("translation", tmp_path / "run", tmp_path / "scst", data=pairs)

@@ -89,7 +89,7 @@ def trained(tmp_path_factory):
 
 
 def test_another_recipe_in_the_folder_is_one_clear_line(trained):
-    other = replace(SHORT, rate=1e-4, smoothing=0.0)
+    other = replace(SHORT, lr=1e-4, label_smoothing=0.0)
     before = (trained / "checkpoint.pt").read_bytes()
     with pytest.raises(ValueError, match=r"rate was 0.003 and is now 0.0001; smoothing was 0.1 and is now 0.0") as error:
         tiny_training.trainer(trained, other).fit()
@@ -102,7 +102,7 @@ def test_a_recipe_has_something_to_do(nothing):
     with pytest.raises(ValueError, match="give at least one of each"):
         TrainingConfig(**nothing)
     with pytest.raises(ValueError, match="to clip nothing give float"):
-        TrainingConfig(clip=0.0)
+        TrainingConfig(max_grad_norm=0.0)
     for betas in ((0.9,), (0.9, 1.0), (-0.1, 0.9), (0.9, 0.98, 0.5)):
         with pytest.raises(ValueError, match="Adam takes two"):
             TrainingConfig(betas=betas)
@@ -114,7 +114,7 @@ def test_a_checkpoint_from_before_a_recipe_could_say_more_is_read(tmp_path):
     write_checkpoint(tmp_path / "checkpoint.pt", {"recipe": said})
     assert read_checkpoint(tmp_path / "checkpoint.pt", SHORT) == {"recipe": said}
     with pytest.raises(ValueError, match="encoder_rate was 1.0 and is now 0.1"):
-        read_checkpoint(tmp_path / "checkpoint.pt", replace(SHORT, encoder_rate=0.1))
+        read_checkpoint(tmp_path / "checkpoint.pt", replace(SHORT, encoder_lr_scale=0.1))
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint"])
@@ -126,9 +126,9 @@ def test_a_broken_checkpoint_is_one_clear_line(tmp_path, content):
 
 
 def test_a_loss_that_is_no_number_changes_no_weight():
-    run = tiny_training.trainer(recipe=SHORT)
+    run = tiny_training.trainer(config=SHORT)
     with torch.no_grad():
-        run.stepper.model.eyes.weight.fill_(math.nan)
+        run.stepper.model.processor.weight.fill_(math.nan)
     before = {name: x.clone() for name, x in run.stepper.model.state_dict().items()}
     with pytest.raises(ValueError, match="the loss of a step is nan: train with a lower rate"):
         run.fit()
@@ -139,7 +139,7 @@ def test_a_loss_that_is_no_number_changes_no_weight():
 @pytest.mark.parametrize("precisions", [("no", "bf16"), ("bf16", "no")])
 def test_one_process_trains_in_two_precisions(precisions):
     for precision in precisions:
-        run = tiny_training.trainer(recipe=replace(SHORT, epochs=1, precision=precision))
+        run = tiny_training.trainer(config=replace(SHORT, epochs=1, precision=precision))
         run.fit()
         assert run.stepper.accelerator.mixed_precision == precision
 
@@ -160,15 +160,15 @@ class Encoding(tiny_training.Eyes):
 def test_an_encoder_learns_at_a_rate_of_its_own(wrap):
     """Adam's first step is as long as the rate, wherever the gradient is not nearly zero."""
     data, words = tiny_training.examples()
-    recipe = replace(SHORT, schedule="constant", warmup=1, encoder_rate=0.1)
-    stepper = TrainStep(wrap(Encoding(words)), recipe, steps=21)
+    config = replace(SHORT, schedule="constant", warmup=1, encoder_lr_scale=0.1)
+    stepper = TrainStep(wrap(Encoding(words)), config, steps=21)
     before = {name: x.detach().clone() for name, x in stepper.model.named_parameters()}
     stepper.step(collate([data[0], data[1]]))
     moved = {name: (x - before[name]).abs().max().item() for name, x in stepper.model.named_parameters()}
     for name in ("encoder.weight", "eyes.weight", "words.weight"):
         found, = (value for full, value in moved.items() if full.endswith(name))
-        assert found == pytest.approx(recipe.rate * (0.1 if "encoder" in name else 1.0), rel=1e-3), name
-    assert stepper.rate == recipe.rate
+        assert found == pytest.approx(config.lr * (0.1 if "encoder" in name else 1.0), rel=1e-3), name
+    assert stepper.rate == config.lr
 
 
 @pytest.mark.parametrize("has, gain, found", [({"avx512_bf16": True}, 2.0, "bf16"), ({"amx_bf16": True}, 2.0, "bf16"),
@@ -226,7 +226,7 @@ def test_an_epoch_takes_the_time_before_an_interruption_too(tmp_path, monkeypatc
 
 
 def test_pictures_without_a_caption_teach_nothing():
-    train = tiny_training.trainer(recipe=SHORT)
+    train = tiny_training.trainer(config=SHORT)
     before = {name: x.clone() for name, x in train.stepper.model.state_dict().items()}
     bare = collate([train.data[row] for row in range(2)])
     bare = replace(bare, captions=bare.captions[:, :0])
@@ -248,7 +248,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_run():
         kept.append({name: x.clone() for name, x in model.state_dict().items()})
         return {"score": next(scores)}
 
-    run = tiny_training.trainer(recipe=replace(tiny_training.RECIPE, patience=2))
+    run = tiny_training.trainer(config=replace(tiny_training.RECIPE, patience=2))
     run.validate = validate
     model = run.fit()
     assert len(run.history) == 4 and not model.training
@@ -256,7 +256,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_run():
 
 
 def test_without_averaging_the_last_weights_are_kept():
-    run = tiny_training.trainer(recipe=replace(SHORT, average=0.0))
+    run = tiny_training.trainer(config=replace(SHORT, ema_decay=0.0))
     model = run.fit()
     assert same(dict(model.state_dict()), dict(run.stepper.model.state_dict()))
 
@@ -309,9 +309,9 @@ def test_another_file_of_torchs_is_no_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("part", ["model", "optimizer", "place", "history", "best"])
 def test_a_checkpoint_that_lacks_a_part_is_one_clear_line(part, tmp_path):
-    tiny_training.trainer(recipe=SHORT, folder=tmp_path).fit()
+    tiny_training.trainer(config=SHORT, folder=tmp_path).fit()
     state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     for content in ({key: x for key, x in state.items() if key != part}, state | {part: None}, state | {"place": {"elsewhere": 1}}):
         write_checkpoint(tmp_path / "checkpoint.pt", content)
         with pytest.raises(ValueError, match="no checkpoint that can be read .*delete it to begin anew"):
-            tiny_training.trainer(recipe=SHORT, folder=tmp_path).fit()
+            tiny_training.trainer(config=SHORT, folder=tmp_path).fit()

@@ -35,8 +35,8 @@ from captionlab.text import (
 from captionlab.training.config import TrainingConfig
 
 os.environ["TQDM_DISABLE"] = "1"
-BRIEF = replace(PRESETS["tiny"], recipe=replace(PRESETS["tiny"].recipe, epochs=2))
-SMALL = Preset(width=16, heads=2, hidden=32, encoder_layers=2, decoder_layers=2, dropout=0.0, subwords=60, recipe=TrainingConfig())
+BRIEF = replace(PRESETS["tiny"], training=replace(PRESETS["tiny"].training, epochs=2))
+SMALL = Preset(width=16, heads=2, hidden=32, encoder_layers=2, decoder_layers=2, dropout=0.0, subwords=60, training=TrainingConfig())
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ class TestModel:
         shared, apart = model_of(), model_of(replace(SMALL, shared=False))
         assert shared.source_words is shared.words and shared.output.weight is shared.words.weight
         count = lambda model: sum(p.numel() for p in model.parameters())
-        assert apart.output.weight is apart.words.weight and count(apart) - count(shared) == 60 * 16
+        assert apart.output.weight is apart.inputs.max_attributes.weight and count(apart) - count(shared) == 60 * 16
 
     def test_another_dropout_inside(self):
         inside = lambda preset: {Model(preset, 60).encoder.blocks[0].attention.dropout.p, Model(preset, 60).decoder.blocks[0].feed_forward.dropout.p}
@@ -204,14 +204,14 @@ class TestRun:
     def test_comes_back_with_both_vocabularies(self, trained, world):
         run, folder = trained
         again, said = captionlab.load(folder), [item.source for item in world["test"]][:8]
-        assert isinstance(again.eyes, TextProcessor) and again.translate(said) == run.translate(said)
-        assert again.eyes.vocabulary.to_dict() == run.eyes.vocabulary.to_dict() and again.eyes.vocabulary.language == "en"
+        assert isinstance(again.processor, TextProcessor) and again.translate(said) == run.translate(said)
+        assert again.processor.vocabulary.to_dict() == run.processor.vocabulary.to_dict() and again.processor.vocabulary.language == "en"
         assert again.vocabulary.language == "de"
 
     def test_vocabularies_apart(self, world, tmp_path):
-        apart = replace(BRIEF, shared=False, recipe=replace(BRIEF.recipe, epochs=1))
+        apart = replace(BRIEF, shared=False, training=replace(BRIEF.training, epochs=1))
         run = train("translation", world, apart, out=tmp_path / "run", max_val_items=0)
-        assert run.vocabulary.tokens != run.eyes.vocabulary.tokens
+        assert run.vocabulary.tokens != run.processor.vocabulary.tokens
         assert Run.load(tmp_path / "run").translate("A red circle.") == run.translate("A red circle.")
 
     def test_resumes_to_the_bit(self, trained, world, tmp_path, monkeypatch):
@@ -269,7 +269,7 @@ class TestRun:
     def test_trace(self, trained):
         run = trained[0]
         words, weights = run.trace("A red circle.")
-        assert weights.shape == (len(words), len(run.eyes.vocabulary.encode("A red circle.")))
+        assert weights.shape == (len(words), len(run.processor.vocabulary.encode("A red circle.")))
         torch.testing.assert_close(weights.sum(1), torch.ones(len(words)))
 
 
@@ -297,7 +297,7 @@ class TestCommand:
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_take_a_step(name):
     preset = replace(PRESETS[name], subwords=60)
-    total, count = Model(preset, 60).train().loss(some(), preset.recipe.smoothing)
+    total, count = Model(preset, 60).train().loss(some(), preset.training.label_smoothing)
     (total / count).backward()
     assert torch.isfinite(total)
 
@@ -305,5 +305,5 @@ def test_presets_take_a_step(name):
 def test_paper_to_the_digit():
     paper = PRESETS["paper"]
     assert (paper.width, paper.hidden, paper.heads, paper.encoder_layers, paper.decoder_layers) == (128, 512, 2, 2, 2)
-    assert (paper.subwords, paper.recipe.pictures, paper.recipe.epochs, paper.recipe.tokens) == (8192, 64, 28, 0)
-    assert paper.norm == "post" and paper.recipe.schedule == "noam" and not paper.recipe.smoothing
+    assert (paper.subwords, paper.training.batch_size, paper.training.epochs, paper.training.max_tokens) == (8192, 64, 28, 0)
+    assert paper.norm == "post" and paper.training.schedule == "noam" and not paper.training.label_smoothing

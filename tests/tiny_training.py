@@ -23,7 +23,7 @@ from captionlab.text import Vocabulary
 from captionlab.training.config import TrainingConfig
 from captionlab.training.loop import TrainStep, Trainer
 
-RECIPE = TrainingConfig(epochs=8, pictures=2, rate=3e-3, warmup=10, average=0.9)       # 8 epochs of 21 steps
+RECIPE = TrainingConfig(epochs=8, batch_size=2, lr=3e-3, warmup=10, ema_decay=0.9)       # 8 epochs of 21 steps
 KILLS, MOST_STEPS = 20, 7                   # 20 kills within 7 steps each come before the last of 168 steps
 
 
@@ -32,10 +32,10 @@ class Eyes(TransformerCaptioner):
 
     def __init__(self, words, dropout):
         super().__init__(BlockConfig(8, 2, 16, dropout), 1, words)
-        self.eyes = nn.Linear(3, 8)
+        self.encoder = nn.Linear(3, 8)
 
     def encode_inputs(self, batch):
-        return self.eyes(batch.require("grid")), None
+        return self.encoder(batch.require("grid")), None
 
 
 def examples():
@@ -48,11 +48,11 @@ def examples():
     return CaptionDataset(items, vocabulary, inputs={"grid": cells}), len(vocabulary)
 
 
-def trainer(folder=None, recipe=RECIPE, dropout=0.1):
+def trainer(folder=None, config=RECIPE, dropout=0.1):
     """A fresh model about to be trained, with a checkpoint after every step."""
     data, words = examples()
     torch.manual_seed(0)
-    return Trainer(Eyes(words, dropout), data, recipe, folder, save_every=0)
+    return Trainer(Eyes(words, dropout), data, config, folder, save_every=0)
 
 
 def watched(tell):
@@ -109,7 +109,7 @@ def curve(file):
     """Loss of every step, of all processes together, and the last weights, from the main process."""
     losses = []
     watched(lambda result: losses.append(result[0] / result[1]))
-    run = trainer(recipe=replace(RECIPE, pictures=4, epochs=2), dropout=0.0)
+    run = trainer(config=replace(RECIPE, batch_size=4, epochs=2), dropout=0.0)
     weights = {name: x.tolist() for name, x in run.fit().state_dict().items()}
     if run.stepper.is_main:
         content = {"processes": run.stepper.accelerator.num_processes, "losses": losses, "weights": weights}
