@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab docs run bench hooks clean
+.PHONY: help demo test check lab docs run bench hooks clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /  make \1 \t/p' Makefile | expand -t 14
@@ -39,6 +39,11 @@ demo: $(VENV)/.core  ## train a small captioner on generated scenes, judge it, d
 
 test: $(VENV)/.dev  ## everything CI checks: notebooks, pytest, the site; prints its time budget
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/check.py
+
+check: $(VENV)/.dev  ## before a commit: ruff, pyright and the quick tests, in under a minute
+	@$(BIN)/ruff check captionlab
+	@$(BIN)/pyright
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m quick
 
 lab: $(VENV)/.lab  ## open the course in JupyterLab
 	@$(BIN)/jupyter lab nbs/00_start_here.ipynb

@@ -51,11 +51,11 @@ def _demo_run(folder: Path) -> "Run":
             raise ValueError(f"{folder} holds a run of {kept.metadata['model']} on {kept.metadata['data']}, not the demo's: name another folder")
         return kept
     preset = find_preset("cptr", "tiny")
-    typer.echo(f"Making {preset.scenes:,} scenes with five sentences each. CPTR tiny learns from these, and from nothing else.")
+    typer.echo(f"Making {preset.num_scenes:,} scenes with five sentences each. CPTR tiny learns from these, and from nothing else.")
 
     def say(history: list[dict]) -> None:
         last = history[-1]
-        typer.echo(f"epoch {last['epoch']} of {preset.recipe.epochs}: {last['seconds']:.0f} s, loss {last['loss']:.2f} a word, "
+        typer.echo(f"epoch {last['epoch']} of {preset.training.epochs}: {last['seconds']:.0f} s, loss {last['loss']:.2f} a word, "
                    f"CIDEr {last['score']:.0f} on scenes that it has not seen")
 
     return train("cptr", "scenes", out=folder, resume=True, on_epoch_end=say)

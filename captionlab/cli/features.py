@@ -81,8 +81,8 @@ def grid_inputs(world: "CaptionData", preset: str, features: Path | None) -> tup
     from captionlab.processors.image import ImageProcessor
     from captionlab.runs.training import check_data_fits_model
 
-    eyes = ImageProcessor(find_preset("vanilla", preset))
-    check_data_fits_model(world, eyes.preset)
-    stores, cells = open_feature_stores(eyes, world, features), eyes.preset.cells
-    by_pixels = {"backbone": None, "preprocess": eyes.preprocess.to_dict(), "grid": [cells, cells]}
-    return input_transforms(eyes, stores)["grid"], stores[0].made_by if stores else by_pixels
+    processor = ImageProcessor(find_preset("vanilla", preset))
+    check_data_fits_model(world, processor.preset)
+    stores, cells = open_feature_stores(processor, world, features), processor.preset.inputs.grid
+    by_pixels = {"backbone": None, "preprocess": processor.preprocess.to_dict(), "grid": [cells, cells]}
+    return input_transforms(processor, stores)["grid"], stores[0].made_by if stores else by_pixels

@@ -116,7 +116,7 @@ def evaluate_faithfulness(run: Run, data: CaptionData | str | None = None, split
     if kept:
         _faithfulness_file(metadata)
     items, rows = data[split], []
-    inputs = input_transforms(run.eyes, require_features(open_feature_stores(run.eyes, data, features), items), keep=0)
+    inputs = input_transforms(run.processor, require_features(open_feature_stores(run.processor, data, features), items), keep=0)
     for first in range(0, len(items), batch):
         seen = make_batch(run, items[first:first + batch], inputs).to(run.device)
         ids = pad_sequences([found.ids for found in run.search(seen, beam, length_penalty)]).to(run.device)

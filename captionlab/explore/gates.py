@@ -113,11 +113,11 @@ def measure_gate(run: Run, data: str | None = None, split: str = "test") -> Path
     Raises:
         ValueError: the run's variant has no gate.
     """
-    if len(getattr(getattr(run.eyes.preset, "form", None), "paths", ())) < 2:
+    if len(getattr(getattr(run.processor.preset, "form", None), "paths", ())) < 2:
         raise ValueError("this run has no gate: take one of the entangled variants " + ", ".join(
             name for name, form in VARIANTS.items() if len(form.paths) > 1))
     world = load_data(data or run.metadata["source"])
-    inputs = input_transforms(run.eyes, open_feature_stores(run.eyes, world), keep=0)
+    inputs = input_transforms(run.processor, open_feature_stores(run.processor, world), keep=0)
     file = artifact_path(run, world.name, "gate", split)
     said = {"data": world.name, "split": split, "rule": "captionlab.models.entangled.word_class", "command": run.metadata["command"]}
     write_json(file, said | {"classes": gate_by_class(run, world[split], inputs)})

@@ -44,14 +44,14 @@ def occlude(run: Run, picture: Picture, story: CaptionTrace, grid: tuple[int, in
     Source:
         Zeiler and Fergus 2014, section 4.2.
     """
-    if isinstance(run.eyes, TextProcessor) or run.eyes.network == "file":
+    if isinstance(run.processor, TextProcessor) or run.processor.network == "file":
         raise ValueError("this run reads no pixels, so there is nothing to paint over: take a run that sees pictures")
     if min(*grid, batch) < 1:
         raise ValueError(f"a grid of {grid} windows, {batch} pictures together: both want numbers from 1 on")
-    whole, regions = run.eyes.read(picture)
+    whole, regions = run.processor.read(picture)
     covered = ((pixels, regions) for pixels in _occluded(whole, grid, side, paint))
     parts = iter(lambda: list(islice(covered, batch)), [])
-    batches = (Batch(**run.eyes.fields(run.eyes.look(part))) for part in parts)
+    batches = (Batch(**run.processor.fields(run.processor.look(part))) for part in parts)
     bits = torch.cat([surprisal(run, seen, story.ids) for seen in batches])
     return (bits - story.bits).T.unflatten(1, grid)
 

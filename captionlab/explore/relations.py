@@ -70,7 +70,7 @@ def measure_relations(run: Run, data: str | None = None, split: str = "test", ba
         raise ValueError(f"relations of regions are what the Image Transformer attends by, and this run is of {run.metadata['model']}: "
                          "take one of image_transformer")
     world = load_data(data or run.metadata["source"])
-    items, inputs = world[split], input_transforms(run.eyes, open_feature_stores(run.eyes, world), keep=0)
+    items, inputs = world[split], input_transforms(run.processor, open_feature_stores(run.processor, world), keep=0)
     found = [attention_by_relation(run.model, make_batch(run, items[k:k + batch], inputs).to(run.device)) for k in range(0, len(items), batch)]
     found = [part for part in found if part["regions"]]         # of none there is no mean
     if not found:

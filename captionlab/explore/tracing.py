@@ -146,7 +146,7 @@ def trace_caption(run: Run, picture: Picture | str, caption: str | None = None, 
     Raises:
         ValueError: the caption holds words that the model does not know, or none; or fused runs do not look at the same.
     """
-    batch, unknown = run.eyes([picture]), run.vocabulary.unk
+    batch, unknown = run.processor([picture]), run.vocabulary.unk
     ids = run.search(batch, beam, length_penalty)[0].ids if caption is None else _caption_ids(run, caption)
     logits, traces = zip(*run.read(batch, ids))
     if len(_traced_stream(run)) > 1 or len({weights.shape for weights in traces[0]["cross"]}) > 1:
@@ -175,16 +175,16 @@ def _traced_stream(run: Run) -> set[str]:
 # %% ../../nbs/40_explore.ipynb #da3f1028
 def _view(run: Run, picture: Picture | str, batch: Batch, positions: int) -> tuple[GridView | BoxView | WordView, Tensor | slice]:
     """What a run's positions are, and which of them are no padding."""
-    preset, everything = run.eyes.preset, slice(None)
-    if isinstance(run.eyes, TextProcessor):
-        return WordView([run.eyes.vocabulary.tokens[number] for number in batch.source[0]]), everything
+    preset, everything = run.processor.preset, slice(None)
+    if isinstance(run.processor, TextProcessor):
+        return WordView([run.processor.vocabulary.tokens[number] for number in batch.source[0]]), everything
     if _traced_stream(run) == {"s"}:
         real = batch.attributes[0] != run.vocabulary.pad
         return WordView([run.vocabulary.tokens[number] for number in batch.attributes[0, real]]), real
-    seen = run.eyes.pixels(picture)
-    if "regions" not in run.eyes.kinds:
+    seen = run.processor.pixels(picture)
+    if "regions" not in run.processor.kinds:
         return GridView(seen, getattr(preset, "grid", (math.isqrt(positions),) * 2)), everything
-    _, boxes, real = as_regions(batch, preset.most, preset.cells)
+    _, boxes, real = as_regions(batch, preset.inputs.max_boxes, preset.inputs.grid)
     return BoxView(seen, boxes[0, real[0]]), real[0]
 
 # %% ../../nbs/40_explore.ipynb #433068de

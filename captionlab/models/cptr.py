@@ -7,7 +7,6 @@ __all__ = ['PRESETS', 'PatchEncoder', 'Preset', 'Model', 'copy_vit', 'whitening'
 
 # %% ../../nbs/32_cptr.ipynb #69d06e91
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from ..attention import Dropout, copy_attention
 from ..blocks import BlockConfig, Encoder
 from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
+from ..data.inputs import InputConfig
 from ..patches import PatchEmbedding, patchify
 from ..positions import LearnedPositions
 from ..training.config import BasePreset, TrainingConfig
@@ -74,18 +74,21 @@ class Preset(BasePreset):
     size, min_count, longest, flips, zoom, scenes, recipe, scst) are those of `BasePreset`.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("images",)
     activation: str = "gelu"
     patch: int
     tied: bool = True
     vit: bool = False
-    eyes_hidden: int = 0
+    encoder_hidden: int = 0
     whiten: bool = False
+
+    def input_fields(self) -> tuple[str, ...]:
+        """Return the fields of `Batch` that the model reads."""
+        return ("images",)
 
     @property
     def looking(self) -> BlockConfig:
         """What the encoder's blocks share."""
-        config = replace(self.config, hidden=self.eyes_hidden or self.hidden)
+        config = replace(self.config, hidden=self.encoder_hidden or self.hidden)
         return replace(config, norm="pre", eps=1e-6) if self.vit else config
 
 # %% ../../nbs/32_cptr.ipynb #bef588d0
@@ -103,33 +106,38 @@ class Model(TransformerCaptioner):
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size, preset.tied)
         self.preset = preset
-        self.eyes = PatchEncoder(preset.size, preset.patch, preset.encoder_layers, preset.looking,
+        self.patch_encoder = PatchEncoder(preset.inputs.image_size, preset.patch, preset.encoder_layers, preset.looking,
                                  preset.vit)
 
     def encode_inputs(self, batch: Batch) -> tuple[Tensor, None]:
         """The encoded patches of the `batch`'s images, `(B, N, D)`, and no mask."""
-        seen = self.eyes(batch.require("images"))
-        return seen[:, len(self.eyes.first):], None
+        seen = self.patch_encoder(batch.require("images"))
+        return seen[:, len(self.patch_encoder.first):], None
 
     def init_from_data(self, batch: Batch) -> None:
         """Whiten the patches, if the preset says so, by the pictures of the `batch`: `(B, 3, size, size)`."""
         if self.preset.whiten:
-            whiten(self.eyes, batch.require("images"))
+            whiten(self.patch_encoder, batch.require("images"))
 
 # %% ../../nbs/32_cptr.ipynb #2b4b6833
 PRESETS = {
     "paper": Preset(
-        width=768, heads=12, hidden=3072, encoder_layers=12, decoder_layers=4, dropout=0.1,
-        size=384, patch=16, tied=False, min_count=5, max_length=30,
-        recipe=TrainingConfig(epochs=9, pictures=8, rate=3e-5, warmup=1000)),
+        inputs=InputConfig(image_size=384), width=768, heads=12, hidden=3072, encoder_layers=12,
+        decoder_layers=4, dropout=0.1, patch=16, tied=False, min_count=5, max_length=30,
+        training=TrainingConfig(epochs=9, batch_size=8, lr=3e-5, warmup=1000),
+    ),
     "small": Preset(
-        width=256, heads=4, hidden=1024, encoder_layers=4, decoder_layers=3, dropout=0.2, norm="pre",
-        size=112, patch=16, min_count=5, max_length=18, flips=True, whiten=True,
-        recipe=TrainingConfig(epochs=10, tokens=8 * 18, rate=8e-4, warmup=1000, precision="auto")),
+        inputs=InputConfig(image_size=112, hflip=True), width=256, heads=4, hidden=1024,
+        encoder_layers=4, decoder_layers=3, dropout=0.2, norm="pre", patch=16, min_count=5,
+        max_length=18, whiten=True,
+        training=TrainingConfig(epochs=10, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto"),
+    ),
     "tiny": Preset(
-        width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0, norm="pre",
-        size=48, patch=6, max_length=18, eyes_hidden=768, whiten=True, scenes=12_000,
-        recipe=TrainingConfig(epochs=6, pictures=12, rate=3e-3, warmup=100, smoothing=0.0)),
+        inputs=InputConfig(image_size=48), width=96, heads=4, hidden=192, encoder_layers=1,
+        decoder_layers=2, dropout=0.0, norm="pre", patch=6, max_length=18, encoder_hidden=768,
+        whiten=True, num_scenes=12_000,
+        training=TrainingConfig(epochs=6, batch_size=12, lr=3e-3, warmup=100, label_smoothing=0.0),
+    ),
 }
 
 # %% ../../nbs/32_cptr.ipynb #de95dbcb
@@ -183,14 +191,14 @@ def whitening(patches: Tensor, width: int, eps: float = 0.01) -> tuple[Tensor, T
 
 # %% ../../nbs/32_cptr.ipynb #44d996a7
 @torch.no_grad()
-def whiten(eyes: PatchEncoder, images: Tensor) -> None:
+def whiten(patch_encoder: PatchEncoder, images: Tensor) -> None:
     """Let the projection of the patches start as their `whitening`; it is trained like all else.
 
     Args:
         eyes: a new encoder.
         images: `(B, 3, size, size)`, some hundreds of the training pictures.
     """
-    projection, size = eyes.patches.projection, eyes.patches.size
+    projection, size = patch_encoder.patches.projection, patch_encoder.patches.size
     weight, bias = whitening(patchify(images, size).flatten(0, 1), len(projection.bias))
     projection.weight[:len(weight)] = weight.unflatten(1, projection.weight.shape[1:])
     projection.bias[:len(bias)] = bias

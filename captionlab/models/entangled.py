@@ -20,6 +20,7 @@ from ..attention import KeyValue
 from ..blocks import BlockConfig, DecoderBlock, Encoder, Trace, trace_list
 from ..captioner import Memory, TransformerCaptioner
 from ..data.batches import Batch
+from ..data.inputs import InputConfig
 from ..masks import padding_mask
 from ..training.config import BasePreset, TrainingConfig
 from ..vision.regions import as_regions, region_fields_of
@@ -206,20 +207,15 @@ class Preset(BasePreset):
     """
 
     variant: str = "eta"
-    backbone: str
-    boxes: str = "scene"
-    most: int
-    cells: int
     channels: int
-    words: int = 10
-    sure: float = 0.2
 
     def __post_init__(self):
+        super().__post_init__()
         if self.variant not in VARIANTS:
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
         if "v" in self.streams:
-            region_fields_of(self.most, self.cells)
-        if "s" in self.streams and self.words < 1:
+            region_fields_of(self.inputs.max_boxes, self.inputs.grid)
+        if "s" in self.streams and self.inputs.max_attributes < 1:
             raise ValueError("no attributes to read: choose words above 0")
 
     @property
@@ -232,10 +228,9 @@ class Preset(BasePreset):
         """Which memories the decoder asks: "v", "s" or both."""
         return set("".join(self.form.paths))
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The fields of `Batch` that the model needs."""
-        visual = region_fields_of(self.most, self.cells) if "v" in self.streams else ()
+    def input_fields(self) -> tuple[str, ...]:
+        """Return the fields of `Batch` that the model reads."""
+        visual = region_fields_of(self.inputs.max_boxes, self.inputs.grid) if "v" in self.streams else ()
         return visual + (("attributes",) if "s" in self.streams else ())
 
 # %% ../../nbs/34_entangled.ipynb #5159c821
@@ -248,9 +243,9 @@ class VisualInput(nn.Module):
 
     def __init__(self, preset: Preset):
         super().__init__()
-        even = nn.Identity() if preset.backbone == "pixels" else nn.LayerNorm(preset.channels)
+        even = nn.Identity() if preset.inputs.backbone == "pixels" else nn.LayerNorm(preset.channels)
         self.project = nn.Sequential(even, nn.Linear(preset.channels, preset.width))
-        self.place, self.count = nn.Linear(4, preset.width, bias=False), (preset.most, preset.cells)
+        self.place, self.count = nn.Linear(4, preset.width, bias=False), (preset.inputs.max_boxes, preset.inputs.grid)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The vectors `(B, N, D)` of a `batch`, and which are real, `(B, 1, 1, N)`: regions first, then cells."""
@@ -332,18 +327,27 @@ class Model(TransformerCaptioner):
 # %% ../../nbs/34_entangled.ipynb #0fed73c1
 PRESETS = {
     "paper": Preset(
+        inputs=InputConfig(
+            backbone="resnet101", boxes="fasterrcnn_resnet50_fpn_v2", image_size=448,
+            max_boxes=36, grid=0,
+        ),
         width=512, heads=8, hidden=2048, encoder_layers=6, decoder_layers=6, dropout=0.1,
-        backbone="resnet101", boxes="fasterrcnn_resnet50_fpn_v2", size=448, most=36, cells=0,
         channels=2048, min_count=5,
-        recipe=TrainingConfig(epochs=15, pictures=15, rate=(512 * 20000) ** -0.5, warmup=20000,
-                      schedule="noam", average=0.0)),
+        training=TrainingConfig(epochs=15, batch_size=15, lr=(512 * 20000) ** -0.5, warmup=20000,
+                      schedule="noam", ema_decay=0.0),
+    ),
     "small": Preset(
+        inputs=InputConfig(
+            backbone="squeezenet1_1", boxes="flickr8k/regions.npz", image_size=227, max_boxes=20,
+            grid=7, max_attributes=20, attribute_threshold=0.1, hflip=True,
+        ),
         width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=2, dropout=0.3,
-        backbone="squeezenet1_1", boxes="flickr8k/regions.npz", size=227, most=20, cells=7,
-        channels=512, words=20, sure=0.1, min_count=5, max_length=18, flips=True,
-        recipe=TrainingConfig(epochs=16, tokens=8 * 18, rate=8e-4, encoder_rate=0.1, warmup=1000, precision="auto")),
+        channels=512, min_count=5, max_length=18,
+        training=TrainingConfig(epochs=16, max_tokens=8 * 18, lr=8e-4, encoder_lr_scale=0.1, warmup=1000, precision="auto"),
+    ),
     "tiny": Preset(
-        width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0,
-        backbone="pixels", size=64, most=6, cells=0, channels=48,
-        recipe=TrainingConfig(epochs=4, pictures=8, rate=2e-3, warmup=50, smoothing=0.0, average=0.98)),
+        inputs=InputConfig(backbone="pixels", image_size=64, max_boxes=6, grid=0), width=96,
+        heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0, channels=48,
+        training=TrainingConfig(epochs=4, batch_size=8, lr=2e-3, warmup=50, label_smoothing=0.0, ema_decay=0.98),
+    ),
 }

@@ -25,6 +25,7 @@ from captionlab.attention import (
 from ..blocks import BlockConfig, Encoder
 from ..captioner import Memory, TransformerCaptioner
 from ..data.batches import Batch
+from ..data.inputs import InputConfig
 from ..training.config import BasePreset, TrainingConfig
 from ..training.distributed import world_size
 from ..vision.regions import as_regions, region_fields_of, spatial_graph
@@ -411,18 +412,15 @@ class Preset(BasePreset):
     variant: str = "full"
     encoder_layers: int = 3
     decoder_layers: int = 1
-    backbone: str
     channels: int
-    boxes: str = "scene"
-    most: int
-    cells: int = 0
     word_dropout: float = 0.5
     every: int = 5 * 113_287
 
     def __post_init__(self):
+        super().__post_init__()
         if self.variant not in VARIANTS:
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
-        region_fields_of(self.most, self.cells)
+        region_fields_of(self.inputs.max_boxes, self.inputs.grid)
 
     @property
     def form(self) -> Form:
@@ -434,10 +432,9 @@ class Preset(BasePreset):
         """What the blocks share."""
         return replace(super().config, norm=self.form.norm)
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The fields of `Batch` that the model needs."""
-        return region_fields_of(self.most, self.cells)
+    def input_fields(self) -> tuple[str, ...]:
+        """Return the fields of `Batch` that the model reads."""
+        return region_fields_of(self.inputs.max_boxes, self.inputs.grid)
 
 # %% ../../nbs/35_image_transformer.ipynb #74d61189
 #| implements: eq-it-11
@@ -455,11 +452,11 @@ class Model(TransformerCaptioner):
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, 0, vocabulary_size, tied=False)
         self.form, self.every, width = preset.form, preset.every, preset.width
-        even = nn.Identity() if preset.backbone == "pixels" else nn.LayerNorm(preset.channels)
+        even = nn.Identity() if preset.inputs.backbone == "pixels" else nn.LayerNorm(preset.channels)
         self.project = nn.Sequential(even, nn.Linear(preset.channels, width))
         self.encoder = GraphEncoder(preset.encoder_layers, preset.config, self.form)
         self.decoder = ImplicitDecoder(preset.config, self.form, preset.word_dropout)
-        self.count = preset.most, preset.cells
+        self.count = preset.inputs.max_boxes, preset.inputs.grid
         self.word_dropout, self.sampling = Dropout(preset.word_dropout), 0.0
         self.register_buffer("samples_seen", torch.zeros((), dtype=torch.long))
         nn.init.normal_(self.words.weight)      # as the program's: these vectors are read and not written with, so they need not be small
@@ -554,19 +551,25 @@ class Model(TransformerCaptioner):
 # %% ../../nbs/35_image_transformer.ipynb #e322b236
 PRESETS = {
     "paper": Preset(
-        width=1024, heads=8, hidden=2048, dropout=0.1, backbone="file", channels=2048,
-        boxes="coco/regions.tsv", most=100, size=224, min_count=4, max_length=18,
-        recipe=TrainingConfig(epochs=25, pictures=10, rate=2e-4, warmup=2000, schedule="stairs",
-                      smoothing=0.0, clip=0.1, betas=(0.9, 0.999), average=0.0),
-        scst=TrainingConfig(epochs=35, pictures=10, rate=2e-5, warmup=1, schedule="constant", smoothing=0.0, clip=0.1,
-                    betas=(0.9, 0.999), average=0.0)),
+        inputs=InputConfig(backbone="file", boxes="coco/regions.tsv", max_boxes=100, image_size=224),
+        width=1024, heads=8, hidden=2048, dropout=0.1, channels=2048, min_count=4, max_length=18,
+        training=TrainingConfig(epochs=25, batch_size=10, lr=2e-4, warmup=2000, schedule="stairs",
+                      label_smoothing=0.0, max_grad_norm=0.1, betas=(0.9, 0.999), ema_decay=0.0),
+        scst=TrainingConfig(epochs=35, batch_size=10, lr=2e-5, warmup=1, schedule="constant", label_smoothing=0.0, max_grad_norm=0.1,
+                    betas=(0.9, 0.999), ema_decay=0.0),
+    ),
     "small": Preset(
-        width=256, heads=4, hidden=1024, dropout=0.3, backbone="squeezenet1_1", channels=512,
-        boxes="flickr8k/regions.npz", most=20, cells=7, size=227, min_count=5, max_length=18,
-        word_dropout=0.2, flips=True, zoom=0.8, every=5 * 6000,
-        recipe=TrainingConfig(epochs=14, tokens=8 * 18, rate=8e-4, encoder_rate=0.1, warmup=1000, precision="auto")),
+        inputs=InputConfig(
+            backbone="squeezenet1_1", boxes="flickr8k/regions.npz", max_boxes=20, grid=7,
+            image_size=227, hflip=True, corner_crop=0.8,
+        ),
+        width=256, heads=4, hidden=1024, dropout=0.3, channels=512, min_count=5, max_length=18,
+        word_dropout=0.2, every=5 * 6000,
+        training=TrainingConfig(epochs=14, max_tokens=8 * 18, lr=8e-4, encoder_lr_scale=0.1, warmup=1000, precision="auto"),
+    ),
     "tiny": Preset(
-        width=96, heads=4, hidden=192, dropout=0.0, backbone="pixels", channels=48, most=6, size=64,
-        word_dropout=0.0, every=1000,
-        recipe=TrainingConfig(epochs=6, pictures=8, rate=2e-3, warmup=50, smoothing=0.0, average=0.98)),
+        inputs=InputConfig(backbone="pixels", max_boxes=6, image_size=64), width=96, heads=4,
+        hidden=192, dropout=0.0, channels=48, word_dropout=0.0, every=1000,
+        training=TrainingConfig(epochs=6, batch_size=8, lr=2e-3, warmup=50, label_smoothing=0.0, ema_decay=0.98),
+    ),
 }

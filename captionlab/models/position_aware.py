@@ -19,6 +19,7 @@ from ..attention import Dropout, attend, masked_softmax, merge_heads, split_head
 from ..blocks import BlockConfig, Encoder
 from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
+from ..data.inputs import InputConfig
 from .vanilla import check_grid
 from ..positions import LearnedPositions
 from ..training.config import BasePreset, TrainingConfig
@@ -298,25 +299,22 @@ class Preset(BasePreset):
     """
 
     variant: str = "position_aware"
-    backbone: str
-    cells: int | tuple[int, int]
-    fine: int | tuple[int, int]
     channels: int
     fine_channels: int
 
     def __post_init__(self):
+        super().__post_init__()
         if self.variant not in VARIANTS:
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The fields of `Batch` that the model needs."""
+    def input_fields(self) -> tuple[str, ...]:
+        """Return the fields of `Batch` that the model reads."""
         return ("high",) if self.variant == "vanilla" else ("low", "high")
 
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of the coarse map, (m, n)."""
-        return (self.cells, self.cells) if isinstance(self.cells, int) else tuple(self.cells)
+        return (self.inputs.grid, self.inputs.grid) if isinstance(self.inputs.grid, int) else tuple(self.inputs.grid)
 
 # %% ../../nbs/33_position_aware.ipynb #25087f82
 class Model(TransformerCaptioner):
@@ -334,7 +332,7 @@ class Model(TransformerCaptioner):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size)
         self.grid, layers, width = preset.grid, preset.encoder_layers, preset.width
         self.project = _projection(preset, preset.channels)
-        reads_low = "low" in preset.reads
+        reads_low = "low" in preset.inputs.fields
         self.project_low = _projection(preset, preset.fine_channels) if reads_low else None
         self.fusion = FeatureFusion(width) if reads_low else None
         if preset.variant == "position_aware":
@@ -373,28 +371,32 @@ class Model(TransformerCaptioner):
 # %% ../../nbs/33_position_aware.ipynb #79acc3c0
 def _projection(preset: Preset, channels: int) -> nn.Module:
     """From a map's channels to width D; cells of a network are first made equally loud."""
-    even = nn.Identity() if preset.backbone == "pixels" else nn.LayerNorm(channels)
+    even = nn.Identity() if preset.inputs.backbone == "pixels" else nn.LayerNorm(channels)
     return nn.Sequential(even, nn.Linear(channels, preset.width))
 
 # %% ../../nbs/33_position_aware.ipynb #ad8f11f8
 PRESETS = {
     "paper": Preset(
+        inputs=InputConfig(backbone="maskrcnn_resnet50_fpn", image_size=448, grid=14, fine_grid=28),
         width=256, heads=4, hidden=1024, encoder_layers=6, decoder_layers=6, dropout=0.1,
-        backbone="maskrcnn_resnet50_fpn", size=448, cells=14, fine=28, channels=256,
-        fine_channels=256, min_count=5, max_length=18,
-        recipe=TrainingConfig(epochs=15, pictures=10, rate=5e-4, warmup=20000, schedule="noam",
-                      average=0.0),
-        scst=TrainingConfig(epochs=15, pictures=10, rate=1e-5, warmup=1, schedule="constant", smoothing=0.0, average=0.0)),
+        channels=256, fine_channels=256, min_count=5, max_length=18,
+        training=TrainingConfig(epochs=15, batch_size=10, lr=5e-4, warmup=20000, schedule="noam",
+                      ema_decay=0.0),
+        scst=TrainingConfig(epochs=15, batch_size=10, lr=1e-5, warmup=1, schedule="constant", label_smoothing=0.0, ema_decay=0.0),
+    ),
     "small": Preset(
+        inputs=InputConfig(backbone="squeezenet1_1", image_size=227, grid=7, fine_grid=14, hflip=True),
         width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=3, dropout=0.3,
-        backbone="squeezenet1_1", size=227, cells=7, fine=14, channels=512, fine_channels=256,
-        min_count=5, max_length=18, flips=True,
-        recipe=TrainingConfig(epochs=16, tokens=8 * 18, rate=8e-4, warmup=1000, precision="auto")),
+        channels=512, fine_channels=256, min_count=5, max_length=18,
+        training=TrainingConfig(epochs=16, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto"),
+    ),
     "tiny": Preset(
-        width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0,
-        backbone="pixels", size=64, cells=8, fine=16, channels=12, fine_channels=12,
-        recipe=TrainingConfig(epochs=4, pictures=8, rate=2e-3, warmup=50, smoothing=0.0, average=0.98)),
+        inputs=InputConfig(backbone="pixels", image_size=64, grid=8, fine_grid=16), width=96,
+        heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0, channels=12,
+        fine_channels=12,
+        training=TrainingConfig(epochs=4, batch_size=8, lr=2e-3, warmup=50, label_smoothing=0.0, ema_decay=0.98),
+    ),
 }
 
 
-PRESETS["scenes"] = replace(PRESETS["tiny"], scenes=12_000, recipe=replace(PRESETS["tiny"].recipe, epochs=3))
+PRESETS["scenes"] = replace(PRESETS["tiny"], num_scenes=12_000, training=replace(PRESETS["tiny"].training, epochs=3))

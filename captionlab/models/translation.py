@@ -7,7 +7,6 @@ __all__ = ['PRESETS', 'Preset', 'Model', 'disagreement']
 
 # %% ../../nbs/30_translation.ipynb #9e315018
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +15,7 @@ from torch import Tensor
 from ..blocks import Encoder
 from ..captioner import TransformerCaptioner, fused_linear_cross_entropy
 from ..data.batches import Batch
+from ..data.inputs import InputConfig
 from ..masks import padding_mask
 from ..training.config import BasePreset, TrainingConfig
 from ..training.distributed import world_size
@@ -37,8 +37,7 @@ class Preset(BasePreset):
     min_count, longest, flips, zoom, scenes, recipe, scst) are those of `BasePreset`; min_count, flips and zoom say nothing here.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("source",)
-    size: int = 0
+    inputs: InputConfig = InputConfig(fields=("source",))
     max_length: int | None = 100
     subwords: int
     shared: bool = True
@@ -112,16 +111,16 @@ def disagreement(first: Tensor, second: Tensor) -> Tensor:
 PRESETS = {
     "paper": Preset(
         width=128, heads=2, hidden=512, encoder_layers=2, decoder_layers=2, dropout=0.1, subwords=8192, shared=False,
-        recipe=TrainingConfig(epochs=28, pictures=64, rate=(128 * 4000) ** -0.5, warmup=4000, schedule="noam",
-                      smoothing=0.0, clip=1e9, betas=(0.9, 0.98), average=0.0)),
+        training=TrainingConfig(epochs=28, batch_size=64, lr=(128 * 4000) ** -0.5, warmup=4000, schedule="noam",
+                      label_smoothing=0.0, max_grad_norm=1e9, betas=(0.9, 0.98), ema_decay=0.0)),
     "strong": Preset(
         width=128, heads=4, hidden=256, encoder_layers=4, decoder_layers=4, dropout=0.2, inner_dropout=0.0, subwords=4000,
-        recipe=TrainingConfig(epochs=40, tokens=2048, rate=2e-3, warmup=1000, average=0.998, precision="auto"),
-        scst=TrainingConfig(epochs=3, pictures=64, rate=1e-4, warmup=100, smoothing=0.0)),
+        training=TrainingConfig(epochs=40, max_tokens=2048, lr=2e-3, warmup=1000, ema_decay=0.998, precision="auto"),
+        scst=TrainingConfig(epochs=3, batch_size=64, lr=1e-4, warmup=100, label_smoothing=0.0)),
     "tiny": Preset(
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=1, dropout=0.0, subwords=400,
-        recipe=TrainingConfig(epochs=4, tokens=1500, rate=3e-3, warmup=100, smoothing=0.0, average=0.98)),
+        training=TrainingConfig(epochs=4, max_tokens=1500, lr=3e-3, warmup=100, label_smoothing=0.0, ema_decay=0.98)),
 }
 
 
-PRESETS["pupil"] = replace(PRESETS["strong"], dropout=0.05, recipe=replace(PRESETS["strong"].recipe, epochs=30))
+PRESETS["pupil"] = replace(PRESETS["strong"], dropout=0.05, training=replace(PRESETS["strong"].training, epochs=30))

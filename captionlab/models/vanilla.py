@@ -8,13 +8,13 @@ __all__ = ['PRESETS', 'Preset', 'check_grid', 'Model']
 # %% ../../nbs/31_vanilla.ipynb #041a8c06
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 
 from ..blocks import Encoder
 from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
+from ..data.inputs import InputConfig
 from ..positions import LearnedPositions
 from ..training.config import BasePreset, TrainingConfig
 
@@ -33,10 +33,11 @@ class Preset(BasePreset):
     size, min_count, longest, flips, zoom, scenes, recipe, scst) are those of `BasePreset`.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("grid",)
-    backbone: str
-    cells: int
     channels: int
+
+    def input_fields(self) -> tuple[str, ...]:
+        """Return the fields of `Batch` that the model reads."""
+        return ("grid",)
 
 # %% ../../nbs/31_vanilla.ipynb #db137a9f
 def check_grid(cells: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -68,9 +69,9 @@ class Model(TransformerCaptioner):
 
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size)
-        even = nn.Identity() if preset.backbone == "pixels" else nn.LayerNorm(preset.channels)
+        even = nn.Identity() if preset.inputs.backbone == "pixels" else nn.LayerNorm(preset.channels)
         self.project = nn.Sequential(even, nn.Linear(preset.channels, preset.width))
-        self.grid, self.places = (preset.cells,) * 2, LearnedPositions(preset.cells**2, preset.width)
+        self.grid, self.places = (preset.inputs.grid,) * 2, LearnedPositions(preset.inputs.grid**2, preset.width)
         self.encoder = Encoder(preset.encoder_layers, preset.config)
 
     def encode_inputs(self, batch: Batch) -> tuple[Tensor, None]:
@@ -81,16 +82,20 @@ class Model(TransformerCaptioner):
 # %% ../../nbs/31_vanilla.ipynb #2ba6c996
 PRESETS = {
     "paper": Preset(
-        width=512, heads=8, hidden=2048, encoder_layers=6, decoder_layers=6, dropout=0.1,
-        backbone="resnet101", size=448, cells=14, channels=2048, min_count=5,
-        recipe=TrainingConfig(epochs=15, pictures=15, rate=(512 * 20000) ** -0.5, warmup=20000,
-                      schedule="noam")),
+        inputs=InputConfig(backbone="resnet101", image_size=448, grid=14), width=512, heads=8,
+        hidden=2048, encoder_layers=6, decoder_layers=6, dropout=0.1, channels=2048, min_count=5,
+        training=TrainingConfig(epochs=15, batch_size=15, lr=(512 * 20000) ** -0.5, warmup=20000,
+                      schedule="noam"),
+    ),
     "small": Preset(
+        inputs=InputConfig(backbone="squeezenet1_1", image_size=227, grid=7, hflip=True),
         width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=3, dropout=0.3,
-        backbone="squeezenet1_1", size=227, cells=7, channels=512, min_count=5, max_length=18,
-        flips=True, recipe=TrainingConfig(epochs=16, tokens=8 * 18, rate=8e-4, warmup=1000, precision="auto")),
+        channels=512, min_count=5, max_length=18,
+        training=TrainingConfig(epochs=16, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto"),
+    ),
     "tiny": Preset(
-        width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0,
-        backbone="pixels", size=64, cells=8, channels=12,
-        recipe=TrainingConfig(epochs=4, pictures=8, rate=2e-3, warmup=50, smoothing=0.0, average=0.98)),
+        inputs=InputConfig(backbone="pixels", image_size=64, grid=8), width=96, heads=4,
+        hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0, channels=12,
+        training=TrainingConfig(epochs=4, batch_size=8, lr=2e-3, warmup=50, label_smoothing=0.0, ema_decay=0.98),
+    ),
 }

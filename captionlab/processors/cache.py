@@ -27,7 +27,7 @@ from ..vision.images import FULL_WINDOW
 from ..vision.regions import Regions
 
 # %% ../../nbs/library/processors/cache.ipynb #1ffb5c12
-def open_feature_stores(eyes: ImageProcessor | TextProcessor, data: CaptionData,
+def open_feature_stores(processor: ImageProcessor | TextProcessor, data: CaptionData,
                 folders: str | os.PathLike | Sequence[str | os.PathLike] = ()) -> list[FeatureStore]:
     """What a model reads of all pictures of a data set; what is not there yet is computed, so it can be interrupted.
 
@@ -43,17 +43,17 @@ def open_feature_stores(eyes: ImageProcessor | TextProcessor, data: CaptionData,
         ValueError: a store was made another way than the model looks, the model reads none, or a file would give
             one picture's boxes to two.
     """
-    if isinstance(eyes, ImageProcessor) and isinstance(eyes.boxes, RegionFile):
-        check_boxes_unique(eyes.boxes, [item for items in data.splits.values() for item in items])
-    if not eyes.needs_network:
+    if isinstance(processor, ImageProcessor) and isinstance(processor.boxes, RegionFile):
+        check_boxes_unique(processor.boxes, [item for items in data.splits.values() for item in items])
+    if not processor.needs_network:
         if folders:
             raise ValueError("this model makes what it reads as it goes, and takes no features: leave them out")
         return []
     folders = [folders] if isinstance(folders, (str, os.PathLike)) else folders or ()
-    stores = [_check_store(eyes, FeatureStore.open(folder)) for folder in folders]
+    stores = [_check_store(processor, FeatureStore.open(folder)) for folder in folders]
     there = {kind for store in stores for kind in store_kinds(store)}
-    missing = [kind for kind in eyes.kinds if kind not in there]
-    return stores + ([_extract_missing(eyes, data, missing)] if missing else [])
+    missing = [kind for kind in processor.kinds if kind not in there]
+    return stores + ([_extract_missing(processor, data, missing)] if missing else [])
 
 # %% ../../nbs/library/processors/cache.ipynb #b97d34fa
 def check_boxes_unique(file: RegionFile, items: Sequence[Item]) -> None:
@@ -70,13 +70,13 @@ def store_kinds(store: FeatureStore) -> list[str]:
     return store.made_by.get("kind", "grid").split("+")
 
 
-def _check_store(eyes: ImageProcessor, store: FeatureStore) -> FeatureStore:
+def _check_store(processor: ImageProcessor, store: FeatureStore) -> FeatureStore:
     """The store, if it was made as the model looks."""
     kinds, made = store_kinds(store), store.made_by
-    if not set(kinds) <= set(eyes.kinds):
+    if not set(kinds) <= set(processor.kinds):
         raise ValueError(f"{store.folder} holds features of kind {' and '.join(kinds)}, "
-                         f"and this model reads {' and '.join(eyes.kinds)}")
-    want = feature_spec(eyes, kinds)
+                         f"and this model reads {' and '.join(processor.kinds)}")
+    want = feature_spec(processor, kinds)
     wrong, how = diff_specs({name: x for name, x in made.items() if name != "batch"}, want), command_line(want, "ANOTHER_FOLDER")
     if kinds == ["attributes"]:         # the detector's fingerprint says it all
         same = made.get("detector", made["backbone"]["fingerprint"]) == want["detector"]
@@ -107,17 +107,17 @@ def probe_inputs(inputs: dict[str, Callable[[Item], Tensor]], items: Sequence[It
         next(iter(inputs.values()))(item)
 
 # %% ../../nbs/library/processors/cache.ipynb #9fdebb8a
-def _extract_missing(eyes: ImageProcessor, data: CaptionData, kinds: Sequence[str]) -> FeatureStore:
+def _extract_missing(processor: ImageProcessor, data: CaptionData, kinds: Sequence[str]) -> FeatureStore:
     """A store of some kinds in the cache folder, begun or complete, now complete."""
     items = {item.name: item for items in data.splits.values() for item in items}
-    nothing = Regions(torch.zeros(0, 4), features=torch.zeros(0, eyes.boxes.width) if eyes.network == "file" else None)
-    blank = eyes.look([(np.zeros((eyes.preset.size, eyes.preset.size, 3), np.uint8), nothing)], kinds)
+    nothing = Regions(torch.zeros(0, 4), features=torch.zeros(0, processor.boxes.width) if processor.network == "file" else None)
+    blank = processor.look([(np.zeros((processor.preset.inputs.image_size, processor.preset.inputs.image_size, 3), np.uint8), nothing)], kinds)
     shape = {name: tuple(x.shape[1:]) for name, x in blank.items()}
-    compute = batched(lambda name: eyes.read(items[name].image, name),
-                         lambda read: _unwrap_single({name: x.numpy() for name, x in eyes.look(read, kinds).items()}),
+    compute = batched(lambda name: processor.read(items[name].image, name),
+                         lambda read: _unwrap_single({name: x.numpy() for name, x in processor.look(read, kinds).items()}),
                          _unwrap_single(shape), EXTRACTION_BATCH)
-    return fill_store(cache_home() / "features" / _cache_key(eyes, data, kinds), list(items), _unwrap_single(shape),
-                feature_spec(eyes, kinds) | {"batch": EXTRACTION_BATCH}, compute, images={name: item.image for name, item in items.items()})
+    return fill_store(cache_home() / "features" / _cache_key(processor, data, kinds), list(items), _unwrap_single(shape),
+                feature_spec(processor, kinds) | {"batch": EXTRACTION_BATCH}, compute, images={name: item.image for name, item in items.items()})
 
 # %% ../../nbs/library/processors/cache.ipynb #1fff8f62
 def _unwrap_single(seen: dict) -> object:
@@ -125,17 +125,17 @@ def _unwrap_single(seen: dict) -> object:
     return seen["grid"] if [*seen] == ["grid"] else seen
 
 
-def _cache_key(eyes: ImageProcessor, data: CaptionData, kinds: Sequence[str]) -> str:
+def _cache_key(processor: ImageProcessor, data: CaptionData, kinds: Sequence[str]) -> str:
     """What tells the stores of a data set apart; the recipe in the store decides."""
-    said, size = feature_spec(eyes, kinds), eyes.preset.size
+    said, size = feature_spec(processor, kinds), processor.preset.inputs.image_size
     cells = said.get("grid", {})
     parts = [f"{rows}x{columns}" for rows, columns in (cells.values() if isinstance(cells, dict) else [cells])]
     if "boxes" in said:
         parts += ["regions", str(said["most"]), said["boxes"].get("fingerprint", "scene")]
     parts += ["attributes", said["detector"]] if "detector" in said else []
-    parts += [f"{share:g}" for share in eyes.preprocess.window if eyes.preprocess.window != FULL_WINDOW]
-    parts += ["mirrored"] if eyes.preprocess.mirror else []
-    return "-".join([data.name, *_dataset_fingerprint(data), eyes.network, str(size), *parts])
+    parts += [f"{share:g}" for share in processor.preprocess.window if processor.preprocess.window != FULL_WINDOW]
+    parts += ["mirrored"] if processor.preprocess.mirror else []
+    return "-".join([data.name, *_dataset_fingerprint(data), processor.network, str(size), *parts])
 
 # %% ../../nbs/library/processors/cache.ipynb #3657ce2e
 def _dataset_fingerprint(data: CaptionData) -> list[str]:
@@ -148,7 +148,7 @@ def _dataset_fingerprint(data: CaptionData) -> list[str]:
     return [short_hash([(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()])]
 
 # %% ../../nbs/library/processors/cache.ipynb #5afae2fb
-def input_transforms(eyes: ImageProcessor | TextProcessor, stores: Sequence[FeatureStore] = (),
+def input_transforms(processor: ImageProcessor | TextProcessor, stores: Sequence[FeatureStore] = (),
             keep: int = 10**9) -> dict[str, Callable[[Item], Tensor]]:
     """The `inputs` of `CaptionDataset`: for each field a function from an item to its tensor.
 
@@ -160,7 +160,7 @@ def input_transforms(eyes: ImageProcessor | TextProcessor, stores: Sequence[Feat
     Returns:
         Functions by field; none for a `TextProcessor`, since `CaptionDataset` knows of sentences.
     """
-    if isinstance(eyes, TextProcessor):
+    if isinstance(processor, TextProcessor):
         return {}
     kept: dict[str, tuple] = {}
     latest: tuple[str | None, dict] = None, {}      # the fields of an item are asked for one after the other
@@ -168,7 +168,7 @@ def input_transforms(eyes: ImageProcessor | TextProcessor, stores: Sequence[Feat
     def read(item: Item) -> tuple[np.ndarray, Regions | None]:
         if item.name in kept:
             return kept[item.name]
-        small = eyes.read(item.image, item.name)
+        small = processor.read(item.image, item.name)
         if small[0].nbytes * (len(kept) + 1) <= keep:
             kept[item.name] = small
         return small
@@ -176,11 +176,11 @@ def input_transforms(eyes: ImageProcessor | TextProcessor, stores: Sequence[Feat
     def field(name: str, item: Item) -> Tensor:
         nonlocal latest
         if latest[0] != item.name:
-            seen = _read_stores(stores, item) if stores else eyes.look([read(item)])
-            latest = item.name, eyes.fields(seen)
+            seen = _read_stores(stores, item) if stores else processor.look([read(item)])
+            latest = item.name, processor.fields(seen)
         return latest[1][name][0]
 
-    return {name: partial(field, name) for name in eyes.preset.reads}
+    return {name: partial(field, name) for name in processor.preset.inputs.fields}
 
 # %% ../../nbs/library/processors/cache.ipynb #abb51c8c
 def _read_stores(stores: Sequence[FeatureStore], item: Item) -> dict[str, Tensor]:

@@ -57,21 +57,21 @@ class _BackboneOutputs:
         found: the regions of each; none if nobody asks for regions.
     """
 
-    eyes: "ImageProcessor"
+    processor: "ImageProcessor"
     images: Tensor
     found: Sequence[Regions] = ()
 
     @cached_property
     def maps(self) -> dict[str, Tensor]:
         """The maps of the network's low and high level that anybody needs, `(B, h, w, D)` each."""
-        low, high = BACKBONES[self.eyes.network].levels
-        wanted = (low, high) if "pyramid" in self.eyes.kinds else (high,)
-        seen = self.eyes.backbone.stages(self.images, wanted)
+        low, high = BACKBONES[self.processor.network].levels
+        wanted = (low, high) if "pyramid" in self.processor.kinds else (high,)
+        seen = self.processor.backbone.stages(self.images, wanted)
         return {"low": seen.get(low), "high": seen[high]}
 
     def cells(self, level: str, grid: int | tuple[int, int] | None) -> Tensor:
         """A `level`'s map, "low" or "high", pooled to a `grid` of rows and columns: `(B, h, w, D)`."""
-        if self.eyes.network == "pixels":
+        if self.processor.network == "pixels":
             return pixel_grid(self.images, _sides(grid)[0]).unflatten(1, _sides(grid))
         return pool_cells(self.maps[level], grid).float().cpu()
 
@@ -83,7 +83,7 @@ def _sides(cells: int | Sequence[int]) -> list[int]:
 # %% ../../nbs/library/processors/image.ipynb #0ace4ffd
 def _regions(glance: _BackboneOutputs) -> dict[str, Tensor]:
     """The regions' vectors, boxes and mask; of pixels the mean colours of the parts of each box."""
-    network, most = glance.eyes.network, glance.eyes.preset.most
+    network, most = glance.processor.network, glance.processor.preset.inputs.max_boxes
     if network != "pixels":
         return region_fields(glance.found, None if network == "file" else glance.cells("high", None), most)
     pixels = glance.images.permute(0, 2, 3, 1)
@@ -94,7 +94,7 @@ def _regions(glance: _BackboneOutputs) -> dict[str, Tensor]:
 # %% ../../nbs/library/processors/image.ipynb #0c66ab30
 def _chances(glance: _BackboneOutputs) -> dict[str, Tensor]:
     """How sure the attribute detector is of each of its words, `(B, words)`."""
-    detector = glance.eyes.detector
+    detector = glance.processor.detector
     grid = glance.cells("high", tuple(detector.metadata["made_by"]["grid"]))
     return {"chances": detector(grid.flatten(1, 2)).sigmoid()}
 
@@ -104,9 +104,9 @@ EXTRACTION_BATCH = 8       # pictures that the network sees together, as in `cap
 
 _FIELD_MAKERS: dict[str, Callable[[_BackboneOutputs], dict[str, Tensor]]] = {
     "images": lambda glance: {"images": glance.images},
-    "grid": lambda glance: {"grid": glance.cells("high", glance.eyes.preset.cells).flatten(1, 2)},
-    "pyramid": lambda glance: {"low": glance.cells("low", glance.eyes.preset.fine).flatten(1, 2),
-                               "high": glance.cells("high", glance.eyes.preset.cells).flatten(1, 2)},
+    "grid": lambda glance: {"grid": glance.cells("high", glance.processor.preset.inputs.grid).flatten(1, 2)},
+    "pyramid": lambda glance: {"low": glance.cells("low", glance.processor.preset.inputs.fine_grid).flatten(1, 2),
+                               "high": glance.cells("high", glance.processor.preset.inputs.grid).flatten(1, 2)},
     "regions": _regions,
     "attributes": _chances,
 }
@@ -141,14 +141,14 @@ class ImageProcessor:
                  boxes: str | os.PathLike | None = None,
                  detector: AttributeDetector | None = None, vocabulary: Vocabulary | None = None):
         self.preset, self.made, self.weights = preset, made or {}, weights
-        self.given, self.vocabulary, self.network = detector, vocabulary, getattr(preset, "backbone", "pixels")
-        if unknown := set(preset.reads) - _KIND_OF.keys():
+        self.given, self.vocabulary, self.network = detector, vocabulary, preset.inputs.backbone
+        if unknown := set(preset.inputs.fields) - _KIND_OF.keys():
             raise ValueError(f"there are no eyes for {', '.join(sorted(unknown))}: choose from {', '.join(_KIND_OF)}")
-        self.kinds = list(dict.fromkeys(_KIND_OF[name] for name in preset.reads))
+        self.kinds = list(dict.fromkeys(_KIND_OF[name] for name in preset.inputs.fields))
         if boxes and "regions" not in self.kinds:
             raise ValueError(f"this model reads {' and '.join(self.kinds)}, no regions: leave boxes out")
-        self.moved, self.source = bool(boxes), boxes or self.made.get("boxes", {}).get("source") or getattr(preset, "boxes", "scene")
-        plain = Preprocess(size=preset.size).to_dict()
+        self.moved, self.source = bool(boxes), boxes or self.made.get("boxes", {}).get("source") or preset.inputs.boxes
+        plain = Preprocess(size=preset.inputs.image_size).to_dict()
         self.preprocess = Preprocess.from_dict(self.made.get("preprocess", plain))
 
     def through(self, **changes) -> "ImageProcessor":
@@ -202,8 +202,8 @@ class ImageProcessor:
         """What the model reads, from what was `seen` or stored of B pictures; chances become ids `(B, A)`."""
         if "chances" in seen:
             words, preset = self.detector.words, self.preset
-            seen = seen | {"attributes": to_ids(seen["chances"], words, self.vocabulary, preset.words, preset.sure)}
-        return {name: seen[name] for name in self.preset.reads}
+            seen = seen | {"attributes": to_ids(seen["chances"], words, self.vocabulary, preset.inputs.max_attributes, preset.inputs.attribute_threshold)}
+        return {name: seen[name] for name in self.preset.inputs.fields}
 
     def __call__(self, pictures: Sequence[Picture]) -> Batch:
         """The batch of B pictures: files, PIL images, scenes or byte arrays of shape (h, w, 3)."""
@@ -213,14 +213,14 @@ class ImageProcessor:
         """All that decides how a picture looks to the model, as plain values for JSON."""
         if self.made and not self.moved:
             return self.made
-        return {"reads": list(self.preset.reads), "fingerprint": self.preprocess.fingerprint, "backbone": None,
+        return {"reads": list(self.preset.inputs.fields), "fingerprint": self.preprocess.fingerprint, "backbone": None,
                 **feature_spec(self, self.kinds)}
 
 # %% ../../nbs/library/processors/image.ipynb #866f44af
-def _open_backbone(eyes: ImageProcessor) -> Backbone:
-    name, said = eyes.network, eyes.made.get("backbone") or {}
-    make = Pyramid if "pyramid" in eyes.kinds else Backbone
-    net = make(name, eyes.weights or find_weights(name), eyes.preset.size)
+def _open_backbone(processor: ImageProcessor) -> Backbone:
+    name, said = processor.network, processor.made.get("backbone") or {}
+    make = Pyramid if "pyramid" in processor.kinds else Backbone
+    net = make(name, processor.weights or find_weights(name), processor.preset.inputs.image_size)
     if said and said["fingerprint"] != net.fingerprint:
         raise ValueError(f"this run was trained on {name} with weights {said['weights']} "
                          f"({said['fingerprint']}), and {net.weights} are others "
@@ -228,28 +228,28 @@ def _open_backbone(eyes: ImageProcessor) -> Backbone:
     return net
 
 
-def _check_detector(detector: AttributeDetector | None, eyes: ImageProcessor) -> AttributeDetector:
+def _check_detector(detector: AttributeDetector | None, processor: ImageProcessor) -> AttributeDetector:
     if detector is None:
         raise ValueError("this model reads attributes, and nothing here finds any: captionlab attributes train "
                          "makes a detector, and --detector names it")
     made = detector.metadata["made_by"]
-    net = eyes.backbone.fingerprint if eyes.needs_network else None
+    net = processor.backbone.fingerprint if processor.needs_network else None
     if ((made["backbone"] or {}).get("fingerprint"), Preprocess.from_dict(made["preprocess"])) != (
-            net, replace(eyes.preprocess, mirror=False, window=FULL_WINDOW)):
+            net, replace(processor.preprocess, mirror=False, window=FULL_WINDOW)):
         raise ValueError("the attribute detector was trained on grids that were made another way than this model "
-                         f"looks (backbone {eyes.network}, size {eyes.preset.size}): train one with the same")
+                         f"looks (backbone {processor.network}, size {processor.preset.inputs.image_size}): train one with the same")
     return detector
 
 # %% ../../nbs/library/processors/image.ipynb #cf403a31
-def _regions_for(eyes: ImageProcessor, picture: Picture, name: str) -> Regions:
+def _regions_for(processor: ImageProcessor, picture: Picture, name: str) -> Regions:
     """The regions of one picture as the eyes see it, boxes (N, 4)."""
     if isinstance(picture, Scene):
         found = scene_regions(picture)
-    elif isinstance(eyes.boxes, Detector):
-        found = eyes.boxes(_image_source(picture, eyes.preprocess.size))
+    elif isinstance(processor.boxes, Detector):
+        found = processor.boxes(_image_source(picture, processor.preprocess.size))
     else:
-        found = _lookup_boxes(eyes.boxes, match_name(eyes.boxes or (), name, picture))
-    return found.shown(eyes.preprocess)
+        found = _lookup_boxes(processor.boxes, match_name(processor.boxes or (), name, picture))
+    return found.shown(processor.preprocess)
 
 
 def match_name(there: Container[str], name: str, picture: Picture) -> str:
@@ -270,27 +270,27 @@ def _lookup_boxes(file: RegionFile | None, name: str) -> Regions:
                      f"such as --boxes {DETECTORS[1]}")
 
 # %% ../../nbs/library/processors/image.ipynb #96e44f94
-def feature_spec(eyes: ImageProcessor, kinds: Sequence[str]) -> dict:
+def feature_spec(processor: ImageProcessor, kinds: Sequence[str]) -> dict:
     """All that decides how features of some kinds look, as plain values for JSON; as `captionlab.features.recipe`."""
-    preset, cells = eyes.preset, {}
+    preset, cells = processor.preset, {}
     said = {"kind": "+".join(kinds)} if [*kinds] != ["grid"] else {}
-    if eyes.network == "file":
+    if processor.network == "file":
         said["backbone"] = {"name": "file", "weights": None}
-    elif eyes.needs_network:
-        net = eyes.backbone.describe()
+    elif processor.needs_network:
+        net = processor.backbone.describe()
         said["backbone"] = {name: x for name, x in net.items() if name != "levels" or "pyramid" in kinds}
-    if eyes.network != "file":
-        said["preprocess"] = eyes.preprocess.to_dict()
+    if processor.network != "file":
+        said["preprocess"] = processor.preprocess.to_dict()
     if "grid" in kinds:
-        cells["grid"] = _sides(preset.cells)
+        cells["grid"] = _sides(preset.inputs.grid)
     if "pyramid" in kinds:
-        cells |= {"low": _sides(preset.fine), "high": _sides(preset.cells)}
+        cells |= {"low": _sides(preset.inputs.fine_grid), "high": _sides(preset.inputs.grid)}
     if cells:
         said["grid"] = cells["grid"] if "pyramid" not in kinds else cells
     if "regions" in kinds:
-        said |= {"boxes": eyes.boxes.describe() if eyes.boxes else {"source": "scene"}, "most": preset.most}
+        said |= {"boxes": processor.boxes.describe() if processor.boxes else {"source": "scene"}, "most": preset.inputs.max_boxes}
     if "attributes" in kinds:
-        said["detector"] = eyes.detector.fingerprint
+        said["detector"] = processor.detector.fingerprint
     return said
 
 # %% ../../nbs/library/processors/image.ipynb #858a29a0
@@ -305,7 +305,7 @@ def load_processor(preset: BasePreset, made: dict, **more: object) -> ImageProce
     Raises:
         ValueError: boxes for a reader, or what `ImageProcessor` raises.
     """
-    if "source" in preset.reads:
+    if "source" in preset.inputs.fields:
         if more.get("boxes"):
             raise ValueError("a translator reads sentences: leave boxes out")
         return TextProcessor(preset, vocabulary_from_dict(made["vocabulary"]))

@@ -32,4 +32,4 @@ class TextProcessor:
 
     def describe(self) -> dict:
         """All that decides how a sentence looks to the model, as plain values for JSON."""
-        return {"reads": list(self.preset.reads), "vocabulary": self.vocabulary.to_dict()}
+        return {"reads": list(self.preset.inputs.fields), "vocabulary": self.vocabulary.to_dict()}

@@ -28,7 +28,7 @@ def write_checkpoint(path: Path, state: dict) -> None:
     write_atomically(path, lambda file: torch.save(state, file))
 
 # %% ../../nbs/library/training/checkpoint.ipynb #f3260d20
-def read_checkpoint(path: Path, recipe: TrainingConfig) -> dict | None:
+def read_checkpoint(path: Path, config: TrainingConfig) -> dict | None:
     """Read a checkpoint of this recipe; loading it executes no code.
 
     Args:
@@ -48,7 +48,7 @@ def read_checkpoint(path: Path, recipe: TrainingConfig) -> dict | None:
         old = asdict(TrainingConfig()) | state["recipe"]        # what it does not name was not known then
     except (AttributeError, EOFError, IndexError, KeyError, OSError, RuntimeError, TypeError, struct.error, pickle.UnpicklingError) as fault:
         raise unreadable_checkpoint(path, fault) from None
-    new = asdict(recipe)
+    new = asdict(config)
     changed = [f"{key} was {old.get(key)} and is now {value}"
                for key, value in new.items() if old.get(key) != value]
     if changed:

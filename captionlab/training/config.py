@@ -7,7 +7,7 @@ __all__ = ['TrainingConfig', 'BasePreset', 'bf16_speedup', 'resolve_precision']
 
 # %% ../../nbs/library/training/config.ipynb #0dea6dd0
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import torch
@@ -22,6 +22,7 @@ from captionlab.data.batches import (
     batch_by_count,
     batch_by_tokens,
 )
+from ..data.inputs import InputConfig
 from .schedules import cosine, noam, step_decay
 
 # %% ../../nbs/library/training/config.ipynb #49493797
@@ -31,18 +32,18 @@ class TrainingConfig:
 
     Args:
         epochs: times through the data.
-        pictures: B, pictures in a step, over all devices together.
-        tokens: if above 0, a step takes pictures whose longest captions are alike instead, as many as fit into
+        batch_size: B, pictures in a step, over all devices together.
+        max_tokens: if above 0, a step takes pictures whose longest captions are alike instead, as many as fit into
             so many places (see `batch_by_tokens`), so that little is padding.
-        rate: peak learning rate.
-        encoder_rate: what it is multiplied by for an encoder's weights.
+        lr: peak learning rate.
+        encoder_lr_scale: what it is multiplied by for an encoder's weights.
         warmup: steps until the peak.
         schedule: "noam", "cosine", "stairs" (a factor of 0.8 every 3 epochs), or "constant" after the warm-up.
-        smoothing: share of probability that label smoothing spreads over the vocabulary.
-        clip: largest norm of the gradient.
+        label_smoothing: share of probability that label smoothing spreads over the vocabulary.
+        max_grad_norm: largest norm of the gradient.
         betas: of Adam.
-        decay: weight decay of AdamW.
-        average: decay of the averaged weights, which are the ones kept; 0 keeps the last weights instead.
+        weight_decay: weight decay of AdamW.
+        ema_decay: decay of the averaged weights, which are the ones kept; 0 keeps the last weights instead.
         patience: stop after so many epochs without a better score; 0 never does.
         precision: of matrix products: "no" for 32-bit floats, "bf16", or "auto" for what `resolve_precision` finds.
         seed: of the order of the data and of dropout.
@@ -52,37 +53,37 @@ class TrainingConfig:
     """
 
     epochs: int = 10
-    pictures: int = 32
-    tokens: int = 0
-    rate: float = 5e-4
-    encoder_rate: float = 1.0
+    batch_size: int = 32
+    max_tokens: int = 0
+    lr: float = 5e-4
+    encoder_lr_scale: float = 1.0
     warmup: int = 300
     schedule: str = "cosine"
-    smoothing: float = 0.1
-    clip: float = 1.0
+    label_smoothing: float = 0.1
+    max_grad_norm: float = 1.0
     betas: tuple[float, float] = (0.9, 0.98)
-    decay: float = 0.0
-    average: float = 0.998
+    weight_decay: float = 0.0
+    ema_decay: float = 0.998
     patience: int = 0
     precision: str = "no"
     seed: int = 0
 
     def __post_init__(self):
-        if min(self.epochs, self.pictures, self.warmup) < 1:
-            raise ValueError(f"{self.epochs} epochs of {self.pictures} pictures a step, {self.warmup} steps of warm-up: give at least one of each")
-        if not (0 <= self.smoothing < 1 and 0 <= self.average < 1 and self.tokens >= 0 and self.encoder_rate >= 0):
-            raise ValueError(f"smoothing {self.smoothing}, average {self.average}, tokens {self.tokens}, encoder_rate {self.encoder_rate}: "
+        if min(self.epochs, self.batch_size, self.warmup) < 1:
+            raise ValueError(f"{self.epochs} epochs of {self.batch_size} pictures a step, {self.warmup} steps of warm-up: give at least one of each")
+        if not (0 <= self.label_smoothing < 1 and 0 <= self.ema_decay < 1 and self.max_tokens >= 0 and self.encoder_lr_scale >= 0):
+            raise ValueError(f"smoothing {self.label_smoothing}, average {self.ema_decay}, tokens {self.max_tokens}, encoder_rate {self.encoder_lr_scale}: "
                              "the first two are from 0 to below 1, the others not below 0")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas {self.betas}: Adam takes two, from 0 to below 1, such as (0.9, 0.98)")
-        if not self.clip > 0:
-            raise ValueError(f"gradients clipped to {self.clip}: nothing could be learnt; to clip nothing give float('inf')")
+        if not self.max_grad_norm > 0:
+            raise ValueError(f"gradients clipped to {self.max_grad_norm}: nothing could be learnt; to clip nothing give float('inf')")
 
     def batches(self, data: CaptionDataset) -> ResumableBatchSampler:
         """Which rows of `data` make up each step of each epoch."""
-        if self.tokens:
-            return ResumableBatchSampler(partial(batch_by_tokens, data.lengths, self.tokens, self.seed))
-        return ResumableBatchSampler(partial(batch_by_count, len(data), self.pictures, self.seed))
+        if self.max_tokens:
+            return ResumableBatchSampler(partial(batch_by_tokens, data.lengths, self.max_tokens, self.seed))
+        return ResumableBatchSampler(partial(batch_by_count, len(data), self.batch_size, self.seed))
 
     def share(self, steps: int) -> Callable[[int], float]:
         """The schedule as a function of the step, for epochs of so many steps."""
@@ -97,9 +98,7 @@ class TrainingConfig:
 # %% ../../nbs/library/training/config.ipynb #eb064fcb
 @dataclass(frozen=True, kw_only=True)
 class BasePreset:
-    """What the preset of every Transformer captioner says: numbers, words, and a `recipe`.
-
-    A preset's `reads`, a class attribute, names the fields of `Batch` that the model needs.
+    """What the preset of every Transformer captioner holds: sizes, inputs and training.
 
     Args:
         width: D.
@@ -111,15 +110,12 @@ class BasePreset:
         inner_dropout: of attention weights and inside the feed-forward layers; None for `dropout` there, too.
         activation: "relu" or "gelu".
         norm: "post" or "pre".
-        size: side of the pictures in pixels, before any backbone.
+        inputs: what the model reads and how it is made.
         min_count: how often a word must occur in the training captions to get into the vocabulary.
-        longest: captions are cut after so many tokens; None leaves them whole.
-        flips: whether training shows pictures mirrored as well.
-        zoom: side of the windows in the four corners that training shows as well, in shares of the picture's, every
-            other one mirrored if `flips`; at 1 it shows none.
-        scenes: how many scenes it learns from where the data are the scenes.
-        recipe: how it is trained.
-        scst: how a captioner is trained further, on marks for what it says itself (see `captionlab.scst`);
+        max_length: captions are cut after so many tokens; None leaves them whole.
+        num_scenes: how many scenes it learns from where the data are the scenes.
+        training: how it is trained.
+        scst: how a captioner is trained further, on rewards for its own captions (see `captionlab.scst`);
             seed and precision are those of the first training.
     """
 
@@ -132,14 +128,20 @@ class BasePreset:
     inner_dropout: float | None = None
     activation: str = "relu"
     norm: str = "post"
-    size: int
+    inputs: InputConfig
     min_count: int = 1
     max_length: int | None = None
-    flips: bool = False
-    zoom: float = 1.0
-    scenes: int = 1000
-    recipe: TrainingConfig
-    scst: TrainingConfig = TrainingConfig(epochs=5, pictures=16, rate=1e-4, warmup=100, smoothing=0.0)
+    num_scenes: int = 1000
+    training: TrainingConfig
+    scst: TrainingConfig = TrainingConfig(epochs=5, batch_size=16, lr=1e-4, warmup=100, label_smoothing=0.0)
+
+    def __post_init__(self):
+        # Frozen dataclasses are filled in through object.__setattr__.
+        object.__setattr__(self, "inputs", replace(self.inputs, fields=self.input_fields()))
+
+    def input_fields(self) -> tuple[str, ...]:
+        """Return the fields of `Batch` that the model reads."""
+        return self.inputs.fields
 
     @property
     def config(self) -> BlockConfig:

@@ -27,7 +27,7 @@ from .config import TrainingConfig, resolve_precision
 from .distributed import tune_malloc
 
 # %% ../../nbs/21_training.ipynb #71e7b08a
-def param_groups(model: nn.Module, recipe: TrainingConfig) -> list[dict]:
+def param_groups(model: nn.Module, config: TrainingConfig) -> list[dict]:
     """A model's parameters in groups of one learning rate each, as PyTorch's optimisers take them.
 
     Args:
@@ -37,9 +37,9 @@ def param_groups(model: nn.Module, recipe: TrainingConfig) -> list[dict]:
     Returns:
         The encoders' group comes last; if nothing sets it apart there is one for all.
     """
-    shares = {name: recipe.encoder_rate if {"encoder", "encoders"} & {*name.split(".")} else 1.0
+    shares = {name: config.encoder_lr_scale if {"encoder", "encoders"} & {*name.split(".")} else 1.0
               for name, _ in model.named_parameters()}
-    return [{"params": [p for name, p in model.named_parameters() if shares[name] == share], "lr": recipe.rate * share}
+    return [{"params": [p for name, p in model.named_parameters() if shares[name] == share], "lr": config.lr * share}
             for share in sorted({*shares.values()}, key=lambda share: share != 1)]
 
 # %% ../../nbs/21_training.ipynb #b37e66b9
@@ -55,14 +55,14 @@ class TrainStep:
         average: the averaged model, the one to keep.
     """
 
-    def __init__(self, model: Captioner, recipe: TrainingConfig, steps: int):
+    def __init__(self, model: Captioner, config: TrainingConfig, steps: int):
         AcceleratorState._reset_state()     # it would hold every training of a process to the precision of the first
-        self.accelerator, self.recipe = Accelerator(mixed_precision=resolve_precision(recipe.precision)), recipe
-        follow = get_ema_multi_avg_fn(recipe.average)
+        self.accelerator, self.config = Accelerator(mixed_precision=resolve_precision(config.precision)), config
+        follow = get_ema_multi_avg_fn(config.ema_decay)
         self.average = AveragedModel(model.to(self.accelerator.device), multi_avg_fn=follow)
-        optimizer = torch.optim.AdamW(param_groups(model, recipe), recipe.rate, recipe.betas,
-                                      weight_decay=recipe.decay, fused=True)
-        self.schedule = LambdaLR(optimizer, recipe.share(steps))
+        optimizer = torch.optim.AdamW(param_groups(model, config), config.lr, config.betas,
+                                      weight_decay=config.weight_decay, fused=True)
+        self.schedule = LambdaLR(optimizer, config.share(steps))
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
 
     def step(self, batch: Batch) -> tuple[float, float]:
@@ -76,7 +76,7 @@ class TrainStep:
         """
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         mine = batch.select(torch.arange(rank, len(batch), processes))
-        total, words = self.model.train()(mine.to(self.accelerator.device), self.recipe.smoothing)
+        total, words = self.model.train()(mine.to(self.accelerator.device), self.config.label_smoothing)
         everywhere = self.accelerator.reduce(torch.stack([total.detach().float(), words.float()]), "sum")
         if not everywhere[0].isfinite():
             raise ValueError(f"the loss of a step is {everywhere[0].item()}: train with a lower rate, or look for what is no number in the inputs")
@@ -84,7 +84,7 @@ class TrainStep:
             return 0.0, 0.0         # pictures without a caption teach nothing
         # Processes average their gradients, so each weighs its sum by how many share the words.
         self.accelerator.backward(total * (processes / everywhere[1].item()))
-        self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
         self.optimizer.step()
         self.schedule.step()
         self.optimizer.zero_grad()
@@ -103,7 +103,7 @@ class TrainStep:
 
     def reseed(self, place: "TrainerState") -> None:
         """Let the random numbers of a step depend on nothing but the seed, its `place` in the run and the process."""
-        where = (self.recipe.seed, place.epoch, place.done, self.accelerator.process_index)
+        where = (self.config.seed, place.epoch, place.done, self.accelerator.process_index)
         torch.manual_seed(hash(where) % 2**63)
 
     def parts(self) -> dict:
@@ -177,21 +177,21 @@ class Trainer:
         history: one record an epoch: loss, rate, the seconds of its steps, and what `validate` returned.
     """
 
-    def __init__(self, model: Captioner, data: CaptionDataset, recipe: TrainingConfig, folder: Path | None = None,
+    def __init__(self, model: Captioner, data: CaptionDataset, config: TrainingConfig, folder: Path | None = None,
                  validate: Callable[[Captioner], dict] | None = None,
                  on_epoch_end: Callable[[list[dict]], None] | None = None, save_every: float = 60.0):
-        self.recipe, self.folder, self.validate, self.on_epoch_end = recipe, folder, validate, on_epoch_end
+        self.config, self.folder, self.validate, self.on_epoch_end = config, folder, validate, on_epoch_end
         tune_malloc()
-        self.data, self.sampler = data, recipe.batches(data)
+        self.data, self.sampler = data, config.batches(data)
         self.steps = len(self.sampler)
-        self.stepper = TrainStep(model, recipe, self.steps)
+        self.stepper = TrainStep(model, config, self.steps)
         self.place, self.history, self.best = TrainerState(), [], {}
         self.save_every, self.saved = save_every, time.monotonic()
 
     def fit(self) -> Captioner:
         """Train to the end, from the last checkpoint if there is one; returns the averaged model of its best epoch."""
         self._resume()
-        while self.place.epoch < self.recipe.epochs and not should_stop_early(self.history, self.recipe.patience):
+        while self.place.epoch < self.config.epochs and not should_stop_early(self.history, self.config.patience):
             self._epoch()
             self._close_epoch()
         self.stepper.average.module.load_state_dict(self.best)
@@ -228,12 +228,12 @@ class Trainer:
         self.saved = time.monotonic()
         if self.folder and self.stepper.is_main:
             state = {name: part.state_dict() for name, part in self.stepper.parts().items()}
-            state |= {"recipe": asdict(self.recipe), "place": asdict(self.place),
+            state |= {"recipe": asdict(self.config), "place": asdict(self.place),
                       "history": self.history, "best": self.best}
             write_checkpoint(self.folder / "checkpoint.pt", state)
 
     def _resume(self) -> None:
-        state = self.folder and read_checkpoint(self.folder / "checkpoint.pt", self.recipe)
+        state = self.folder and read_checkpoint(self.folder / "checkpoint.pt", self.config)
         if state:
             _resume_from(self, state)
 
