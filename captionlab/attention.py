@@ -30,6 +30,7 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
 
 # %% ../nbs/01_attention.ipynb #17427a8a
 #| implements: eq-vaswani-1 eq-translation-10
+#| implements: eq-vaswani-1 eq-translation-10
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
            dropout: nn.Module | None = None) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, written out.
@@ -127,6 +128,7 @@ def _random_bytes(shape: torch.Size) -> Tensor:
     return draws.random_(-2**63, None).view(torch.uint8)[:shape.numel()].view(shape)
 
 # %% ../nbs/01_attention.ipynb #28217b72
+#| implements: eq-vaswani-multihead eq-translation-8 eq-translation-9
 #| implements: eq-vaswani-multihead eq-translation-8 eq-translation-9
 class MultiHeadAttention(nn.Module):
     """Multi-head attention: of a sequence to itself, or to a memory.

@@ -55,6 +55,7 @@ def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor
 
 # %% ../nbs/02_masks.ipynb #7c50296f
 #| implements: eq-translation-12
+#| implements: eq-translation-12
 def target_mask(tokens: Tensor, pad: int = 0) -> Tensor:
     """Padding and look-ahead together: what a decoder's self-attention needs.
 

@@ -30,6 +30,7 @@ def frequencies(width: int, base: float = 10000.0) -> Tensor:
 
 # %% ../nbs/03_positions.ipynb #5757ac8c
 #| implements: eq-vaswani-pe eq-translation-7
+#| implements: eq-vaswani-pe eq-translation-7
 def sinusoids(length: int, width: int, base: float = 10000.0) -> Tensor:
     """The sinusoidal table of positions: sine and cosine of each hand in turn.
 

@@ -32,6 +32,7 @@ from ..vision.regions import as_regions, region_fields_of, spatial_graph
 
 # %% ../../nbs/35_image_transformer.ipynb #d197e1e0
 #| implements: eq-it-6 eq-it-7
+#| implements: eq-it-6 eq-it-7
 class SpatialGraphAttention(nn.Module):
     """Self-attention of regions to their parents, neighbours and children, each with keys and values
     of its own.
@@ -171,6 +172,7 @@ class _Nothing(nn.Module):
 
 # %% ../../nbs/35_image_transformer.ipynb #a776dd1e
 #| implements: eq-it-9
+#| implements: eq-it-9
 class ImplicitAttention(MultiHeadAttention):
     """M attentions side by side that share one query, and the mean of what they find.
 
@@ -281,6 +283,7 @@ class LSTMState:
         return replace(self, h=change(self.h), m=change(self.m), c=change(self.c))
 
 # %% ../../nbs/35_image_transformer.ipynb #ea9b8378
+#| implements: eq-it-8 eq-it-10
 #| implements: eq-it-8 eq-it-10
 class ImplicitDecoder(nn.Module):
     """An LSTM that asks the regions through M sub-transformers, one word at a time.
@@ -432,11 +435,13 @@ class Preset(BasePreset):
         """What the blocks share."""
         return replace(super().config, norm=self.form.norm)
 
-    def input_fields(self) -> tuple[str, ...]:
-        """Return the fields of `Batch` that the model reads."""
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The fields of `Batch` that the model needs."""
         return region_fields_of(self.inputs.max_boxes, self.inputs.grid)
 
 # %% ../../nbs/35_image_transformer.ipynb #74d61189
+#| implements: eq-it-11
 #| implements: eq-it-11
 class Model(TransformerCaptioner):
     """The Image Transformer: regions in, words out.
