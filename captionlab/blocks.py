@@ -18,7 +18,6 @@ from .attention import Dropout, KeyValue, MultiHeadAttention, copy_attention
 
 # %% ../nbs/05_blocks.ipynb #63b5ce32
 #| implements: eq-vaswani-2
-#| implements: eq-vaswani-2
 class FeedForward(nn.Module):
     """Two linear layers with a bend between them, at every position alike.
 
@@ -48,7 +47,6 @@ class FeedForward(nn.Module):
         return self.down_proj(self.dropout(self.bend(self.up_proj(x))))
 
 # %% ../nbs/05_blocks.ipynb #0e8b5f3c
-#| implements: eq-vaswani-residual
 #| implements: eq-vaswani-residual
 class Residual(nn.Module):
     """What surrounds every sub-layer: its input is added to its output, and one of the two is normalised.

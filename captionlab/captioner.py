@@ -166,7 +166,6 @@ class Captioner(nn.Module):
 
 # %% ../nbs/20_captioner.ipynb #a307cade
 #| implements: eq-translation-13
-#| implements: eq-translation-13
 def caption_loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
     """Cross-entropy summed over real words; padding (id 0) does not count.
 

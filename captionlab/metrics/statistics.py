@@ -16,7 +16,6 @@ from .captions import Scores
 
 # %% ../../nbs/library/metrics/statistics.ipynb #2bae8ac7
 #| implements: eq-meteor-1 eq-meteor-2 eq-meteor-3 eq-meteor-4 eq-meteor-5
-#| implements: eq-meteor-1 eq-meteor-2 eq-meteor-3 eq-meteor-4 eq-meteor-5
 def meteor_from_counts(counts: np.ndarray) -> np.ndarray:
     """METEOR of the counts of a sentence, or of counts added up over a corpus.
 

@@ -27,7 +27,6 @@ from ..vision.regions import as_regions, region_fields_of
 
 # %% ../../nbs/34_entangled.ipynb #7b78d432
 #| implements: eq-eta-9 eq-eta-10
-#| implements: eq-eta-9 eq-eta-10
 class EntangledAttention(nn.Module):
     """Chains of attentions over two memories, "v" (visual) and "s" (semantic).
 
@@ -78,11 +77,9 @@ class EntangledAttention(nn.Module):
 
 # %% ../../nbs/34_entangled.ipynb #7af6fdf9
 #| implements: eq-eta-13
-#| implements: eq-eta-13
 ACTIVATIONS = {"identity": torch.positive, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": F.relu}
 
 # %% ../../nbs/34_entangled.ipynb #38bf080f
-#| implements: eq-eta-11 eq-eta-12
 #| implements: eq-eta-11 eq-eta-12
 class GatedController(nn.Module):
     """The Gated Bilateral Controller: for each channel, how much is visual and how much semantic.
@@ -146,7 +143,6 @@ VARIANTS = {
 }
 
 # %% ../../nbs/34_entangled.ipynb #315c8a83
-#| implements: eq-eta-7 eq-eta-8
 #| implements: eq-eta-7 eq-eta-8
 class EntangledBlock(DecoderBlock):
     """A decoder block that asks two memories in one of the paper's ways.
@@ -286,7 +282,6 @@ class Streams(Memory):
         return replace(self, mask=self.mask | {self.asked: seen})
 
 # %% ../../nbs/34_entangled.ipynb #a75be609
-#| implements: eq-eta-4 eq-eta-5
 #| implements: eq-eta-4 eq-eta-5
 class Model(TransformerCaptioner):
     """The Entangled Transformer, and all models that its paper compares it with.

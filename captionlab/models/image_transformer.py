@@ -32,7 +32,6 @@ from ..vision.regions import as_regions, region_fields_of, spatial_graph
 
 # %% ../../nbs/35_image_transformer.ipynb #d197e1e0
 #| implements: eq-it-6 eq-it-7
-#| implements: eq-it-6 eq-it-7
 class SpatialGraphAttention(nn.Module):
     """Self-attention of regions to their parents, neighbours and children, each with keys and values
     of its own.
@@ -172,7 +171,6 @@ class _Nothing(nn.Module):
 
 # %% ../../nbs/35_image_transformer.ipynb #a776dd1e
 #| implements: eq-it-9
-#| implements: eq-it-9
 class ImplicitAttention(MultiHeadAttention):
     """M attentions side by side that share one query, and the mean of what they find.
 
@@ -283,7 +281,6 @@ class LSTMState:
         return replace(self, h=change(self.h), m=change(self.m), c=change(self.c))
 
 # %% ../../nbs/35_image_transformer.ipynb #ea9b8378
-#| implements: eq-it-8 eq-it-10
 #| implements: eq-it-8 eq-it-10
 class ImplicitDecoder(nn.Module):
     """An LSTM that asks the regions through M sub-transformers, one word at a time.
@@ -441,7 +438,6 @@ class Preset(BasePreset):
         return region_fields_of(self.inputs.max_boxes, self.inputs.grid)
 
 # %% ../../nbs/35_image_transformer.ipynb #74d61189
-#| implements: eq-it-11
 #| implements: eq-it-11
 class Model(TransformerCaptioner):
     """The Image Transformer: regions in, words out.

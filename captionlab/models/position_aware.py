@@ -26,7 +26,6 @@ from ..training.config import BasePreset, TrainingConfig
 
 # %% ../../nbs/33_position_aware.ipynb #d35ff14f
 #| implements: eq-pat-1 eq-pat-2 eq-pat-3
-#| implements: eq-pat-1 eq-pat-2 eq-pat-3
 class FeatureFusion(nn.Module):
     """Image-feature attention: every cell of a coarse map takes from all cells of a fine one.
 
@@ -61,7 +60,6 @@ class FeatureFusion(nn.Module):
         return taken + high
 
 # %% ../../nbs/33_position_aware.ipynb #7a99dde0
-#| implements: eq-pat-edge eq-pat-scores eq-pat-values
 #| implements: eq-pat-edge eq-pat-scores eq-pat-values
 class RelativePositions(nn.Module):
     """Learned vectors for how two cells of a map lie to each other: one for each difference of
@@ -183,7 +181,6 @@ class _WeightsKept(torch.autograd.Function):
         return *(x.unflatten(0, given.shape[:2]) for x in found), None, None
 
 # %% ../../nbs/33_position_aware.ipynb #ed61b627
-#| implements: eq-pat-4 eq-pat-5
 #| implements: eq-pat-4 eq-pat-5
 class PositionAwareAttention(nn.Module):
     """Self-attention of a map whose keys and values know how cells lie to each other.

@@ -47,7 +47,6 @@ class Preset(BasePreset):
 
 # %% ../../nbs/30_translation.ipynb #1b1b0ec9
 #| implements: eq-translation-5 eq-translation-6 eq-rdrop-loss
-#| implements: eq-translation-5 eq-translation-6 eq-rdrop-loss
 class Model(TransformerCaptioner):
     """The Transformer: an encoder reads a sentence, a decoder writes its translation.
 
@@ -91,7 +90,6 @@ class Model(TransformerCaptioner):
         return total, words.new_tensor(len(words))
 
 # %% ../../nbs/30_translation.ipynb #9320c7aa
-#| implements: eq-rdrop-kl
 #| implements: eq-rdrop-kl
 def disagreement(first: Tensor, second: Tensor) -> Tensor:
     """How far two predictions of the same words are apart: the mean of both Kullback-Leibler divergences, summed.

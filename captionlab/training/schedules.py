@@ -10,7 +10,6 @@ import math
 
 # %% ../../nbs/library/training/schedules.ipynb #3e6f2f5e
 #| implements: eq-vaswani-3 eq-translation-14
-#| implements: eq-vaswani-3 eq-translation-14
 def noam(step: int, warmup: int) -> float:
     """Linear warm-up, then the inverse square root: the share of the peak rate.
 

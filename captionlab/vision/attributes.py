@@ -30,7 +30,6 @@ from ..text import Vocabulary, normalise
 
 # %% ../../nbs/15_attributes.ipynb #39792a6d
 #| implements: eq-fang-1
-#| implements: eq-fang-1
 def noisy_or(cells: Tensor) -> Tensor:
     """Log odds that a word is somewhere, from its log odds in every cell.
 

@@ -279,7 +279,6 @@ def _relate(boxes: Tensor, threshold: float, graph: Tensor) -> None:
 
 # %% ../../nbs/14_regions.ipynb #aad364dd
 #| implements: eq-it-5
-#| implements: eq-it-5
 @torch.no_grad()
 def spatial_graph(boxes: Tensor, mask: Tensor | None = None, threshold: float = 0.9) -> Tensor:
     """Which region is whose parent, neighbour or child.
