@@ -357,7 +357,8 @@ class TransformerCaptioner(Captioner):
     def step(self, state: State, tokens: Tensor, trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
         """Logits `(B, C, V)` after one more token each, `(B, C)`. See `Captioner.step`."""
         x = self._embed(tokens[..., None], state.position).squeeze(-2)
-        x, past = self.decoder.step(x, state.memory.layers, state.past, state.memory.mask, trace)
+        x, past = self.decoder.step(
+            x, state.memory.layers, state.past, state.memory.mask, trace=trace)
         return self.output(x), replace(state, past=past, position=state.position + 1)
 
     @staticmethod

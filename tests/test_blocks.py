@@ -125,7 +125,7 @@ def test_activations_may_be_modules(module):
 
 @pytest.mark.parametrize("other", [nn.GELU("tanh"), nn.SiLU(), torch.tanh])
 def test_another_activation_is_refused(other):
-    with pytest.raises(ValueError, match="ours knows relu and the exact gelu"):
+    with pytest.raises(ValueError, match="only relu and the exact gelu are supported"):
         copy_encoder_layer(nn.TransformerEncoderLayer(D, 2, F, 0.0, other))
 
 

@@ -106,18 +106,18 @@ class Model(TransformerCaptioner):
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size, preset.tied)
         self.preset = preset
-        self.processor = PatchEncoder(preset.inputs.image_size, preset.patch, preset.encoder_layers, preset.looking,
+        self.patch_encoder = PatchEncoder(preset.inputs.image_size, preset.patch, preset.encoder_layers, preset.looking,
                                  preset.vit)
 
     def encode_inputs(self, batch: Batch) -> tuple[Tensor, None]:
         """The encoded patches of the `batch`'s images, `(B, N, D)`, and no mask."""
-        seen = self.processor(batch.require("images"))
-        return seen[:, len(self.processor.first):], None
+        seen = self.patch_encoder(batch.require("images"))
+        return seen[:, len(self.patch_encoder.first):], None
 
     def init_from_data(self, batch: Batch) -> None:
         """Whiten the patches, if the preset says so, by the pictures of the `batch`: `(B, 3, size, size)`."""
         if self.preset.whiten:
-            whiten(self.processor, batch.require("images"))
+            whiten(self.patch_encoder, batch.require("images"))
 
 # %% ../../nbs/32_cptr.ipynb #2b4b6833
 PRESETS = {
@@ -191,14 +191,14 @@ def whitening(patches: Tensor, width: int, eps: float = 0.01) -> tuple[Tensor, T
 
 # %% ../../nbs/32_cptr.ipynb #44d996a7
 @torch.no_grad()
-def whiten(processor: PatchEncoder, images: Tensor) -> None:
+def whiten(patch_encoder: PatchEncoder, images: Tensor) -> None:
     """Let the projection of the patches start as their `whitening`; it is trained like all else.
 
     Args:
         eyes: a new encoder.
         images: `(B, 3, size, size)`, some hundreds of the training pictures.
     """
-    projection, size = processor.patches.projection, processor.patches.size
+    projection, size = patch_encoder.patches.projection, patch_encoder.patches.size
     weight, bias = whitening(patchify(images, size).flatten(0, 1), len(projection.bias))
     projection.weight[:len(weight)] = weight.unflatten(1, projection.weight.shape[1:])
     projection.bias[:len(bias)] = bias

@@ -228,9 +228,8 @@ class Preset(BasePreset):
         """Which memories the decoder asks: "v", "s" or both."""
         return set("".join(self.form.paths))
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The fields of `Batch` that the model needs."""
+    def input_fields(self) -> tuple[str, ...]:
+        """Return the fields of `Batch` that the model reads."""
         visual = region_fields_of(self.inputs.max_boxes, self.inputs.grid) if "v" in self.streams else ()
         return visual + (("attributes",) if "s" in self.streams else ())
 

@@ -432,9 +432,8 @@ class Preset(BasePreset):
         """What the blocks share."""
         return replace(super().config, norm=self.form.norm)
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The fields of `Batch` that the model needs."""
+    def input_fields(self) -> tuple[str, ...]:
+        """Return the fields of `Batch` that the model reads."""
         return region_fields_of(self.inputs.max_boxes, self.inputs.grid)
 
 # %% ../../nbs/35_image_transformer.ipynb #74d61189

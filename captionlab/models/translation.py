@@ -45,6 +45,10 @@ class Preset(BasePreset):
     begins: int = 0
     piece_dropout: float = 0.0
 
+    def input_fields(self) -> tuple[str, ...]:
+        """Return the fields of `Batch` that the model reads."""
+        return ("source",)
+
 # %% ../../nbs/30_translation.ipynb #1b1b0ec9
 #| implements: eq-translation-5 eq-translation-6 eq-rdrop-loss
 class Model(TransformerCaptioner):

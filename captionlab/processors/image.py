@@ -141,13 +141,13 @@ class ImageProcessor:
                  boxes: str | os.PathLike | None = None,
                  detector: AttributeDetector | None = None, vocabulary: Vocabulary | None = None):
         self.preset, self.made, self.weights = preset, made or {}, weights
-        self.given, self.vocabulary, self.network = detector, vocabulary, getattr(preset, "backbone", "pixels")
+        self.given, self.vocabulary, self.network = detector, vocabulary, preset.inputs.backbone
         if unknown := set(preset.inputs.fields) - _KIND_OF.keys():
             raise ValueError(f"there are no eyes for {', '.join(sorted(unknown))}: choose from {', '.join(_KIND_OF)}")
         self.kinds = list(dict.fromkeys(_KIND_OF[name] for name in preset.inputs.fields))
         if boxes and "regions" not in self.kinds:
             raise ValueError(f"this model reads {' and '.join(self.kinds)}, no regions: leave boxes out")
-        self.moved, self.source = bool(boxes), boxes or self.made.get("boxes", {}).get("source") or getattr(preset, "boxes", "scene")
+        self.moved, self.source = bool(boxes), boxes or self.made.get("boxes", {}).get("source") or preset.inputs.boxes
         plain = Preprocess(size=preset.inputs.image_size).to_dict()
         self.preprocess = Preprocess.from_dict(self.made.get("preprocess", plain))
 

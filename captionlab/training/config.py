@@ -131,11 +131,17 @@ class BasePreset:
     inputs: InputConfig
     min_count: int = 1
     max_length: int | None = None
-    flips: bool = False
-    zoom: float = 1.0
-    scenes: int = 1000
+    num_scenes: int = 1000
     training: TrainingConfig
     scst: TrainingConfig = TrainingConfig(epochs=5, batch_size=16, lr=1e-4, warmup=100, label_smoothing=0.0)
+
+    def __post_init__(self):
+        # Frozen dataclasses are filled in through object.__setattr__.
+        object.__setattr__(self, "inputs", replace(self.inputs, fields=self.input_fields()))
+
+    def input_fields(self) -> tuple[str, ...]:
+        """Return the fields of `Batch` that the model reads."""
+        return self.inputs.fields
 
     @property
     def config(self) -> BlockConfig:
