@@ -25,7 +25,7 @@ class Blind(TransformerCaptioner):
         super().__init__(BlockConfig(16, 2, 32, dropout=dropout), 1, words)
         self.encoder = torch.nn.Linear(1, 16)
 
-    def look(self, batch):
+    def encode_inputs(self, batch):
         return self.encoder(batch.require("grid")), None
 
 

@@ -274,7 +274,7 @@ class TestVisualInput:
         model, batch = model_of("visual")
         with torch.no_grad():
             moved = replace(batch, boxes=1 - batch.boxes[..., [2, 1, 0, 3]])
-            assert (model.look(moved)[0]["v"] - model.look(batch)[0]["v"])[batch.region_mask].abs().max() > 1e-3
+            assert (model.encode_inputs(moved)[0]["v"] - model.encode_inputs(batch)[0]["v"])[batch.region_mask].abs().max() > 1e-3
 
 
 def gradient_norms(bend: str, layers: int = 6) -> Tensor:
@@ -415,7 +415,7 @@ class TestRuns:
         seen = visual.processor([item.image for item in world["test"]])
         both = replace(seen, attributes=batch.attributes)
         model = Ensemble([visual.model, semantic.model]).eval()
-        said = beam_search(model, model.encode(both), 3, forbid=[visual.vocabulary.unk])
+        said = beam_search(model, model.encode(both), 3, suppress_tokens=[visual.vocabulary.unk])
         assert [row["caption"] for row in found["captions"]] == [visual.vocabulary.decode(one.ids) for one in said]
         assert found["about"]["variant"] == "visual+semantic" and found["about"]["parameters"] == 20
 

@@ -68,7 +68,7 @@ class Model(TransformerCaptioner):
             nn.init.normal_(part.weight)
         nn.init.normal_(self.known.weight, std=3)
 
-    def look(self, batch: Batch):
+    def encode_inputs(self, batch: Batch):
         seen = {name: batch.require(name) for name in self.reads if name not in ("attributes", "region_mask")}
         rows = [self.project(F.pad(x, (0, 512 - x.shape[-1]))) for x in seen.values()]
         masks = [batch.region_mask if name in REGIONS else torch.ones(x.shape[:2]).bool() for name, x in seen.items()]

@@ -193,7 +193,6 @@ def test_a_broken_java_is_one_line_before_work_starts(tmp_path, monkeypatch):
         find_java()
 
 
-@pytest.mark.java
 @pytest.fixture
 def started(monkeypatch):
     """The METEOR processes that a test starts."""
@@ -208,6 +207,7 @@ def started(monkeypatch):
     return processes
 
 
+@pytest.mark.java
 def test_meteor_that_dies_is_one_line_and_leaves_no_process(tmp_path, monkeypatch, started):
     real = find_java()
     program = fake_java(tmp_path, f'case "$*" in *PTB*) exec {real} "$@";; *) exit 3;; esac')

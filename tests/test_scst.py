@@ -147,7 +147,7 @@ class TestGradient:
 class TestSelfCritical:
     def test_log_probabilities_are_those_of_the_draw(self):
         class Eyes(TransformerCaptioner):
-            def look(self, batch):
+            def encode_inputs(self, batch):
                 return batch.require("grid"), None
 
         torch.manual_seed(0)
@@ -155,8 +155,8 @@ class TestSelfCritical:
         model.output.bias.data[EOS] += 1.0          # some captions end soon, some go on
         batch = Batch(grid=torch.randn(pictures, 5, 16), captions=padded([[[1, 4, 2]]] * pictures))
         memory = model.encode(batch)
-        said, scores = sample(model, memory, 4, max_length=24, forbid=[3])
-        found = SelfCritical(model, likes(4), 4, 24, forbid=[3]).chosen(memory, said)
+        said, scores = sample(model, memory, 4, max_length=24, suppress_tokens=[3])
+        found = SelfCritical(model, likes(4), 4, 24, suppress_tokens=[3]).chosen(memory, said)
         torch.testing.assert_close(found.sum(-1), scores, rtol=1e-4, atol=1e-5)
         assert not (said == 3).any() and not found[said == PAD].any()
         assert len((said != PAD).sum(-1).amax(-1).unique()) > 2      # so the groups are not equally long

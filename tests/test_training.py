@@ -153,8 +153,8 @@ class Encoding(tiny_training.Eyes):
         super().__init__(words, dropout=0.0)
         self.encoder = nn.Linear(8, 8)
 
-    def look(self, batch):
-        cells, mask = super().look(batch)
+    def encode_inputs(self, batch):
+        cells, mask = super().encode_inputs(batch)
         return self.encoder(cells), mask
 
 

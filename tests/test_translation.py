@@ -76,7 +76,7 @@ class TestModel:
             x, y = model._embed(batch.source, 0), model._embed(words, 0)
             ahead = nn.Transformer.generate_square_subsequent_mask(words.shape[1])
             wanted = theirs(x, y, tgt_mask=ahead, src_key_padding_mask=pad, memory_key_padding_mask=pad)
-            found = model.hidden(model.encode(batch), words[:, None])[:, 0]
+            found = model.hidden_states(model.encode(batch), words[:, None])[:, 0]
         torch.testing.assert_close(found[words != 0], wanted[words != 0])
 
     def test_loss_is_that_of_all_logits(self):
@@ -133,7 +133,7 @@ class TestConsistency:
         batch, model = some(), model_of(replace(SMALL, dropout=0.3, consistency=5.0), train=True)
         twice = batch.select(torch.arange(5).repeat(2))
         torch.manual_seed(5)
-        hidden, words = model.before_words(twice)
+        hidden, words = model.target_hidden_states(twice)
         logits = model.output(hidden)
         first, second = (part.log_softmax(-1) for part in logits.chunk(2))
         divergence = sum(F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((first, second), (second, first))) / 2
@@ -148,7 +148,7 @@ class TestConsistency:
         words = [late.loss(batch)[1].item() for _ in range(3)]
         assert words == [words[0], words[0], 2 * words[0]]
         late.eval().loss(batch)
-        assert late.state_dict()["shown"] == 3 * len(batch)
+        assert late.state_dict()["samples_seen"] == 3 * len(batch)
 
     def test_disagreement_is_never_negative(self):
         x, y = torch.randn(2, 50, 9) * 20
