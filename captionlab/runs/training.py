@@ -329,7 +329,7 @@ def _with_distillation(net: Captioner, examples: CaptionDataset, data: CaptionDa
     speaker, device = ensemble(told[0], told[1:]).model, Accelerator().device
     with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(config.precision) == "bf16"):
         lessons = soft_targets(speaker.to(device), seen)
-    for look in rexamples.input_variants:
+    for look in examples.input_variants:
         look.update(lessons)
     return Distilled(net)
 
