@@ -55,11 +55,11 @@ def train(
     out = out or Path("runs") / "-".join(named)
     moved = data if ctx.get_parameter_source("data").name == "COMMANDLINE" else None
     with _stopping(out):
-        made = finetune_scst(model, start, out, resume, device, moved, features=features or (), boxes=boxes) if start else train(
+        made = finetune_scst(model, start, out, resume=resume, device=device, data=moved, features=features or (), boxes=boxes) if start else train(
             model, data, preset, seed, out, resume, device, features, boxes=boxes, detector=detector, variant=variant,
             teachers=teacher or ())
-    last = made.metadata["history"][-1]
-    typer.echo(f"{len(made.metadata['history'])} epochs in {made.metadata['train_seconds']:.0f} s, loss {last['loss']:.2f}; "
+    last = made.metadata.history[-1]
+    typer.echo(f"{len(made.metadata.history)} epochs in {made.metadata.train_seconds:.0f} s, loss {last['loss']:.2f}; "
                f"the run is {out}.  Next: captionlab evaluate {quote(str(out))}")
 
 # %% ../../nbs/library/cli/training.ipynb #55d0f92a

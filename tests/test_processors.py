@@ -119,7 +119,7 @@ def detector(photos, size=64, backbone="pixels") -> AttributeDetector:
     made = AttributeDetector(12 if backbone == "pixels" else 512, words)
     nn.init.normal_(made.output.weight, std=1 if backbone == "pixels" else 512**-0.5)
     processor = ImageProcessor(preset("pyramid", backbone, fine=2))
-    processor.kinds = ["grid"]
+    processor.feature_kinds = ["grid"]
     made.metadata = {"made_by": {"backbone": processor.backbone.describe() if processor.needs_network else None,
                               "preprocess": processor.preprocess.to_dict() | {"size": size}, "grid": [2, 2]}}
     return made.eval()
@@ -176,7 +176,7 @@ class TestOneLook:
         data, boxes = photos
         processor, looks, look = ImageProcessor(preset("regions", boxes=boxes)), [], ImageProcessor.look
         monkeypatch.setattr(ImageProcessor, "look", lambda self, read, *rest: looks.append(len(read)) or look(self, read, *rest))
-        seen = run.make_batch(SimpleNamespace(processor=processor), data["test"][:3], input_transforms(processor, keep=0))
+        seen = run.make_batch(SimpleNamespace(processor=processor), data["test"][:3], input_transforms(processor, cache_bytes=0))
         assert sum(looks) == 3 and len(seen.boxes) == len(seen.regions) == 3
 
     def test_the_network_looks_once_for_all_fields(self, photos, monkeypatch):
@@ -332,7 +332,7 @@ class TestBoxes:
     @pytest.mark.slow
     def test_of_the_training_are_found_again(self, photos, tmp_path):
         self.run(photos, tmp_path)
-        assert captionlab.load(tmp_path / "run").processor.source == photos[1]
+        assert captionlab.load(tmp_path / "run").processor.boxes_source == photos[1]
         os.rename(photos[1], photos[1] + ".away")
         try:
             with pytest.raises(FileNotFoundError, match="no boxes .*boxes.npz") as fault:
@@ -388,7 +388,7 @@ class TestMirrored:
     def test_regions_are_those_of_the_mirrored_picture(self, backbone):
         scene = generate_scene(3)
         processor = ImageProcessor(preset("regions", backbone))
-        seen = processor.through(mirror=True)([scene])
+        seen = processor.with_preprocess(mirror=True)([scene])
         left, top, right, bottom = torch.from_numpy(scene.boxes).unbind(-1)
         flipped = Regions(torch.stack([1 - right, top, 1 - left, bottom], -1))
         with_boxes = ImageProcessor(preset("regions", backbone))
@@ -399,7 +399,7 @@ class TestMirrored:
 
     def test_stores_are_apart(self, photos):
         processor = ImageProcessor(preset("regions", "squeezenet1_1", boxes=photos[1]))
-        plain, mirrored = (open_feature_stores(one, photos[0])[0] for one in (processor, processor.through(mirror=True)))
+        plain, mirrored = (open_feature_stores(one, photos[0])[0] for one in (processor, processor.with_preprocess(mirror=True)))
         name = photos[0]["test"][0].name
         assert plain.folder != mirrored.folder
         assert not plain[name]["boxes"].equal(mirrored[name]["boxes"])
@@ -411,7 +411,7 @@ class TestWindows:
         pixels = np.asarray(render(generate_scene(3), 128))
         window = Image.fromarray(pixels[:64, 64:])
         processor = ImageProcessor(replace(preset("pyramid", backbone), size=128))
-        seen, want = processor.through(window=(0.5, 0, 1, 0.5))([Image.fromarray(pixels)]), processor([window])
+        seen, want = processor.with_preprocess(window=(0.5, 0, 1, 0.5))([Image.fromarray(pixels)]), processor([window])
         for name in PYRAMID:
             near = (seen.require(name) - want.require(name)).abs().mean() / want.require(name).abs().mean()
             far = (processor([Image.fromarray(pixels)]).require(name) - want.require(name)).abs().mean() / want.require(name).abs().mean()
@@ -429,7 +429,7 @@ class TestWindows:
     def test_stores_are_apart(self, photos):
         processor = ImageProcessor(preset("regions", "squeezenet1_1", boxes=photos[1]))
         windows = [{}, {"mirror": True}, {"window": (0, 0, 0.8, 0.8)}, {"window": (0.2, 0, 1, 0.8)}, {"window": (0.2, 0, 1, 0.8), "mirror": True}]
-        assert len({open_feature_stores(processor.through(**changes), photos[0])[0].folder for changes in windows}) == 5
+        assert len({open_feature_stores(processor.with_preprocess(**changes), photos[0])[0].folder for changes in windows}) == 5
 
     @pytest.mark.parametrize("flips, zoom, ways", [(False, 1.0, 1), (True, 1.0, 2), (False, 0.5, 5), (True, 0.8, 6)])
     def test_training_draws_among_all_ways_of_looking(self, flips, zoom, ways):
@@ -550,7 +550,7 @@ def test_stores_go_to_those_of_several_runs_that_read_them(photos, tmp_path):
     data, boxes = photos
     visual, pixels = (trained("regions", backbone, photos, tmp_path / backbone) for backbone in ("squeezenet1_1", "pixels"))
     store, = open_feature_stores(visual.processor, data)
-    first, both = (evaluate(visual, data, meteor=False, blind=False, fused=others, features=folders)["captions"]
+    first, both = (evaluate(visual, data, meteor=False, blind=False, members=others, features=folders)["captions"]
                    for others, folders in (([], ()), ([visual], store.folder)))
     assert first == both            # a run beside itself
     handed = evaluation._assign_stores(store.folder, [SimpleNamespace(processor=SimpleNamespace(kinds=["attributes"])), visual])
