@@ -24,7 +24,7 @@ from captionlab.processors.base import Processor, reads_images
 from captionlab.processors.cache import input_transforms, open_feature_stores
 from captionlab.processors.image import ImageProcessor
 from captionlab.processors.text import TextProcessor
-from captionlab.runs import evaluation, run as run_module, training
+from captionlab.runs import evaluation, finetuning, preparation, run as run_module, training
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.run import Run, caption_split
 from captionlab.runs.training import train
@@ -440,7 +440,7 @@ class TestWindows:
     def test_training_draws_among_all_ways_of_looking(self, flips, zoom, ways):
         data = as_photos(scenes(train=1, val=1, test=1))
         changed = preset("pyramid", hflip=flips, corner_crop=zoom)
-        examples = training.training_set(data, Vocabulary.build(data.captions("train")), ImageProcessor(changed), input_transforms(ImageProcessor(changed)))
+        examples = preparation.training_set(data, Vocabulary.build(data.captions("train")), ImageProcessor(changed), input_transforms(ImageProcessor(changed)))
         torch.manual_seed(0)
         seen = [examples[0]["high"] for _ in range(60)]
         different = [x for i, x in enumerate(seen) if not any(x.equal(y) for y in seen[:i])]
@@ -449,20 +449,20 @@ class TestWindows:
     def test_scst_sees_whole_pictures_mirrored_or_not(self, tmp_path, monkeypatch):
         world, looks = as_photos(scenes(train=4, val=0, test=1, novel=0)), []
         train("any", world, preset("pyramid", hflip=True, corner_crop=0.8), out=tmp_path / "xe")
-        monkeypatch.setattr(training, "_scst_wrapper", lambda run, examples: looks.append(len(examples.input_variants)))
-        monkeypatch.setattr(training, "Trainer", lambda *rest: (_ for _ in ()).throw(InterruptedError))
+        monkeypatch.setattr(finetuning, "_scst_wrapper", lambda run, examples: looks.append(len(examples.input_variants)))
+        monkeypatch.setattr(finetuning, "Trainer", lambda *rest: (_ for _ in ()).throw(InterruptedError))
         with pytest.raises(InterruptedError):
-            training.finetune_scst("any", tmp_path / "xe", tmp_path / "scst", data=world)
+            finetuning.finetune_scst("any", tmp_path / "xe", tmp_path / "scst", data=world)
         assert looks == [2]
 
     def test_scenes_are_seen_as_their_captions_say(self):
         """Mirrored, *left of* would be wrong; in a window, a count would."""
         data, changed = scenes(train=2, val=1, test=1), preset("pyramid", hflip=True, corner_crop=0.8)
-        assert len(training.training_set(data, Vocabulary.build(data.captions("train")), ImageProcessor(changed), input_transforms(ImageProcessor(changed))).input_variants) == 1
+        assert len(preparation.training_set(data, Vocabulary.build(data.captions("train")), ImageProcessor(changed), input_transforms(ImageProcessor(changed))).input_variants) == 1
 
     def test_corners_stay_inside(self):
         for zoom in (0.7, 0.8, 0.9, 1 / 3):
-            views = training.augmentations(preset("pyramid", corner_crop=zoom))
+            views = preparation.augmentations(preset("pyramid", corner_crop=zoom))
             seen = [ImageProcessor(preset("pyramid")).with_preprocess(**changes).preprocess.window for changes in views]
             assert len({*seen}) == 4 and all(right - left == pytest.approx(zoom) for left, _, right, _ in seen)
 
@@ -470,7 +470,7 @@ class TestWindows:
     def test_a_zoom_that_cannot_be_is_one_line(self):
         for zoom in (0.0, 1.5):
             with pytest.raises(ValueError, match="window"):
-                training._augmented_inputs(ImageProcessor(preset("pyramid", corner_crop=zoom)), as_photos(scenes(train=1, val=1, test=1)))
+                preparation._augmented_inputs(ImageProcessor(preset("pyramid", corner_crop=zoom)), as_photos(scenes(train=1, val=1, test=1)))
 
 
 class TestPixelRegions:

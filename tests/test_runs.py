@@ -41,7 +41,8 @@ from captionlab.runs.evaluation import derangement, evaluate, merge_result
 from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.results import merge_run, provenance
 from captionlab.runs.run import Run
-from captionlab.runs.training import finetune_scst, train
+from captionlab.runs.finetuning import finetune_scst
+from captionlab.runs.training import train
 from captionlab.scenes.verification import truth
 from captionlab.scenes.world import render
 from captionlab.text import SubwordVocabulary, Vocabulary

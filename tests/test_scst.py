@@ -20,7 +20,8 @@ from captionlab.data.datasets import scenes
 from captionlab.decoding.generation import log_probabilities, sample
 from captionlab.models import translation, vanilla
 from captionlab.runs.evaluation import evaluate
-from captionlab.runs.training import finetune_scst, train
+from captionlab.runs.finetuning import finetune_scst
+from captionlab.runs.training import train
 from captionlab.scst import CiderD, Gleu, SelfCritical, advantages, count_grams
 from captionlab.text import SubwordVocabulary
 

@@ -40,7 +40,8 @@ def train(
     teacher: Annotated[list[Path] | None, typer.Option(metavar="RUN", help="A trained run whose expectations it learns from as well; may be given several times.")] = None,
 ) -> None:
     """Train a model on a data set, into a folder."""
-    from captionlab.runs.training import finetune_scst, train
+    from captionlab.runs.finetuning import finetune_scst
+    from captionlab.runs.training import train
 
     if stage not in ("xe", "scst"):
         raise ValueError(f"there is no stage {stage!r}: choose xe or scst")

@@ -195,8 +195,7 @@ def probability_drops(
 
 
 def _mean_drops(drops: np.ndarray) -> dict[str, float]:
-    own, control = drops.mean(0).round(2).tolist()
-    return {"own": own, "control": control}
+    return dict(zip(("own", "control"), drops.mean(0).round(2).tolist(), strict=True))
 
 # %% ../../nbs/41_faithfulness.ipynb #l4100028
 _MEASURED_KEYS = {

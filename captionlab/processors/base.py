@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from ..data.batches import Batch
-from ..text import SubwordVocabulary
+from ..text import SubwordVocabulary, Vocabulary
 from ..training.config import BasePreset
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ class Processor(Protocol):
     """Turns raw inputs, pictures or sentences, into the `Batch` that a model reads.
 
     Attributes:
-        preset: of the model; its `inputs.fields` are the fields of `Batch` that the processor makes.
+        preset: of the model; its `inputs.fields` are the fields of `Batch` that the processor
+            makes.
         modality: what it takes, "image" or "text".
         feature_kinds: kinds of features that can be computed once and stored, such as "grid"; empty
             for text.
@@ -41,7 +42,7 @@ class Processor(Protocol):
     def feature_kinds(self) -> list[str]: ...
 
     @property
-    def source_vocabulary(self) -> SubwordVocabulary | None: ...
+    def source_vocabulary(self) -> Vocabulary | SubwordVocabulary | None: ...
 
     @property
     def needs_network(self) -> bool: ...

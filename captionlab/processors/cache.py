@@ -12,25 +12,28 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.datasets import CaptionData, Item
-from ..files import cache_home, command_line, short_hash
-from .base import Processor, reads_images
 from captionlab.processors.image import (
     EXTRACTION_BATCH,
     ImageProcessor,
     LoadedPicture,
+    Picture,
     match_name,
 )
+
+from ..data.datasets import CaptionData, Item
+from ..files import cache_home, command_line, short_hash
 from ..scenes.world import Scene
 from ..vision.boxes import RegionFile
 from ..vision.features import FeatureStore, batched, diff_specs, fill_store
 from ..vision.images import FULL_WINDOW
 from ..vision.regions import Regions
+from .base import Processor, reads_images
 
 InputTransforms = dict[str, Callable[[Item], Tensor]]
 
@@ -61,7 +64,9 @@ def open_feature_stores(
         check_boxes_unique(processor.boxes, _all_items(data))
     if not reads_images(processor) or not processor.needs_network:
         if folders:
-            raise ValueError("this model computes its inputs itself and takes no features: leave them out")
+            raise ValueError(
+                "this model computes its inputs itself and takes no features: leave them out"
+            )
         return []
     if isinstance(folders, str | os.PathLike):
         folders = [folders]
@@ -188,9 +193,9 @@ def _extract_missing(
     shapes = _feature_shapes(processor, kinds)
 
     def load(name: str) -> LoadedPicture:
-        return processor.load(items[name].image, name)
+        return processor.load(_image_of(items[name]), name)
 
-    def extract(loaded: list[LoadedPicture]) -> object:
+    def extract(loaded: list[LoadedPicture]) -> Any:
         features = processor.extract(loaded, kinds)
         return _unwrap_single({name: x.numpy() for name, x in features.items()})
 
@@ -204,18 +209,25 @@ def _extract_missing(
     )
 
 
-def _feature_shapes(processor: ImageProcessor, kinds: Sequence[str]) -> object:
+def _image_of(item: Item) -> Picture:
+    if item.image is None:
+        raise ValueError(f"{item.name} has no picture: its data set was loaded as text only")
+    return item.image
+
+
+def _feature_shapes(processor: ImageProcessor, kinds: Sequence[str]) -> Any:
     """Return the shape of one picture's features, found out with a black picture."""
     size = processor.preset.inputs.image_size
     pixels = np.zeros((size, size, 3), np.uint8)
-    from_file = processor.backbone_name == "file"
-    features = torch.zeros(0, processor.boxes.width) if from_file else None
+    features = None
+    if processor.backbone_name == "file" and isinstance(processor.boxes, RegionFile):
+        features = torch.zeros(0, processor.boxes.width)
     no_regions = Regions(torch.zeros(0, 4), features=features)
     extracted = processor.extract([(pixels, no_regions)], kinds)
     return _unwrap_single({name: tuple(x.shape[1:]) for name, x in extracted.items()})
 
 
-def _unwrap_single(features: dict) -> object:
+def _unwrap_single(features: dict) -> Any:
     """Return a grid alone without its name: a store of one array has none."""
     return features["grid"] if list(features) == ["grid"] else features
 
@@ -291,7 +303,7 @@ class _ItemReader:
     def _load(self, item: Item) -> LoadedPicture:
         if item.name in self.pictures:
             return self.pictures[item.name]
-        loaded = self.processor.load(item.image, item.name)
+        loaded = self.processor.load(_image_of(item), item.name)
         if loaded[0].nbytes * (len(self.pictures) + 1) <= self.cache_bytes:
             self.pictures[item.name] = loaded
         return loaded
@@ -300,7 +312,7 @@ class _ItemReader:
 def input_transforms(
     processor: Processor, stores: Sequence[FeatureStore] = (), cache_bytes: int = 10**9
 ) -> InputTransforms:
-    """Return the `inputs` of `CaptionDataset`: for each field a function from an item to its tensor.
+    """Return the `inputs` of `CaptionDataset`: for each field a function from item to tensor.
 
     Args:
         processor: of the model.

@@ -50,7 +50,7 @@ def _image_source(picture: Picture, size: int) -> str | os.PathLike | Image.Imag
     return Image.fromarray(picture)
 
 # %% ../../nbs/library/processors/image.ipynb #cf403a31
-def match_name(known: Container[str], name: str, picture: Picture) -> str:
+def match_name(known: Container[str], name: str, picture: Picture | None) -> str:
     """Return the name under which a store or a file of boxes knows a picture.
 
     Args:
@@ -127,7 +127,8 @@ class _BackboneOutputs:
         low, high = BACKBONES[self.processor.backbone_name].levels
         levels = (low, high) if "pyramid" in self.processor.feature_kinds else (high,)
         maps = self.processor.backbone.stages(self.images, levels)
-        return {"low": maps.get(low), "high": maps[high]}
+        names = {low: "low", high: "high"}
+        return {names[level]: maps[level] for level in levels}
 
     def pooled(self, level: str, grid: int | tuple[int, int] | None) -> Tensor:
         """Return a map pooled to a grid, `(B, rows, columns, D)`.
@@ -137,6 +138,7 @@ class _BackboneOutputs:
             grid: cells each way, or rows and columns; None keeps the network's own.
         """
         if self.processor.backbone_name == "pixels":
+            assert grid is not None  # pixels have no map of their own
             sides = _rows_and_columns(grid)
             return pixel_grid(self.images, sides[0]).unflatten(1, sides)
         return pool_cells(self.maps[level], grid).float().cpu()
@@ -160,15 +162,19 @@ def _pyramid(outputs: _BackboneOutputs) -> dict[str, Tensor]:
 
 
 def _regions(outputs: _BackboneOutputs) -> dict[str, Tensor]:
-    """Return vectors, boxes and mask of the regions; of pixels the mean colours of each box's parts."""
+    """Return vectors, boxes and mask of the regions.
+
+    Without a network the vectors are the mean colours of the parts of each box.
+    """
     backbone_name = outputs.processor.backbone_name
     max_boxes = outputs.processor.preset.inputs.max_boxes
+    regions = [one for one in outputs.regions if one is not None]
     if backbone_name == "file":  # the boxes bring their features
-        return region_fields(outputs.regions, None, max_boxes)
+        return region_fields(regions, None, max_boxes)
     if backbone_name != "pixels":
-        return region_fields(outputs.regions, outputs.pooled("high", None), max_boxes)
+        return region_fields(regions, outputs.pooled("high", None), max_boxes)
     pixels = outputs.images.permute(0, 2, 3, 1)  # (B, h, w, 3)
-    fields = region_fields(outputs.regions, pixels, max_boxes)
+    fields = region_fields(regions, pixels, max_boxes)
     colours = pixel_regions(pixels, fields["boxes"])
     padding = ~fields["region_mask"][..., None]
     return fields | {"regions": colours.masked_fill(padding, 0)}
@@ -223,10 +229,10 @@ class ImageProcessor:
     Args:
         preset: of the model; `preset.inputs` says which fields it reads and how they are made.
         trained_spec: what `describe` returned when the model was trained; None for a new model.
-        weights: of the backbone, torchvision's name for them or a file; by default those in the data
-            folder, else torchvision's.
-        boxes: where boxes come from, as for `captionlab.vision.open_boxes`, or "scene" if only scenes
-            have any; by default as in training, or as the preset says.
+        weights: of the backbone, torchvision's name for them or a file; by default those in the
+            data folder, else torchvision's.
+        boxes: where boxes come from, as for `captionlab.vision.open_boxes`, or "scene" if only
+            scenes have any; by default as in training, or as the preset says.
         detector: of attributes.
         vocabulary: the model's; attributes get its ids.
 
@@ -238,7 +244,8 @@ class ImageProcessor:
         preprocess: what pictures go through first.
 
     Raises:
-        ValueError: the preset reads a field that nothing makes, or no regions although boxes are given.
+        ValueError: the preset reads a field that nothing makes, or no regions although boxes are
+            given.
     """
 
     modality = "image"
@@ -378,7 +385,7 @@ class ImageProcessor:
         return {name: features[name] for name in self.preset.inputs.fields}
 
     def __call__(self, pictures: Sequence[Picture]) -> Batch:
-        """Return the batch of B `pictures`: files, PIL images, scenes or bytes of shape (h, w, 3)."""
+        """Return the batch of B `pictures`: files, PIL images, scenes or bytes (h, w, 3)."""
         features = self.extract([self.load(picture) for picture in pictures])
         return Batch(**self.to_inputs(features))
 

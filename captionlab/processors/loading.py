@@ -8,11 +8,11 @@ __all__ = ['load_processor']
 # %% ../../nbs/library/processors/loading.ipynb #proc0302
 from typing import Any
 
+from ..text import vocabulary_from_dict
+from ..training.config import BasePreset
 from .base import Processor
 from .image import ImageProcessor
 from .text import TextProcessor
-from ..text import vocabulary_from_dict
-from ..training.config import BasePreset
 
 # %% ../../nbs/library/processors/loading.ipynb #proc0303
 def load_processor(preset: BasePreset, trained_spec: dict, **options: Any) -> Processor:
@@ -24,7 +24,8 @@ def load_processor(preset: BasePreset, trained_spec: dict, **options: Any) -> Pr
         options: for `ImageProcessor`: weights, boxes, detector and vocabulary.
 
     Raises:
-        ValueError: boxes are given for a model that reads sentences, or what `ImageProcessor` raises.
+        ValueError: boxes are given for a model that reads sentences, or what `ImageProcessor`
+            raises.
     """
     if "source" in preset.inputs.fields:
         if options.get("boxes"):

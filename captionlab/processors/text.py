@@ -9,7 +9,7 @@ __all__ = ['TextProcessor']
 from collections.abc import Sequence
 
 from ..data.batches import Batch
-from ..text import SubwordVocabulary, pad_sequences
+from ..text import SubwordVocabulary, Vocabulary, pad_sequences
 from ..training.config import BasePreset
 
 # %% ../../nbs/library/processors/text.ipynb #365e4a70
@@ -25,7 +25,7 @@ class TextProcessor:
     needs_network = False
     other_boxes = None
 
-    def __init__(self, preset: BasePreset, vocabulary: SubwordVocabulary):
+    def __init__(self, preset: BasePreset, vocabulary: Vocabulary | SubwordVocabulary):
         self.preset = preset
         self.source_vocabulary = vocabulary
         self.feature_kinds: list[str] = []

@@ -4,16 +4,17 @@
 
 # %% auto #0
 __all__ = ['COCO_METRICS', 'DEFAULT_USE_CPU', 'DataSource', 'FORMAT', 'Folders', 'READABLE_FORMATS', 'Run', 'RunMetadata',
-           'artifact_path', 'assign_stores', 'augmentations', 'build_processor', 'caption_split',
+           'TrainingSetup', 'artifact_path', 'assign_stores', 'augmentations', 'build_processor', 'caption_split',
            'check_data_fits_model', 'check_device', 'check_mergeable', 'check_resume_config', 'check_run_folder',
            'derangement', 'detector_result', 'diff_metadata', 'ensemble', 'evaluate', 'finetune_scst', 'flickr8k_test',
            'format1_preset', 'format_metric', 'human_baseline', 'list_runs', 'load', 'load_result', 'load_run_data',
            'load_run_detector', 'load_training_data', 'load_weights', 'lock_folder', 'make_batch', 'make_validate_fn',
-           'merge_detector', 'merge_result', 'merge_run', 'model_config', 'preset_variant', 'processor_fingerprint',
-           'provenance', 'published_results', 'quick_bleu', 'quick_cider', 'read_run_json', 'remove_old_files',
-           'require_metadata', 'result_metadata', 'result_name', 'result_run', 'results_home', 'results_table',
-           'run_command_line', 'save_run_detector', 'save_weights', 'score_captions', 'set_device', 'train',
-           'training_set', 'trials_table', 'unique_tensors', 'upgrade_tensors']
+           'merge_detector', 'merge_result', 'merge_run', 'model_config', 'prepare_training', 'preset_variant',
+           'processor_fingerprint', 'provenance', 'published_results', 'quick_bleu', 'quick_cider', 'read_run_json',
+           'remove_old_files', 'require_metadata', 'result_metadata', 'result_name', 'result_run', 'results_home',
+           'results_table', 'run_command_line', 'save_run_detector', 'save_trained_run', 'save_weights', 'score_split',
+           'set_device', 'source_sentences', 'train', 'training_set', 'trials_table', 'unique_tensors',
+           'upgrade_tensors']
 
 # %% ../../nbs/library/runs/index.ipynb #runs0002
 from importlib import import_module
@@ -21,33 +22,36 @@ from importlib import import_module
 # %% ../../nbs/library/runs/index.ipynb #runs0003
 _all_ = [
     "COCO_METRICS", "DEFAULT_USE_CPU", "DataSource", "FORMAT", "Folders", "READABLE_FORMATS", "Run",
-    "RunMetadata", "artifact_path", "assign_stores", "augmentations", "build_processor",
-    "caption_split", "check_data_fits_model", "check_device", "check_mergeable",
+    "RunMetadata", "TrainingSetup", "artifact_path", "assign_stores", "augmentations",
+    "build_processor", "caption_split", "check_data_fits_model", "check_device", "check_mergeable",
     "check_resume_config", "check_run_folder", "derangement", "detector_result", "diff_metadata",
     "ensemble", "evaluate", "finetune_scst", "flickr8k_test", "format1_preset", "format_metric",
     "human_baseline", "list_runs", "load", "load_result", "load_run_data", "load_run_detector",
     "load_training_data", "load_weights", "lock_folder", "make_batch", "make_validate_fn",
-    "merge_detector", "merge_result", "merge_run", "model_config", "preset_variant",
-    "processor_fingerprint", "provenance", "published_results", "quick_bleu", "quick_cider",
-    "read_run_json", "remove_old_files", "require_metadata", "result_metadata", "result_name",
-    "result_run", "results_home", "results_table", "run_command_line", "save_run_detector",
-    "save_weights", "score_captions", "set_device", "train", "training_set", "trials_table",
-    "unique_tensors", "upgrade_tensors",
+    "merge_detector", "merge_result", "merge_run", "model_config", "prepare_training",
+    "preset_variant", "processor_fingerprint", "provenance", "published_results", "quick_bleu",
+    "quick_cider", "read_run_json", "remove_old_files", "require_metadata", "result_metadata",
+    "result_name", "result_run", "results_home", "results_table", "run_command_line",
+    "save_run_detector", "save_trained_run", "save_weights", "score_split", "set_device",
+    "source_sentences", "train", "training_set", "trials_table", "unique_tensors",
+    "upgrade_tensors",
 ]
 
 # %% ../../nbs/library/runs/index.ipynb #runs0004
 # The module that defines each public name.
 _SUBMODULES = {
     "data": [
-        "DataSource", "check_data_fits_model", "load_training_data", "load_run_data",
+        "DataSource", "Folders", "check_data_fits_model", "load_training_data", "load_run_data",
     ],
     "ensembles": [
         "ensemble",
     ],
     "evaluation": [
-        "Folders", "result_metadata", "result_run", "result_name", "artifact_path", "derangement",
-        "evaluate", "assign_stores", "score_captions", "merge_result", "detector_result",
-        "merge_detector",
+        "result_metadata", "result_run", "result_name", "artifact_path", "derangement", "evaluate",
+        "assign_stores", "score_split", "merge_result", "detector_result", "merge_detector",
+    ],
+    "finetuning": [
+        "finetune_scst",
     ],
     "folder": [
         "DEFAULT_USE_CPU", "check_run_folder", "lock_folder", "check_device", "set_device",
@@ -59,6 +63,9 @@ _SUBMODULES = {
     "metadata": [
         "RunMetadata",
     ],
+    "preparation": [
+        "build_processor", "augmentations", "training_set", "TrainingSetup", "prepare_training",
+    ],
     "published": [
         "COCO_METRICS", "published_results", "flickr8k_test", "human_baseline",
     ],
@@ -67,15 +74,15 @@ _SUBMODULES = {
         "provenance", "format_metric", "results_table", "trials_table",
     ],
     "run": [
-        "Run", "list_runs", "load", "caption_split", "make_batch", "require_metadata",
+        "Run", "list_runs", "load", "caption_split", "source_sentences", "make_batch",
+        "require_metadata",
     ],
     "storage": [
         "unique_tensors", "save_weights", "load_weights", "read_run_json", "save_run_detector",
         "load_run_detector", "remove_old_files",
     ],
     "training": [
-        "Folders", "build_processor", "augmentations", "training_set", "train", "preset_variant",
-        "finetune_scst",
+        "train", "preset_variant", "save_trained_run",
     ],
     "validation": [
         "quick_cider", "quick_bleu", "make_validate_fn",

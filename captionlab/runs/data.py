@@ -8,11 +8,12 @@ __all__ = ['DataSource', 'Folders', 'check_data_fits_model', 'load_training_data
 # %% ../../nbs/library/runs/data.ipynb #rdat0002
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..data.catalog import load_dataset
 from ..data.datasets import CaptionData, scenes
-from .run import Run
 from ..training.config import BasePreset
+from .run import Run
 
 DataSource = CaptionData | str | os.PathLike  # a data set, or what `load_dataset` takes
 Folders = str | os.PathLike | Sequence[str | os.PathLike]  # one or more folders
@@ -66,8 +67,11 @@ def load_training_data(
         translates = "source" in preset.inputs.fields
         language, source = languages or (("de", "en") if translates else ("en", None))
         count = preset.num_scenes if train else 0
-        return scenes(train=count, language=language, source=source)
-    loaded = load_dataset(data) if isinstance(data, str | os.PathLike) else data
+        return scenes(train=count, language=language or "en", source=source)
+    if isinstance(data, CaptionData):
+        loaded = data
+    else:
+        loaded = load_dataset(data if isinstance(data, str) else Path(data))
     check_data_fits_model(loaded, preset)
     return loaded
 

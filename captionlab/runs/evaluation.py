@@ -15,12 +15,6 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from ..data.batches import epoch_permutation
-from ..data.datasets import CaptionData, Item
-from ..files import short_hash
-from ..metrics.captions import SCORER, find_java, score_runs
-from ..metrics.translation import TRANSLATION_SCORER, score_translations
-from ..processors.base import reads_images
 from captionlab.processors.cache import (
     InputTransforms,
     input_transforms,
@@ -28,16 +22,23 @@ from captionlab.processors.cache import (
     require_features,
     store_kinds,
 )
+
+from ..data.batches import epoch_permutation
+from ..data.datasets import CaptionData, Item
+from ..files import short_hash
+from ..metrics.captions import SCORER, find_java, score_runs
+from ..metrics.translation import TRANSLATION_SCORER, score_translations
+from ..processors.base import reads_images
+from ..scenes.verification import coverage, truth
+from ..scenes.world import FACT_KINDS, Scene
+from ..vision.attributes import AttributeDetector, oracle_attributes, split_fingerprint
+from ..vision.features import FeatureStore
 from .data import DataSource, Folders, load_run_data
 from .ensembles import ensemble
 from .folder import model_config
 from .formats import format1_preset
 from .results import check_mergeable, merge_run, provenance, results_home
 from .run import Run, caption_split, require_metadata
-from ..scenes.verification import coverage, truth
-from ..scenes.world import FACT_KINDS, Scene
-from ..vision.attributes import AttributeDetector, oracle_attributes, split_fingerprint
-from ..vision.features import FeatureStore
 
 # %% ../../nbs/library/runs/evaluation.ipynb #f4bb99f2
 def result_metadata(
@@ -97,7 +98,7 @@ def result_run(run: Run, members: Sequence[Run] = ()) -> dict:
 
 
 def _settings_hash(run: Run) -> str:
-    """Return a hash of everything that a preset says, seed apart: equal for seeds of one setting."""
+    """Return a hash of everything that a preset says but the seed."""
     preset = run.processor.preset
     preset = replace(preset, training=replace(preset.training, seed=0))
     settings = format1_preset(run.metadata.model, preset)
@@ -203,7 +204,7 @@ def evaluate(
     data = load_run_data(require_metadata(run), data, train=split == "train")
     items = data[split]
     if not items:
-        raise ValueError(f"the split {split} of {data.name} is empty: there is nothing to evaluate")
+        raise ValueError(f"the split {split} of {data.name} is empty: nothing to evaluate")
     if not run.translates:
         find_java()  # the scorers need it; better missed now than after all captions
     runs = [*members, run]  # where several make a field, that of the run itself counts
@@ -212,23 +213,25 @@ def evaluate(
         run = ensemble(run, members)
     if oracle:
         run, inputs = _use_oracle_attributes(run, inputs, runs)
-    metadata = result_metadata(run, data, split, beam=beam, length_penalty=length_penalty)
+    search = {"beam": beam, "length_penalty": length_penalty}
+    metadata = result_metadata(run, data, split, **search)
     row = result_run(run, members)
     if check_output:
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
     others = derangement(len(items), run.metadata.seed) if blind else ()
-    captions = caption_split(run, items, inputs, beam=beam, length_penalty=length_penalty)
+    captions = caption_split(run, items, inputs, **search)
     scores = score_split(run, captions, items, others=others, meteor=meteor)
+    metadata["scorer"] = _scorers(scores["metrics"])
     row |= scores | provenance()
-    scorer = _scorers(scores["metrics"])
-    return {
-        "metadata": metadata | {"scorer": scorer},
-        "run": row,
-        "captions": [
-            {"image_id": item.image_id, "caption": caption}
-            for item, caption in zip(items, captions, strict=True)
-        ],
-    }
+    return {"metadata": metadata, "run": row, "captions": _coco_captions(items, captions)}
+
+
+def _coco_captions(items: Sequence[Item], captions: Sequence[str]) -> list[dict]:
+    """Return captions in COCO's result format."""
+    return [
+        {"image_id": item.image_id, "caption": caption}
+        for item, caption in zip(items, captions, strict=True)
+    ]
 
 # %% ../../nbs/library/runs/evaluation.ipynb #d3fc67f5
 def _load_inputs(
@@ -273,7 +276,9 @@ def _use_oracle_attributes(
     """Return the run as a variant, and inputs whose attributes come from the true captions."""
     readers = [one for one in runs if "attributes" in one.processor.feature_kinds]
     if not readers or not reads_images(readers[-1].processor):
-        raise ValueError("this run reads no attributes that an oracle could give: leave --oracle out")
+        raise ValueError(
+            "this run reads no attributes that an oracle could give: leave --oracle out"
+        )
     # In the words of the member whose attributes count.
     processor = readers[-1].processor
     words = processor.detector.words
@@ -310,13 +315,13 @@ def score_split(
         candidates["blind"] = [captions[other] for other in others]
     if run.translates:
         references = [item.captions[0] for item in items]
-        scores = {
-            name: score_translations(texts, references) for name, texts in candidates.items()
-        }
+        scores = {}
+        for name, texts in candidates.items():
+            scores[name] = score_translations(texts, references)
     else:
         scores = _score_captions(candidates, items, meteor)
-    if all(isinstance(item.image, Scene) for item in items):
-        worlds = [item.image for item in items]
+    worlds = [item.image for item in items if isinstance(item.image, Scene)]
+    if len(worlds) == len(items):
         for name, texts in candidates.items():
             scores[name] |= _scene_scores(texts, worlds)
     return scores
@@ -335,7 +340,10 @@ def _score_captions(
 
 
 def _scene_scores(captions: list[str], worlds: list[Scene]) -> dict[str, float]:
-    """Return truth, coverage and truth by kind of fact, in percent; kinds never stated are left out."""
+    """Return truth, coverage and truth by kind of fact, in percent.
+
+    Kinds that no caption states are left out.
+    """
     stated = [[caption] for caption in captions]
     truth_scores = truth(stated, worlds)
     coverage_scores = coverage(stated, worlds)
@@ -356,7 +364,7 @@ def _scorers(metrics: Iterable[str]) -> dict[str, str]:
     }
 
 # %% ../../nbs/library/runs/evaluation.ipynb #762af7bb
-def merge_result(run: Run, result: dict, name: str | os.PathLike | None = None) -> Path:
+def merge_result(run: Run, result: dict, name: str | Path | None = None) -> Path:
     """Write an evaluation into its result file, with captions and training curve beside it.
 
     Args:
@@ -386,7 +394,8 @@ def detector_result(data: str, pool: str, preset: str) -> tuple[str, dict]:
         preset: what the grids are made by.
 
     Returns:
-        The name, `data/attributes[-pool]`, and the metadata as far as they are known before training.
+        The name, `data/attributes[-pool]`, and the metadata as far as they are known before
+        training.
     """
     metadata = {"data": data, "split": "test", "model": "attributes"}
     name = f"{data}/attributes"

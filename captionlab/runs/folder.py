@@ -20,10 +20,10 @@ from filelock import FileLock, Timeout
 
 from ..files import check_writable, read_json_object, short_hash, write_json
 from ..processors.base import Processor
-from .formats import format1_preset
-from .results import provenance
 from ..training.config import BasePreset
 from ..training.distributed import world_size
+from .formats import format1_preset
+from .results import provenance
 
 # %% ../../nbs/library/runs/folder.ipynb #a70872cc
 def check_run_folder(folder: Path, resume: bool) -> None:
@@ -88,8 +88,8 @@ def check_device(device: str | None) -> None:
         raise ValueError("there is no CUDA device here: leave --device out")
     if device not in (None, "cpu", "cuda"):
         raise ValueError(
-            f"no device {device!r}: take cpu or cuda, or leave it out; CUDA_VISIBLE_DEVICES chooses "
-            "one of several"
+            f"no device {device!r}: take cpu or cuda, or leave it out; CUDA_VISIBLE_DEVICES "
+            "chooses one of several"
         )
 
 
@@ -122,7 +122,7 @@ def _without_folders(argument: str) -> str:
     return "=".join(Path(part).name if Path(part).is_absolute() else part for part in parts)
 
 # %% ../../nbs/library/runs/folder.ipynb #9573cfdd
-def model_config(model: str | None, preset: BasePreset) -> dict:
+def model_config(model: str, preset: BasePreset) -> dict:
     """Return a preset without its training settings, as plain values in the names of format 1.
 
     Their hash tells presets apart in result files. The training settings are compared by the
@@ -152,7 +152,7 @@ def processor_fingerprint(processor: Processor) -> str:
 
 # %% ../../nbs/library/runs/folder.ipynb #0bf59e35
 def check_resume_config(folder: Path, config: dict) -> dict:
-    """Note what a training is begun with; raise a `ValueError` if one is resumed with other settings.
+    """Note what a training is begun with; refuse to resume it with other settings.
 
     Args:
         folder: of the run.
@@ -160,6 +160,9 @@ def check_resume_config(folder: Path, config: dict) -> dict:
 
     Returns:
         The command that began the training, and where it began, for the run's metadata.
+
+    Raises:
+        ValueError: the training in the folder was begun with other settings.
     """
     file = folder / "begun.json"
     begun = {}

@@ -65,7 +65,7 @@ _TRAINING_FIELDS = (
 )  # fmt: skip
 
 
-def format1_preset(model: str | None, preset: BasePreset) -> dict:
+def format1_preset(model: str, preset: BasePreset) -> dict:
     """Return a preset as plain values under the names of format 1, for hashes.
 
     A field that format 1 did not have is included only if it differs from its default.

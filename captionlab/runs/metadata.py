@@ -7,9 +7,13 @@ __all__ = ['RunMetadata']
 
 # %% ../../nbs/library/runs/metadata.ipynb #meta0002
 from dataclasses import dataclass, field, fields
-from typing import Self
+from typing import Any, Self
 
 # %% ../../nbs/library/runs/metadata.ipynb #meta0003
+# The default of fields that every finished run knows; `RunMetadata.missing` lists those that do not.
+_UNKNOWN: Any = None
+
+
 @dataclass(kw_only=True)
 class RunMetadata:
     """What a run says about itself. Fields that are not known are None.
@@ -33,20 +37,20 @@ class RunMetadata:
         extra: keys that another version of captionlab has written; kept when the run is saved.
     """
 
-    model: str | None = None
-    preset_name: str | None = None
-    data: str | None = None
-    source: str | None = None
+    model: str = _UNKNOWN
+    preset_name: str = _UNKNOWN
+    data: str = _UNKNOWN
+    source: str = _UNKNOWN
     variant: str | None = None
-    stage: str | None = None
-    seed: int | None = None
+    stage: str = _UNKNOWN
+    seed: int = _UNKNOWN
     languages: list[str | None] | None = None
-    parameters: int | None = None
+    parameters: int = _UNKNOWN
     teachers: list[str] | None = None
     command: str | None = None
     trained: dict[str, str] | None = None
-    history: list[dict] | None = None
-    train_seconds: float | None = None
+    history: list[dict] = _UNKNOWN
+    train_seconds: float = _UNKNOWN
     fused: list[str] | None = None
     extra: dict = field(default_factory=dict)
 

@@ -152,7 +152,7 @@ def published_results(data: str) -> list[dict]:
     return _PUBLISHED.get(data, [])
 
 # %% ../../nbs/library/runs/published.ipynb #d53c84c2
-def flickr8k_test(folder: str | Path) -> dict[str, list[str]]:
+def flickr8k_test(folder: str | Path) -> dict[int | str, list[str]]:
     """Return the captions of Flickr8k's official test pictures.
 
     Args:

@@ -16,16 +16,17 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import captionlab
+
 from ..files import check_writable, write_json
 
 # %% ../../nbs/library/runs/results.ipynb #e303bb66
 def results_home() -> Path:
-    """Return the nearest `results/` at or above the current folder; else one in the current folder."""
-    here = Path.cwd()
-    for parent in (here, *here.parents):
-        if (parent / "results" / "README.md").is_file():
-            return parent / "results"
-    return here / "results"
+    """Return the nearest `results/` at or above the current folder; else one in that folder."""
+    current = Path.cwd()
+    for folder in (current, *current.parents):
+        if (folder / "results" / "README.md").is_file():
+            return folder / "results"
+    return current / "results"
 
 # %% ../../nbs/library/runs/results.ipynb #2ecd5efd
 def _result_path(name: str | Path) -> Path:
@@ -73,11 +74,8 @@ def diff_metadata(
         ignore: keys that may differ.
     """
     new = json.loads(json.dumps(new))  # as JSON has it: tuples become lists
-    differences = []
-    for key in sorted((old.keys() | new.keys()) - set(ignore)):
-        if old.get(key) != new.get(key):
-            differences.append((key, old.get(key), new.get(key)))
-    return differences
+    keys = sorted((old.keys() | new.keys()) - set(ignore))
+    return [(key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)]
 
 
 def _conflicts(runs: list[dict], run: dict) -> list[str]:
@@ -88,7 +86,7 @@ def _conflicts(runs: list[dict], run: dict) -> list[str]:
         if other.get("seed") != run.get("seed"):
             if other.get("made") not in settings:
                 conflicts.append(
-                    "another seed was trained with other settings, and their mean would mean nothing"
+                    "another seed was trained with other settings, and a mean would mean nothing"
                 )
         elif other.get("fused") != run.get("fused"):
             conflicts.append(
@@ -235,9 +233,12 @@ def results_table(
     """
     metrics = list(metrics)
     rows = [["model", *metrics], ["---", *["---:"] * len(metrics)]]
-    for result in results:
-        rows.append([_row_name(result), *(format_metric(result, metric) for metric in metrics)])
+    rows.extend(_table_row(result, metrics) for result in results)
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _table_row(result: dict, metrics: list[str]) -> list[str]:
+    return [_row_name(result), *(format_metric(result, metric) for metric in metrics)]
 
 
 def _row_name(result: dict) -> str:

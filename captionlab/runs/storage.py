@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ..captioner import Captioner
 from ..files import write_atomically
-from .formats import FORMAT, READABLE_FORMATS, upgrade_tensors
 from ..vision.attributes import AttributeDetector, load_detector, save_detector
+from .formats import FORMAT, READABLE_FORMATS, upgrade_tensors
 
 # %% ../../nbs/library/runs/storage.ipynb #stor0004
 def unique_tensors(model: Captioner) -> dict[str, Tensor]:
