@@ -72,7 +72,7 @@ def require_fixed_tokens(examples: CaptionDataset) -> None:
 # %% ../nbs/25_distillation.ipynb #c8e678a9
 def _max_shape(examples: CaptionDataset) -> tuple[int, int]:
     """The most captions of an item, and the most words that follow another one in a caption."""
-    captions = rexamples.token_ids["captions"]
+    captions = examples.token_ids["captions"]
     return max(map(len, captions)), int(examples.lengths[:, 0].max()) - 1
 
 

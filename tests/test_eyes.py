@@ -435,12 +435,12 @@ class TestWindows:
         torch.manual_seed(0)
         seen = [examples[0]["high"] for _ in range(60)]
         different = [x for i, x in enumerate(seen) if not any(x.equal(y) for y in seen[:i])]
-        assert len(rexamples.input_variants) == len(different) == ways
+        assert len(examples.input_variants) == len(different) == ways
 
     def test_scst_sees_whole_pictures_mirrored_or_not(self, tmp_path, monkeypatch):
         world, looks = as_photos(scenes(train=4, val=0, test=1, novel=0)), []
         train("any", world, replace(preset("pyramid"), flips=True, zoom=0.8), out=tmp_path / "xe")
-        monkeypatch.setattr(training, "_scst_wrapper", lambda run, examples: looks.append(len(rexamples.input_variants)))
+        monkeypatch.setattr(training, "_scst_wrapper", lambda run, examples: looks.append(len(examples.input_variants)))
         monkeypatch.setattr(loop, "Trainer", lambda *rest: (_ for _ in ()).throw(InterruptedError))
         with pytest.raises(InterruptedError):
             training.finetune_scst("any", tmp_path / "xe", tmp_path / "scst", data=world)

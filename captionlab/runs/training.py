@@ -316,7 +316,7 @@ def _fits_scst(run: Run, model: str, start: str | os.PathLike) -> None:
 def _scst_wrapper(run: Run, examples: CaptionDataset) -> SelfCritical:
     """The run's captioner, to be marked by CIDEr-D with the rarities of its training captions, or a translator by GLEU."""
     reward = Gleu(run.vocabulary.words) if isinstance(run.processor, TextProcessor) else CiderD(
-        [[ids[1:] for ids in captions] for captions in rexamples.token_ids["captions"]])
+        [[ids[1:] for ids in captions] for captions in examples.token_ids["captions"]])
     return SelfCritical(run.model, reward, max_length=run.processor.preset.max_length or 30, forbid=[run.vocabulary.unk])
 
 # %% ../../nbs/library/runs/training.ipynb #8fd875af
@@ -329,7 +329,7 @@ def _with_distillation(net: Captioner, examples: CaptionDataset, data: CaptionDa
     speaker, device = ensemble(told[0], told[1:]).model, Accelerator().device
     with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(config.precision) == "bf16"):
         lessons = soft_targets(speaker.to(device), seen)
-    for look in rexamples.input_variants:
+    for look in examples.input_variants:
         look.update(lessons)
     return Distilled(net)
 
