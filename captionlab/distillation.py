@@ -115,7 +115,7 @@ class Distilled(CaptionerWrapper):
         Raises:
             ValueError: the teachers spoke about shorter captions.
         """
-        hidden, words = self.model.before_words(batch)
+        hidden, words = self.model.target_hidden_states(batch)
         options = self.model.output(hidden).float().log_softmax(-1)
         written, count = caption_loss(options, words, smoothing)
         ids, chances = (self._at_words(batch, field) for field in ("teacher_words", "teacher_chances"))

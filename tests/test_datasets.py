@@ -95,6 +95,7 @@ def test_two_sided_buckets_count_both_sides():
     assert sorted(map(sorted, batches)) == [[0, 3], [1, 2]] and padding_fraction(lengths, batches) == 0
 
 
+@pytest.mark.slow
 def test_order_is_the_same_in_another_process():
     code = (
         "from captionlab.data import epoch_permutation; "
@@ -221,6 +222,7 @@ def test_broken_flickr8k(small8k, break_it, parts):
     one_line(lambda: flickr8k(small8k), *parts)
 
 
+@pytest.mark.slow
 def test_flickr8k_is_whole(real_data):
     data = flickr8k(real_data / "flickr8k")
     assert data.counts == {"train": 6000, "val": 1000, "test": 1000}
@@ -256,6 +258,7 @@ def test_broken_multi30k(small30k, break_it, parts):
     one_line(lambda: multi30k(small30k), *parts)
 
 
+@pytest.mark.slow
 def test_multi30k_is_whole(real_data):
     data = multi30k(real_data / "multi30k")
     assert data.counts == {"train": 29_000, "val": 1_014, "test": 1_000}

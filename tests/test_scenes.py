@@ -131,6 +131,7 @@ def test_captions_parse_and_are_true_and_parallel(seed):
         assert 0 < coverage([texts], [scene])["all"] <= 1
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=200, deadline=None)
 def test_every_form_of_every_claim_parses_back(data):
@@ -156,6 +157,7 @@ VOCABULARY = sorted(
 )
 
 
+@pytest.mark.slow
 @given(st.text() | st.lists(st.sampled_from(VOCABULARY), max_size=30).map(" ".join))
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_verified_without_an_exception(text):
@@ -334,6 +336,7 @@ def test_a_wrong_scene_word_is_caught(seed, word):
     )
 
 
+@pytest.mark.slow
 def test_what_is_called_symmetric_looks_symmetric():
     scenes = [scene for scene in map(generate_scene, range(800)) if "symmetric" in scene.attributes]
     assert any(o.texture == "striped" and o.x != 96 for scene in scenes for o in scene.objects)
@@ -342,6 +345,7 @@ def test_what_is_called_symmetric_looks_symmetric():
         assert np.array_equal(pictures, pictures[:, :, ::-1])
 
 
+@pytest.mark.slow
 @given(seeds)
 @settings(max_examples=60, deadline=None)
 def test_joined_claims_speak_of_different_objects(seed):
@@ -469,6 +473,7 @@ def inventory(scene: Scene) -> tuple:
     return tuple(sorted((o.shape, o.colour, o.size, o.texture) for o in scene.objects))
 
 
+@pytest.mark.slow
 def test_splits_share_no_scene_and_hold_out_pairs():
     drawn = {name: generate_split(name, 250) for name in SPLITS}
     inventories = {name: set(map(inventory, scenes)) for name, scenes in drawn.items()}

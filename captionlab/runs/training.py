@@ -117,7 +117,7 @@ def train(model: str, data: CaptionData | str, preset: str | BasePreset = "tiny"
              "stage": "distilled" if teachers else "xe", "seed": seed,
              "languages": [data.language, data.source], "parameters": sum(x.numel() for x in net.parameters())}
     examples = _training_set(data, vocabulary, processor, inputs)
-    net.begin(collate([examples[row] for row in range(min(len(examples), 500))]))
+    net.init_from_data(collate([examples[row] for row in range(min(len(examples), 500))]))
     judge = _make_validate_fn(vocabulary, processor, judging, inputs)
     told = _load_teachers(teachers, examples)
     names = [Path(teacher).name for teacher in teachers]
@@ -317,7 +317,7 @@ def _scst_wrapper(run: Run, examples: CaptionDataset) -> SelfCritical:
     """The run's captioner, to be marked by CIDEr-D with the rarities of its training captions, or a translator by GLEU."""
     reward = Gleu(run.vocabulary.words) if isinstance(run.processor, TextProcessor) else CiderD(
         [[ids[1:] for ids in captions] for captions in examples.token_ids["captions"]])
-    return SelfCritical(run.model, reward, max_length=run.processor.preset.max_length or 30, forbid=[run.vocabulary.unk])
+    return SelfCritical(run.model, reward, max_length=run.processor.preset.max_length or 30, suppress_tokens=[run.vocabulary.unk])
 
 # %% ../../nbs/library/runs/training.ipynb #8fd875af
 def _with_distillation(net: Captioner, examples: CaptionDataset, data: CaptionData, told: Sequence[Run], config: TrainingConfig) -> Distilled:
