@@ -283,10 +283,7 @@ class SubwordVocabulary:
     pad, bos, eos, unk = 0, 1, 2, 3
 
     def __init__(
-        self,
-        tokens: Sequence[str],
-        merges: Iterable[Sequence[str]],
-        language: str | None = None,
+        self, tokens: Sequence[str], merges: Iterable[Sequence[str]], language: str | None = None
     ):
         self.tokens = list(tokens)
         self.merges = [(left, right) for left, right in merges]
@@ -316,10 +313,7 @@ class SubwordVocabulary:
         return len(self.tokens)
 
     def encode(
-        self,
-        text: str | Sequence[str],
-        dropout: float = 0.0,
-        rng: random.Random | None = None,
+        self, text: str | Sequence[str], dropout: float = 0.0, rng: random.Random | None = None
     ) -> list[int]:
         """Return the T ids of a caption's pieces, with bos before and eos after them.
 
@@ -361,12 +355,8 @@ class SubwordVocabulary:
 
     def to_dict(self) -> dict:
         """Return the vocabulary as a dictionary that JSON can hold."""
-        return {
-            "kind": "subwords",
-            "language": self.language,
-            "tokens": self.tokens,
-            "merges": [list(pair) for pair in self.merges],
-        }
+        stored = {"kind": "subwords", "language": self.language, "tokens": self.tokens}
+        return stored | {"merges": [list(pair) for pair in self.merges]}
 
     @classmethod
     def from_dict(cls, stored: dict) -> "SubwordVocabulary":
