@@ -15,41 +15,41 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 
 import torch
 from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 # %% ../nbs/10_text.ipynb #d0ee28a0
-class _Clean(dict):
-    """What becomes of a character, found once: `str.translate` asks for those it has not seen."""
+class _CharacterTable(dict):
+    """What replaces each character; filled as `str.translate` asks for characters."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
-        kind = unicodedata.category(character)
+        category = unicodedata.category(character)
         if character in "\u2018\u2019\u02bc\u00b4`'":
-            kept = "'"
-        elif kind == "Me" or "\ufe00" <= character <= "\ufe0f":        # how an emoji is drawn
-            kept = ""
-        elif kind[0] in "LMN" or character in ".,":
-            kept = character
+            replacement = "'"
+        elif category == "Me" or "\ufe00" <= character <= "\ufe0f":  # how an emoji is drawn
+            replacement = ""
+        elif category[0] in "LMN" or character in ".,":
+            replacement = character
         else:
-            kept = {"Pd": "-", "Cf": ""}.get(kind, " ")
-        return self.setdefault(code, kept)
+            replacement = {"Pd": "-", "Cf": ""}.get(category, " ")
+        return self.setdefault(code, replacement)
 
 
-_CLEAN = _Clean()
-
-
-_ENDS = r"(?![^\s'.,-])"  # no letter or digit follows
-
-
-_WORD = re.compile(rf"'s{_ENDS}|\d+(?:[.,]\d+)+{_ENDS}"
-                   rf"|[^\s'.,-]+(?:(?:-|'(?!s{_ENDS}))[^\s'.,-]+)*")
+_CHARACTERS = _CharacterTable()
+_WORD_END = r"(?![^\s'.,-])"  # no letter or digit follows
+# 's by itself; a number with points or commas inside; letters with hyphens or apostrophes inside
+_WORD = re.compile(
+    rf"'s{_WORD_END}|\d+(?:[.,]\d+)+{_WORD_END}"
+    rf"|[^\s'.,-]+(?:(?:-|'(?!s{_WORD_END}))[^\s'.,-]+)*"
+)
 
 # %% ../nbs/10_text.ipynb #00bf5291
 def normalise(text: str) -> list[str]:
-    """The words of a caption: lower-case, composed (NFC), without punctuation.
+    """Return the words of a caption: lower-case, composed (NFC), without punctuation.
 
     Args:
         text: any text, in any script.
@@ -59,7 +59,7 @@ def normalise(text: str) -> list[str]:
         number too; `'s` is a word of its own. Normalising the joined words again changes nothing.
     """
     lower = unicodedata.normalize("NFC", text.lower())
-    return _WORD.findall(unicodedata.normalize("NFC", lower.translate(_CLEAN)))
+    return _WORD.findall(unicodedata.normalize("NFC", lower.translate(_CHARACTERS)))
 
 # %% ../nbs/10_text.ipynb #1bfc62e8
 class Vocabulary:
@@ -67,6 +67,9 @@ class Vocabulary:
 
     Args:
         words: the words in order of their ids, which start at 4.
+
+    Raises:
+        ValueError: a word is given twice.
     """
 
     pad, bos, eos, unk = 0, 1, 2, 3
@@ -80,45 +83,44 @@ class Vocabulary:
 
     @classmethod
     def build(cls, captions: Iterable[str], min_count: int = 1) -> "Vocabulary":
-        """The words that occur at least `min_count` times in `captions`, the commonest first."""
+        """Return the words that occur at least `min_count` times, the most frequent first."""
         counts = Counter(word for caption in captions for word in normalise(caption))
-        kept = [word for word, count in counts.items() if count >= min_count]
-        return cls(sorted(kept, key=lambda word: (-counts[word], word)))
+        frequent = [word for word, count in counts.items() if count >= min_count]
+        return cls(sorted(frequent, key=lambda word: (-counts[word], word)))
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a caption's words, with bos before and eos after them: a list of T ids."""
-        return [self.bos, *(self._ids.get(word, self.unk) for word in normalise(text)), self.eos]
+        """Return the T ids of a caption's words, with bos before and eos after them."""
+        ids = [self._ids.get(word, self.unk) for word in normalise(text)]
+        return [self.bos, *ids, self.eos]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The words of a list or tensor of shape (T,), up to the first eos, without pad and bos."""
-        return " ".join(self.tokens[number] for number in _spoken(ids))
+        """Return the words of ids of shape (T,), up to the first eos, without pad and bos."""
+        return " ".join(self.tokens[number] for number in _content_ids(ids))
 
     def to_dict(self) -> dict:
-        """All there is to store, fit for JSON."""
-        return {"kind": "words", "words": self.tokens[len(self.special):]}
+        """Return the vocabulary as a dictionary that JSON can hold."""
+        return {"kind": "words", "words": self.tokens[len(self.special) :]}
 
     @classmethod
     def from_dict(cls, stored: dict) -> "Vocabulary":
-        """The vocabulary that `to_dict` described. Reading it executes no code."""
+        """Return the vocabulary that `to_dict` described. Reading it executes no code."""
         return cls(stored["words"])
 
 # %% ../nbs/10_text.ipynb #7caf883c
-def _spoken(ids: Iterable[int]) -> list[int]:
-    """The ids before the first eos that stand for text."""
+def _content_ids(ids: Iterable[int]) -> list[int]:
+    """Return the ids before the first eos that stand for text."""
     numbers = [int(number) for number in ids]
-    end = numbers.index(Vocabulary.eos) if Vocabulary.eos in numbers else len(numbers)
-    return [number for number in numbers[:end] if number not in (Vocabulary.pad, Vocabulary.bos)]
+    if Vocabulary.eos in numbers:
+        numbers = numbers[: numbers.index(Vocabulary.eos)]
+    return [number for number in numbers if number not in (Vocabulary.pad, Vocabulary.bos)]
 
 # %% ../nbs/10_text.ipynb #cc8e6320
+# The bytes that characters outside ASCII use in UTF-8.
 _BYTES = [f"<0x{value:02X}>" for value in (*range(0x80, 0xC0), *range(0xC2, 0xF5))]
-
-
-_FIRST = [*Vocabulary.special, *_BYTES]
-
-
+_SPECIAL_TOKENS = [*Vocabulary.special, *_BYTES]
 _ALPHABET = [*"▁abcdefghijklmnopqrstuvwxyz0123456789'-.,"]
 
 # %% ../nbs/10_text.ipynb #46dc2499
@@ -133,51 +135,65 @@ class SentenceTokenizer:
     """
 
     def __init__(self, language: str):
-        self._tidy, self._cut = MosesPunctNormalizer(language), MosesTokenizer(language)
-        self._glue = MosesDetokenizer(language)
+        self._normaliser = MosesPunctNormalizer(language)
+        self._tokenizer = MosesTokenizer(language)
+        self._detokenizer = MosesDetokenizer(language)
 
     def split(self, text: str) -> list[str]:
-        """The words and marks of `text`, in order; control characters part words, invisible ones such as soft hyphens do not."""
-        kinds = ((c, unicodedata.category(c)) for c in unicodedata.normalize("NFC", text))
-        shown = ("" if kind == "Cf" else " " if kind[0] == "C" else c for c, kind in kinds)
-        lower = unicodedata.normalize("NFC", self._tidy.normalize("".join(shown)).lower())
-        return self._cut.tokenize(lower, escape=False)
+        """Return the words and punctuation marks of a text, in order.
+
+        Control characters separate words; invisible characters such as soft hyphens vanish.
+        """
+        characters = []
+        for character in unicodedata.normalize("NFC", text):
+            category = unicodedata.category(character)
+            if category != "Cf":
+                characters.append(" " if category[0] == "C" else character)
+        lower = self._normaliser.normalize("".join(characters)).lower()
+        return list(self._tokenizer.tokenize(unicodedata.normalize("NFC", lower), escape=False))
 
     def join(self, words: Sequence[str]) -> str:
-        """The sentence that `words` and marks make."""
-        return self._glue.detokenize(words, unescape=False)
+        """Return the sentence of these words and marks."""
+        return self._detokenizer.detokenize(words, unescape=False)
 
 # %% ../nbs/10_text.ipynb #b5e9d352
 @cache
 def sentence_tokenizer(language: str) -> SentenceTokenizer:
-    """The `SentenceTokenizer` of a `language`, made once."""
+    """Return the `SentenceTokenizer` of a language, built once."""
     return SentenceTokenizer(language)
 
 
 def split_words(text: str, language: str | None = None) -> list[str]:
-    """The words of a text.
+    """Return the words of a text.
 
     Args:
         text: any text.
-        language: of a sentence that keeps its marks, see `SentenceTokenizer`; None for a caption, see `normalise`.
+        language: of a sentence that keeps its punctuation, see `SentenceTokenizer`; None for a
+            caption, see `normalise`.
     """
     return normalise(text) if language is None else sentence_tokenizer(language).split(text)
 
 
-def _letters(languages: Iterable[str | None]) -> list[str]:
-    """The ASCII that texts of these languages may hold."""
-    return _ALPHABET if set(languages) == {None} else sorted({*_ALPHABET, *string.punctuation})
+def _alphabet(languages: Iterable[str | None]) -> list[str]:
+    """Return the ASCII characters that texts of these languages may hold."""
+    if set(languages) == {None}:
+        return _ALPHABET
+    return sorted({*_ALPHABET, *string.punctuation})
 
 # %% ../nbs/10_text.ipynb #f3b0964c
-def bpe_encode(word: str, ranks: dict[tuple[str, str], int], dropout: float = 0.0,
-        rng: random.Random | None = None) -> list[str]:
-    """A word in pieces: again and again the earliest learned of the pairs that are there is merged.
+def bpe_encode(
+    word: str,
+    ranks: Mapping[tuple[str, str], int],
+    dropout: float = 0.0,
+    rng: random.Random | None = None,
+) -> list[str]:
+    """Split a word into pieces: merge the pair that was learned first, until no pair is left.
 
     Args:
         word: one word, with `▁` before it.
         ranks: each pair of pieces that may be merged, and its place among the merges.
-        dropout: chance from 0 to 1 that a pair is passed over in one step.
-        rng: where the chance comes from; needed when `dropout` is above 0.
+        dropout: probability from 0 to 1 that a pair is skipped in one step.
+        rng: source of chance; needed when `dropout` is above 0.
 
     Returns:
         The pieces, which join to `word`.
@@ -192,48 +208,60 @@ def bpe_encode(word: str, ranks: dict[tuple[str, str], int], dropout: float = 0.
         raise ValueError("dropout needs a source of chance: pass rng=random.Random(seed)")
     pieces = list(word)
     while True:
-        first, where = len(ranks), None
-        for place, pair in enumerate(zip(pieces, pieces[1:])):
+        best_rank = len(ranks)
+        best_position = None
+        for position, pair in enumerate(pairwise(pieces)):
             rank = ranks.get(pair, len(ranks))
-            if rank < first and (not dropout or rng.random() >= dropout):
-                first, where = rank, place
-        if where is None:
+            if rank < best_rank and (rng is None or not dropout or rng.random() >= dropout):
+                best_rank = rank
+                best_position = position
+        if best_position is None:
             return pieces
-        pieces[where:where + 2] = [pieces[where] + pieces[where + 1]]
+        merged = pieces[best_position] + pieces[best_position + 1]
+        pieces[best_position : best_position + 2] = [merged]
 
 # %% ../nbs/10_text.ipynb #1f43d259
-def learn_pieces(texts: Mapping[str | None, Iterable[str]], size: int) -> tuple[list[str], list[list[str]]]:
-    """Byte pair encoding's tokens and merges, from texts of one language or several together.
+def learn_pieces(
+    texts: Mapping[str | None, Iterable[str]], size: int
+) -> tuple[list[str], list[list[str]]]:
+    """Learn byte pair encoding's tokens and merges, from one language or several together.
 
     Args:
         texts: by language, as for `split_words`.
-        size: how many tokens there should be; fewer if no pair is left that occurs twice.
+        size: number of tokens; there are fewer if no pair is left that occurs twice.
 
     Returns:
         The tokens in order of their ids, the special ones and the bytes first; the merges in order.
 
     Raises:
-        ValueError: the letters alone are more than `size`.
+        ValueError: the letters and bytes alone are more than `size`.
     """
-    library = Tokenizer(models.BPE())
-    library.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=2, special_tokens=_FIRST,
-                                  initial_alphabet=_letters(texts), show_progress=False)
-    library.train_from_iterator((" ".join(split_words(text, language))
-                                 for language in texts for text in texts[language]), trainer)
-    learned = json.loads(library.to_str())["model"]
-    tokens = sorted(learned["vocab"], key=learned["vocab"].get)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        special_tokens=_SPECIAL_TOKENS,
+        initial_alphabet=_alphabet(texts),
+        show_progress=False,
+    )
+    sentences = (
+        " ".join(split_words(text, language)) for language in texts for text in texts[language]
+    )
+    tokenizer.train_from_iterator(sentences, trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
     if len(tokens) > size:
         raise ValueError(f"{size} tokens are too few: letters and bytes alone are {len(tokens)}")
-    return tokens, learned["merges"]
+    return tokens, model["merges"]
 
 # %% ../nbs/10_text.ipynb #af9ccb3d
-def _tokenizer(ids: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
-    """The library's tokenizer of these pieces: bytes for what no piece spells, ▁ for spaces."""
-    library = Tokenizer(models.BPE(ids, merges, byte_fallback=True))
-    library.pre_tokenizer = pre_tokenizers.Metaspace()
-    library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
-    return library
+def _build_tokenizer(ids: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
+    """Return the library's tokenizer: bytes for what no piece spells, ▁ for spaces."""
+    tokenizer = Tokenizer(models.BPE(ids, merges, byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    return tokenizer
 
 # %% ../nbs/10_text.ipynb #eacd08f5
 class SubwordVocabulary:
@@ -242,8 +270,8 @@ class SubwordVocabulary:
     Args:
         tokens: every token in order of its id: the four special ones, the bytes, then the pieces.
         merges: the pairs to merge, in the order in which they were learned.
-        language: of whole sentences, whose punctuation is kept (see `SentenceTokenizer`); None for captions,
-            whose words are those of `normalise`.
+        language: of sentences whose punctuation is part of the text (see `SentenceTokenizer`);
+            None for captions, whose words are those of `normalise`.
 
     Raises:
         ValueError: `tokens` does not begin with the special tokens and the bytes.
@@ -254,86 +282,96 @@ class SubwordVocabulary:
 
     pad, bos, eos, unk = 0, 1, 2, 3
 
-    def __init__(self, tokens: Sequence[str], merges: Iterable[Sequence[str]],
-                 language: str | None = None):
-        self.tokens, self.merges = list(tokens), [tuple(pair) for pair in merges]
+    def __init__(
+        self, tokens: Sequence[str], merges: Iterable[Sequence[str]], language: str | None = None
+    ):
+        self.tokens = list(tokens)
+        self.merges = [(left, right) for left, right in merges]
         self.language = language
-        if self.tokens[:len(_FIRST)] != _FIRST:
+        if self.tokens[: len(_SPECIAL_TOKENS)] != _SPECIAL_TOKENS:
             raise ValueError("not a subword vocabulary: special tokens and bytes come first")
         self._ids = {token: number for number, token in enumerate(self.tokens)}
         self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
-        self._library = _tokenizer(self._ids, self.merges)
+        self._tokenizer = _build_tokenizer(self._ids, self.merges)
 
     @classmethod
-    def build(cls, captions: Iterable[str], size: int = 8192,
-              language: str | None = None) -> "SubwordVocabulary":
-        """Learns merges until there are `size` tokens, or no pair is left that occurs twice."""
+    def build(
+        cls, captions: Iterable[str], size: int = 8192, language: str | None = None
+    ) -> "SubwordVocabulary":
+        """Learn merges until there are `size` tokens, or no pair is left that occurs twice."""
         return cls.joint({language: captions}, size)[language]
 
     @classmethod
-    def joint(cls, texts: Mapping[str | None, Iterable[str]],
-              size: int = 8192) -> dict[str | None, "SubwordVocabulary"]:
-        """One vocabulary for each language in `texts`, all with the tokens and merges of `learn_pieces`."""
+    def joint(
+        cls, texts: Mapping[str | None, Iterable[str]], size: int = 8192
+    ) -> dict[str | None, "SubwordVocabulary"]:
+        """Learn one vocabulary for each language in `texts`, with the same tokens and merges."""
         tokens, merges = learn_pieces(texts, size)
         return {language: cls(tokens, merges, language) for language in texts}
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def encode(self, text: str | Sequence[str], dropout: float = 0.0,
-               rng: random.Random | None = None) -> list[int]:
-        """The ids of a caption's pieces, with bos before and eos after them: a list of T ids.
+    def encode(
+        self, text: str | Sequence[str], dropout: float = 0.0, rng: random.Random | None = None
+    ) -> list[int]:
+        """Return the T ids of a caption's pieces, with bos before and eos after them.
 
         Args:
-            text: the caption, or its words if `split` has been at work already.
-            dropout: chance from 0 to 1 that a merge is passed over, as in `bpe_encode`.
-            rng: where the chance comes from; needed when `dropout` is above 0.
+            text: the caption, or its words as `split` returns them.
+            dropout: probability from 0 to 1 that a merge is skipped, as in `bpe_encode`.
+            rng: source of chance; needed when `dropout` is above 0.
         """
         words = self.split(text) if isinstance(text, str) else text
-        if dropout:
-            ids = [number for word in words for piece in bpe_encode("▁" + word, self._ranks, dropout, rng)
-                   for number in self._numbers(piece)]
-        else:
-            ids = self._library.encode(" ".join(words)).ids
+        if not dropout:
+            return [self.bos, *self._tokenizer.encode(" ".join(words)).ids, self.eos]
+        ids = []
+        for word in words:
+            for piece in bpe_encode("▁" + word, self._ranks, dropout, rng):
+                ids += self._piece_ids(piece)
         return [self.bos, *ids, self.eos]
 
     def split(self, text: str) -> list[str]:
-        """The words of a text, before they are cut."""
+        """Return the words of a text, before they are split into pieces."""
         return split_words(text, self.language)
 
-    def _numbers(self, piece: str) -> list[int]:
-        """A piece's id, or its bytes' ids where it is a character never seen."""
-        names = [piece] if piece in self._ids else [f"<0x{value:02X}>" for value in piece.encode()]
-        return [self._ids[name] for name in names]
+    def _piece_ids(self, piece: str) -> list[int]:
+        """Return a piece's id, or its bytes' ids where it is a character that was never seen."""
+        if piece in self._ids:
+            return [self._ids[piece]]
+        return [self._ids[f"<0x{value:02X}>"] for value in piece.encode()]
 
     def words(self, ids: Iterable[int]) -> list[str]:
-        """The words of a list or tensor of shape (T,), up to the first eos, without pad and bos, as `split` has them."""
-        return self._library.decode(_spoken(ids), skip_special_tokens=False).split()
+        """Return the words of ids of shape (T,), as `split` does, without special tokens."""
+        text = self._tokenizer.decode(_content_ids(ids), skip_special_tokens=False)
+        return text.split()
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of a list or tensor of shape (T,), up to the first eos, without pad and bos."""
+        """Return the text of ids of shape (T,), up to the first eos, without pad and bos."""
         words = self.words(ids)
-        return " ".join(words) if self.language is None else sentence_tokenizer(self.language).join(words)
+        if self.language is None:
+            return " ".join(words)
+        return sentence_tokenizer(self.language).join(words)
 
     def to_dict(self) -> dict:
-        """All there is to store, fit for JSON."""
-        merges = [list(pair) for pair in self.merges]
-        return {"kind": "subwords", "language": self.language, "tokens": self.tokens,
-                "merges": merges}
+        """Return the vocabulary as a dictionary that JSON can hold."""
+        stored = {"kind": "subwords", "language": self.language, "tokens": self.tokens}
+        return stored | {"merges": [list(pair) for pair in self.merges]}
 
     @classmethod
     def from_dict(cls, stored: dict) -> "SubwordVocabulary":
-        """The vocabulary that `to_dict` described. Reading it executes no code."""
+        """Return the vocabulary that `to_dict` described. Reading it executes no code."""
         return cls(stored["tokens"], stored["merges"], stored.get("language"))
 
 # %% ../nbs/10_text.ipynb #36b1ce7e
 def vocabulary_from_dict(stored: dict) -> Vocabulary | SubwordVocabulary:
-    """The vocabulary of either kind that a `to_dict` described.
+    """Return the vocabulary of either kind that a `to_dict` described.
 
     Raises:
         ValueError: `stored` describes neither kind.
     """
     kinds = {"words": Vocabulary, "subwords": SubwordVocabulary}
+    # A list, since an unhashable kind is no key of a dictionary but may be looked for in a list.
     if not isinstance(stored, dict) or stored.get("kind") not in list(kinds):
         raise ValueError("not a stored vocabulary: its 'kind' is neither 'words' nor 'subwords'")
     try:
@@ -343,20 +381,23 @@ def vocabulary_from_dict(stored: dict) -> Vocabulary | SubwordVocabulary:
 
 # %% ../nbs/10_text.ipynb #71ba1889
 def pad_sequences(ids: Sequence, pad: int = 0) -> torch.Tensor:
-    """Lists of ids as one tensor, filled with `pad` on the right.
+    """Return lists of ids as one tensor, filled with `pad` on the right.
 
     Args:
         ids: B lists of ids, or B lists of up to C lists of ids; a picture with fewer than C
-            captions gets captions of nothing but `pad`.
+            captions gets captions of `pad` only.
         pad: the id to fill with.
 
     Returns:
         Integers of shape (B, T), or (B, C, T) from nested lists; T is the longest length.
     """
-    if not any(len(row) and not isinstance(row[0], int) for row in ids):
+    nested = any(len(row) and not isinstance(row[0], int) for row in ids)
+    if not nested:
         max_length = max(map(len, ids), default=0)
         rows = [[*row, *[pad] * (max_length - len(row))] for row in ids]
         return torch.tensor(rows, dtype=torch.long)
-    most = max(map(len, ids))
-    rows = [caption for row in ids for caption in [*row, *[[]] * (most - len(row))]]
-    return pad_sequences(rows, pad).unflatten(0, (len(ids), most))
+    max_captions = max(map(len, ids))
+    captions = []
+    for row in ids:
+        captions += [*row, *[[]] * (max_captions - len(row))]
+    return pad_sequences(captions, pad).unflatten(0, (len(ids), max_captions))
