@@ -29,14 +29,14 @@ def attention_by_relation(model: Model, batch: Batch) -> dict:
 
     Args:
         model: in evaluation mode.
-        batch: B pictures, as `Model.look` takes them.
+        batch: B pictures, as `Model.encode_inputs` takes them.
 
     Returns:
         Under "layers", `(L, 3)`, the shares in each encoder layer, means of heads and regions; in a plain layer, what goes to those
         that the graph calls so. Under "alike", `(3,)`, what they would be if all got the same; under "regions", how many have a parent.
     """
     trace, (_, boxes, mask) = {}, model.regions(batch)
-    model.look(batch, trace)
+    model.encode_inputs(batch, trace)
     graph = spatial_graph(boxes, mask)
     related = graph[:, 0].any(-1)
     counts = graph.sum(-1).mT[related].float()
@@ -93,7 +93,7 @@ def _example(run: Run, items: Sequence[Item], inputs: dict) -> dict:
         graph = spatial_graph(boxes, mask)[0]
         between = (graph[0].any(-1) & graph[2].any(-1)).nonzero()
         if len(between):
-            run.model.look(seen, trace)
+            run.model.encode_inputs(seen, trace)
             weights = _split_by_relation(trace["self"][0].mean(1), graph[None], run.model.form.related)[0, between[0, 0]]
             real = mask[0].nonzero()[:, 0]
             return {"image_id": item.image_id, "query": real.tolist().index(between[0, 0]), "boxes": boxes[0, real].tolist(), "weights": weights[:, real].tolist()}

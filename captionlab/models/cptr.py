@@ -109,12 +109,12 @@ class Model(TransformerCaptioner):
         self.patch_encoder = PatchEncoder(preset.inputs.image_size, preset.patch, preset.encoder_layers, preset.looking,
                                  preset.vit)
 
-    def look(self, batch: Batch) -> tuple[Tensor, None]:
+    def encode_inputs(self, batch: Batch) -> tuple[Tensor, None]:
         """The encoded patches of the `batch`'s images, `(B, N, D)`, and no mask."""
         seen = self.patch_encoder(batch.require("images"))
         return seen[:, len(self.patch_encoder.first):], None
 
-    def begin(self, batch: Batch) -> None:
+    def init_from_data(self, batch: Batch) -> None:
         """Whiten the patches, if the preset says so, by the pictures of the `batch`: `(B, 3, size, size)`."""
         if self.preset.whiten:
             whiten(self.patch_encoder, batch.require("images"))
@@ -166,7 +166,7 @@ def copy_vit(source: VisionTransformer) -> PatchEncoder:
 def _copy_block(ours: nn.Module, theirs: nn.Module) -> None:
     ours.attention = copy_attention(theirs.self_attention)
     inner, (first, second) = ours.feed_forward, ours.residuals
-    pairs = ((inner.widen, theirs.mlp[0]), (inner.narrow, theirs.mlp[3]),
+    pairs = ((inner.up_proj, theirs.mlp[0]), (inner.down_proj, theirs.mlp[3]),
              (first.norm, theirs.ln_1), (second.norm, theirs.ln_2))
     for mine, source in pairs:
         mine.load_state_dict(source.state_dict())

@@ -182,7 +182,7 @@ class EntangledBlock(DecoderBlock):
         if self.control is None:
             return ends[0]
         mixed = self.control(*ends, (found["s"], found["v"], x), trace_list(trace, "gate"))
-        return mixed if isinstance(self.residuals[1], nn.Identity) else self.residuals[1].after(x, mixed)
+        return mixed if isinstance(self.residuals[1], nn.Identity) else self.residuals[1].add_output(x, mixed)
 
 # %% ../../nbs/34_entangled.ipynb #c48156bf
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +275,7 @@ class Streams(Memory):
         layers = [{step: kept.select(rows) for step, kept in layer.items()} for layer in self.layers]
         return replace(self, layers=layers, mask={name: mask[rows] for name, mask in self.mask.items()})
 
-    def hide(self, places: Tensor) -> "Streams":
+    def mask_position(self, places: Tensor) -> "Streams":
         """The memories without one position of each picture, shape `(B,)`, in the memory that is `asked`."""
         seen = self.mask[self.asked].scatter(-1, places[:, None, None, None], False)
         return replace(self, mask=self.mask | {self.asked: seen})
@@ -306,7 +306,7 @@ class Model(TransformerCaptioner):
         ids = batch.require("attributes")
         return self.words(ids) * self.words.embedding_dim**0.5, padding_mask(ids)
 
-    def look(self, batch: Batch, trace: dict[str, Trace] | None = None) -> tuple[dict, dict]:
+    def encode_inputs(self, batch: Batch, trace: dict[str, Trace] | None = None) -> tuple[dict, dict]:
         """Each stream, encoded, `(B, N, D)`, and its mask, `(B, 1, 1, N)`.
 
         Args:
@@ -321,7 +321,7 @@ class Model(TransformerCaptioner):
 
     def encode(self, batch: Batch) -> Streams:
         """Look at B pictures and project what every attention of the decoder needs, once. See `Captioner.encode`."""
-        seen, masks = self.look(batch)
+        seen, masks = self.encode_inputs(batch)
         return Streams(layers=self.decoder.project(seen), mask=masks, asked=self.asked)
 
 # %% ../../nbs/34_entangled.ipynb #0fed73c1

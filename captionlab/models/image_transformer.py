@@ -138,7 +138,7 @@ class GraphEncoder(Encoder):
         self.form = form
         for number, block in enumerate(self.blocks, start=1):
             if number in form.graph:
-                block.attention = SpatialGraphAttention(config.width, config.heads, config.inside,
+                block.attention = SpatialGraphAttention(config.width, config.heads, config.inner_dropout_rate,
                                                         form.related)
             if form.gate:
                 block.attention = AttentionOnAttention(block.attention, config.width)
@@ -273,9 +273,9 @@ class LSTMState:
         """Only the pictures with these indices, shape `(R,)`, with all their captions."""
         return replace(self._each(lambda x: x[rows]), memory=self.memory.select(rows))
 
-    def hide(self, places: Tensor) -> "LSTMState":
+    def mask_position(self, places: Tensor) -> "LSTMState":
         """The state, from now on without one region of each picture, shape `(B,)`; it stays in the mean."""
-        return replace(self, memory=self.memory.hide(places))
+        return replace(self, memory=self.memory.mask_position(places))
 
     def _each(self, change) -> "LSTMState":
         return replace(self, h=change(self.h), m=change(self.m), c=change(self.c))
@@ -300,7 +300,7 @@ class ImplicitDecoder(nn.Module):
         self.from_word = nn.Linear(width, 4 * width)
         self.from_state = nn.Linear(2 * width, 4 * width, bias=False)
         self.norm = nn.LayerNorm(width) if form.query_norm else nn.Identity()
-        self.attention = ImplicitAttention(width, config.heads, form.parts, config.inside, form.output)
+        self.attention = ImplicitAttention(width, config.heads, form.parts, config.inner_dropout_rate, form.output)
         self.gate, self.dropout = nn.Linear(2 * width, 2 * width), Dropout(dropout)
 
     def forward(self, word: Tensor, state: LSTMState, trace: list[Tensor] | None = None) -> LSTMState:
@@ -458,7 +458,7 @@ class Model(TransformerCaptioner):
         self.decoder = ImplicitDecoder(preset.config, self.form, preset.word_dropout)
         self.count = preset.inputs.max_boxes, preset.inputs.grid
         self.word_dropout, self.sampling = Dropout(preset.word_dropout), 0.0
-        self.register_buffer("shown", torch.zeros((), dtype=torch.long))
+        self.register_buffer("samples_seen", torch.zeros((), dtype=torch.long))
         nn.init.normal_(self.words.weight)      # as the program's: these vectors are read and not written with, so they need not be small
 
     def regions(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -469,7 +469,7 @@ class Model(TransformerCaptioner):
         """
         return as_regions(batch, *self.count)
 
-    def look(self, batch: Batch, trace: dict[str, list] | None = None) -> tuple[Tensor, Tensor]:
+    def encode_inputs(self, batch: Batch, trace: dict[str, list] | None = None) -> tuple[Tensor, Tensor]:
         """The encoded regions of the `batch`, `(B, N, D)`, and which are real, `(B, 1, 1, N)`.
 
         Args:
@@ -482,7 +482,7 @@ class Model(TransformerCaptioner):
 
     def encode(self, batch: Batch) -> RegionMemory:
         """Look at B pictures and project their regions to keys and values, once. See `Captioner.encode`."""
-        seen, mask = self.look(batch)
+        seen, mask = self.encode_inputs(batch)
         real = mask[:, 0, 0, :, None]
         mean = seen.masked_fill(~real, 0).sum(1) / real.sum(1).clamp(min=1)
         return RegionMemory([self.decoder.attention.project(seen)], mask, mean=mean)
@@ -504,7 +504,7 @@ class Model(TransformerCaptioner):
         words = self.words(tokens)
         return self.decoder.from_word(self.word_dropout(words.relu() if self.form.relu else words))
 
-    def hidden(self, memory: RegionMemory, tokens: Tensor) -> Tensor:
+    def hidden_states(self, memory: RegionMemory, tokens: Tensor) -> Tensor:
         """The contexts c_t from which the word after each of the tokens is predicted: `(B, C, T, D)`.
 
         Args:
@@ -530,8 +530,8 @@ class Model(TransformerCaptioner):
             smoothing: likewise, unless the variant has its own.
         """
         if self.training and self.form.sampled:
-            self.sampling = min(0.5, 0.05 * (self.shown.item() // self.every))
-            self.shown += len(batch) * world_size()
+            self.sampling = min(0.5, 0.05 * (self.samples_seen.item() // self.every))
+            self.samples_seen += len(batch) * world_size()
         try:
             return super().loss(batch, smoothing if self.form.smoothing is None else self.form.smoothing)
         finally:

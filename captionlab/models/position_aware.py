@@ -272,7 +272,7 @@ class PositionAwareEncoder(Encoder):
         self.positions = RelativePositions(rows, columns, config.width)
         for block in self.blocks:
             block.attention = PositionAwareAttention(config.width, config.heads, self.positions,
-                                                     config.inside)
+                                                     config.inner_dropout_rate)
 
 # %% ../../nbs/33_position_aware.ipynb #66c25738
 VARIANTS = ("vanilla", "fpn", "position_aware")
@@ -357,7 +357,7 @@ class Model(TransformerCaptioner):
             return high
         return self.fusion(high, self.project_low(batch.require("low")), trace)
 
-    def look(self, batch: Batch, trace: dict[str, list] | None = None) -> tuple[Tensor, None]:
+    def encode_inputs(self, batch: Batch, trace: dict[str, list] | None = None) -> tuple[Tensor, None]:
         """The encoded cells of the `batch`, `(B, N, D)`, and no mask: all may be seen.
 
         Args:

@@ -45,6 +45,10 @@ class Preset(BasePreset):
     begins: int = 0
     piece_dropout: float = 0.0
 
+    def input_fields(self) -> tuple[str, ...]:
+        """Return the fields of `Batch` that the model reads."""
+        return ("source",)
+
 # %% ../../nbs/30_translation.ipynb #1b1b0ec9
 #| implements: eq-translation-5 eq-translation-6 eq-rdrop-loss
 class Model(TransformerCaptioner):
@@ -63,9 +67,9 @@ class Model(TransformerCaptioner):
         self.source_words = self.words if preset.shared else self._embedding(preset.subwords, preset.width)
         self.encoder = Encoder(preset.encoder_layers, preset.config)
         self.consistency, self.begins = preset.consistency, preset.begins
-        self.register_buffer("shown", torch.zeros((), dtype=torch.long))
+        self.register_buffer("samples_seen", torch.zeros((), dtype=torch.long))
 
-    def look(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def encode_inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The encoded pieces of the `batch`'s sources, `(B, S, D)`, and which are not padding, `(B, 1, 1, S)`."""
         source = batch.require("source")
         mask = padding_mask(source)
@@ -81,11 +85,11 @@ class Model(TransformerCaptioner):
         Source:
             Liang et al. 2021, section 2.1.
         """
-        begun = self.shown.item() >= self.begins
-        self.shown += len(batch) * world_size() * self.training
+        begun = self.samples_seen.item() >= self.begins
+        self.samples_seen += len(batch) * world_size() * self.training
         if not (self.consistency and self.training and begun):
             return super().loss(batch, smoothing)
-        hidden, words = self.before_words(batch.select(torch.arange(len(batch)).repeat(2)))
+        hidden, words = self.target_hidden_states(batch.select(torch.arange(len(batch)).repeat(2)))
         total = fused_linear_cross_entropy(hidden.unflatten(0, (2, -1)), self.output, words.chunk(2)[0], smoothing, self.consistency)
         return total, words.new_tensor(len(words))
 

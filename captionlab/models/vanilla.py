@@ -74,7 +74,7 @@ class Model(TransformerCaptioner):
         self.grid, self.places = (preset.inputs.grid,) * 2, LearnedPositions(preset.inputs.grid**2, preset.width)
         self.encoder = Encoder(preset.encoder_layers, preset.config)
 
-    def look(self, batch: Batch) -> tuple[Tensor, None]:
+    def encode_inputs(self, batch: Batch) -> tuple[Tensor, None]:
         """The encoded cells of the `batch`'s grids, `(B, N, D)`, and no mask: all may be seen."""
         cells = check_grid(batch.require("grid"), self.grid)
         return self.encoder(self.dropout(self.places(self.project(cells)))), None
