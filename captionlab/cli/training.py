@@ -114,7 +114,7 @@ def attributes_train(
     if json:
         check_mergeable(*detector_result(world.name, pool, preset), later=["words", "parameters"])
     see, made_by = grid_inputs(world, preset, features)
-    detector = train_detector(world, see, made_by, count, hidden, pool, seed=seed)
+    detector = train_detector(world, see, spec=made_by, num_words=count, hidden=hidden, pool=pool, seed=seed)
     save_detector(detector, out)
     typer.echo(f"{len(detector.words)} words in {detector.metadata['train_seconds']:.0f} s; the detector is {out}")
     if world["test"]:
