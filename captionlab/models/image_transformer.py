@@ -227,7 +227,7 @@ class ImplicitAttention(MultiHeadAttention):
 
     def _found(self, x: Tensor, memory: KeyValue, mask: Tensor | None, trace: list | None) -> Tensor:
         query = split_heads(self.query(x), self.heads).repeat(1, self.parts, 1, 1)
-        return (self._fused if trace is None else self._traced)(query, memory, mask, trace)
+        return self.mix(query, memory, mask, trace)
 
 # %% ../../nbs/35_image_transformer.ipynb #8137874f
 @dataclass(frozen=True, kw_only=True)
