@@ -80,7 +80,7 @@ def require_fixed_tokens(examples: CaptionDataset) -> None:
 # %% ../nbs/25_distillation.ipynb #c8e678a9
 def _max_shape(examples: CaptionDataset) -> tuple[int, int]:
     """Return the largest number of captions of an item, and of predicted tokens of a caption."""
-    captions = examples.texts["captions"]
+    captions = examples.token_ids["captions"]
     return max(map(len, captions)), int(examples.lengths[:, 0].max()) - 1
 
 

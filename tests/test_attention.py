@@ -47,6 +47,7 @@ def doubles(*shape):
     return torch.randn(*shape, dtype=torch.double)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.data(), SIZE, SIZE, SIZE, SIZE, SIZE, SIZE)
 def test_attend_is_the_loop(data, B, H, T, N, K, value_width):

@@ -48,6 +48,7 @@ def lengths_of(B, N):
     return torch.cat([torch.tensor([N]), torch.randint(1, N + 1, (B - 1,))])
 
 
+@pytest.mark.slow
 @few
 @given(SMALL, SMALL, HEADS, NORMS, BENDS)
 def test_encoder_is_torchs(B, N, H, norm_first, bend):
@@ -61,6 +62,7 @@ def test_encoder_is_torchs(B, N, H, norm_first, bend):
     torch.testing.assert_close(gradient(ours(x, mask), x), gradient(expected, x))
 
 
+@pytest.mark.slow
 @few
 @given(SMALL, SMALL, SMALL, HEADS, NORMS, BENDS)
 def test_decoder_is_torchs(B, T, N, H, norm_first, bend):
@@ -161,6 +163,7 @@ def test_folded_captions_equal_one_by_one(B, C, T, N, norm):
             torch.testing.assert_close(folded[b:b + 1, c], alone)
 
 
+@pytest.mark.slow
 @few
 @given(SMALL, st.integers(1, 5), SMALL, st.integers(1, 3), st.sampled_from(["post", "pre"]))
 def test_padding_and_batch_order_change_nothing(B, T, N, extra, norm):

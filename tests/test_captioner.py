@@ -56,6 +56,7 @@ def test_cached_equals_uncached(seed, B, C, T, N, norm):
     assert_close(stepped(model, model.start(memory, C), tokens)[0], model.decode(memory, tokens))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(SEEDS, SIZE, SIZE, SIZE, SIZE, NORMS)
 def test_folded_captions_equal_one_by_one(seed, B, C, T, N, norm):
@@ -99,6 +100,7 @@ def test_a_reordered_caption_is_its_parent_from_then_on(data, seed, B, C, norm):
     assert state.reorder(parents).memory is state.memory
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(st.data(), SEEDS, SIZE, SIZE, NORMS)
 def test_selected_pictures_go_on_alone(data, seed, B, C, norm):

@@ -138,6 +138,7 @@ def by_lists(model, memory, row, width, penalty, max_length):
     return best if best[0] else (live[0][0], live[0][1] / max_length**penalty)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(SEEDS, st.integers(1, 4), PENALTIES)
 def test_beam_search_equals_its_definition_by_lists(seed, width, penalty):
@@ -149,6 +150,7 @@ def test_beam_search_equals_its_definition_by_lists(seed, width, penalty):
         assert tuple(found.ids) == ids and found.score == pytest.approx(score, rel=1e-5)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(SEEDS, st.permutations(range(4)), PENALTIES)
 def test_batch_order_and_padding_change_nothing(seed, order, penalty):

@@ -192,6 +192,7 @@ class TestAgainstThePaper:      # eq-it-6 eq-it-7 eq-it-8 eq-it-9 eq-it-10 eq-it
         _, batch = model_and_batch()
         assert (spatial_graph(batch.boxes, batch.region_mask).sum((0, 2, 3)) > 2).all()
 
+    @pytest.mark.slow
     def test_a_hundred_regions(self):
         model, batch = model_and_batch(regions=100, real=(100,))
         expected = by_the_paper(model, batch.regions[0].tolist(), batch.boxes[0].tolist(), batch.captions[0, 0, :2].tolist())
@@ -482,6 +483,7 @@ class TestRelations:
 # ---- the released program's training
 
 class TestSampling:
+    @pytest.mark.slow
     def test_starts_with_none_and_grows_by_a_twentieth(self):
         model, batch = model_and_batch("released", every=8)
         shares = []

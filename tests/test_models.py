@@ -78,6 +78,7 @@ class TestEveryModel:
             padded = model.decode(model.encode(longer), longer.captions)[0, :, :7]
         torch.testing.assert_close(padded, together, rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.slow
     def test_learns_two_pictures_by_heart(self, name):
         model, batch = small(name)
         batch, optimizer = batch.select(torch.tensor([0, 1])), torch.optim.Adam(model.parameters(), 3e-3)
@@ -148,6 +149,7 @@ def from_torch(activation: str = "gelu") -> tuple[nn.Module, nn.Module]:
 
 
 class TestCPTR:
+    @pytest.mark.slow
     def test_every_shape_of_the_article(self):
         with torch.device("meta"):
             model = cptr.Model(cptr.PRESETS["paper"], 10_000)

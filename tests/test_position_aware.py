@@ -131,6 +131,7 @@ class TestByHand:
             found.append((out, *torch.autograd.grad((out * out.detach().cos()).mean(), (x, *attention.parameters()))))
         torch.testing.assert_close(*found, rtol=within, atol=within)
 
+    @pytest.mark.slow
     def test_gradients_are_those_of_finite_differences(self):
         attention, x = attention_of(2, 3, torch.float64)
         assert torch.autograd.gradcheck(attention, x)

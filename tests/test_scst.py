@@ -76,6 +76,7 @@ class TestReward:
         torch.testing.assert_close(rewards, alone)
         assert rewards[0, 0] > 5 and rewards[0, 1] == 0 and (rewards[1] > 2).all()
 
+    @pytest.mark.slow
     @given(SPLIT)
     @settings(max_examples=60, deadline=None)
     def test_equals_pycocoevalcap(self, split):
@@ -196,6 +197,8 @@ def learned(world, tmp_path_factory):
 
 
 class TestRun:
+    @pytest.mark.java
+    @pytest.mark.slow
     def test_it_goes_on_from_a_run_and_resumes(self, learned, world, tmp_path):
         start, folder = learned
         made = finetune_scst("vanilla", folder, tmp_path / "scst", data=world)
@@ -232,6 +235,7 @@ class TestTranslations:
     def test_without_reference_nothing_is_worth_anything(self):
         assert Gleu(list)(padded([[[3, 4], []]]), padded([[[]]])).tolist() == [[0.0, 0.0]]
 
+    @pytest.mark.slow
     def test_a_translator_goes_on_by_gleu(self, tmp_path, monkeypatch):
         small, calls = translation.PRESETS["tiny"], []
 

@@ -175,6 +175,7 @@ class TestText:
         with pytest.raises(ValueError, match="too few"):
             SubwordVocabulary.build(["a dog"], 100, "en")
 
+    @pytest.mark.slow
     def test_real_references_make_the_round_trip(self, real_data):
         from captionlab.data.datasets import multi30k
 
@@ -197,10 +198,12 @@ class TestText:
 
 
 class TestRun:
+    @pytest.mark.slow
     def test_it_learns(self, trained):
         history = trained[0].metadata["history"]
         assert history[1]["loss"] < history[0]["loss"] - 0.5 and "score" in history[0]
 
+    @pytest.mark.slow
     def test_comes_back_with_both_vocabularies(self, trained, world):
         run, folder = trained
         again, said = captionlab.load(folder), [item.source for item in world["test"]][:8]
@@ -208,12 +211,14 @@ class TestRun:
         assert again.processor.vocabulary.to_dict() == run.processor.vocabulary.to_dict() and again.processor.vocabulary.language == "en"
         assert again.vocabulary.language == "de"
 
+    @pytest.mark.slow
     def test_vocabularies_apart(self, world, tmp_path):
         apart = replace(BRIEF, shared=False, training=replace(BRIEF.training, epochs=1))
         run = train("translation", world, apart, out=tmp_path / "run", max_val_items=0)
         assert run.vocabulary.tokens != run.processor.vocabulary.tokens
         assert Run.load(tmp_path / "run").translate("A red circle.") == run.translate("A red circle.")
 
+    @pytest.mark.slow
     def test_resumes_to_the_bit(self, trained, world, tmp_path, monkeypatch):
         """Killed in the second epoch, with pieces dropped and two passes, so with chance in every place there is."""
         preset = replace(BRIEF, dropout=0.1, consistency=1.0, piece_dropout=0.1)
@@ -233,6 +238,7 @@ class TestRun:
         resumed = train("translation", world, preset, out=tmp_path / "killed", resume=True, max_val_items=2)
         torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
 
+    @pytest.mark.slow
     def test_empty_lines_and_order(self, trained):
         run = trained[0]
         said = ["A red circle.", "", "A small blue square is above a green star.", " \t ", "A \u2603 star."]
@@ -240,6 +246,7 @@ class TestRun:
         assert len(found) == 5 and found[1] == found[3] == "" and found[0] == run.translate(said[0], beam=2)
         assert run.translate([]) == [] and run.translate("") == ""
 
+    @pytest.mark.slow
     def test_pictures_and_sentences_are_not_mixed_up(self, trained, tmp_path):
         with pytest.raises(ValueError, match="use translate"):
             trained[0].caption("photo.jpg")
@@ -251,6 +258,7 @@ class TestRun:
         with pytest.raises(ValueError, match="no sentences to translate"):
             train("translation", scenes(train=2, val=0, test=0, novel=0), out=tmp_path / "x")
 
+    @pytest.mark.slow
     def test_evaluation(self, trained, world):
         run = trained[0]
         found = evaluate(run, world, beam=2)
@@ -266,6 +274,7 @@ class TestRun:
         assert figures["own"]["BLEU"] == pytest.approx(100) and figures["own"]["truth"] == 100
         assert figures["blind"]["BLEU"] < 50
 
+    @pytest.mark.slow
     def test_trace(self, trained):
         run = trained[0]
         words, weights = run.trace("A red circle.")
@@ -276,6 +285,7 @@ class TestRun:
 class TestCommand:
     LINES = "A red circle.\n\nA \u2603 star.\n"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("how", ["file", "pipe"])
     def test_as_many_lines_out_as_in(self, trained, tmp_path, how):
         (tmp_path / "lines.txt").write_text(self.LINES, encoding="utf-8")
@@ -283,10 +293,12 @@ class TestCommand:
         told = CliRunner().invoke(app, ["translate", str(trained[1]), *source], input=self.LINES)
         assert told.exit_code == 0 and told.stdout.split("\n")[:-1] == trained[0].translate(self.LINES.split("\n")[:-1])
 
+    @pytest.mark.slow
     def test_a_sentence(self, trained):
         told = CliRunner().invoke(app, ["translate", str(trained[1]), "A red circle."])
         assert told.stdout == trained[0].translate("A red circle.") + "\n"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("arguments, line", [
         ([], "give sentences"), (["A dog.", "--file", "x.txt"], "give sentences"), (["--file", "absent.txt"], "no file")])
     def test_mistakes_are_one_line(self, trained, arguments, line):
