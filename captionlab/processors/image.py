@@ -12,11 +12,21 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+
+from captionlab.vision.backbones import (
+    Backbone,
+    Pyramid,
+    backbone_preprocess,
+    backbone_spec,
+    find_weights,
+    pool_cells,
+)
 
 from ..data.batches import Batch
 from ..data.datasets import Item
@@ -24,7 +34,6 @@ from ..scenes.world import Scene
 from ..text import SubwordVocabulary, Vocabulary
 from ..training.config import BasePreset
 from ..vision.attributes import AttributeDetector, to_ids
-from ..vision.backbones import BACKBONES, Backbone, Pyramid, find_weights, pool_cells
 from ..vision.boxes import DETECTORS, Detector, RegionFile, open_boxes
 from ..vision.images import FULL_WINDOW, Preprocess
 from ..vision.pixels import pixel_grid, pixel_regions
@@ -85,7 +94,7 @@ def _regions_for(processor: "ImageProcessor", picture: Picture, name: str) -> Re
         regions = processor.boxes(_image_source(picture, processor.preprocess.size))
     else:
         regions = _lookup_boxes(processor.boxes, name, picture)
-    return regions.shown(processor.preprocess)
+    return regions.transformed(processor.preprocess)
 
 
 def _lookup_boxes(file: RegionFile | None, name: str, picture: Picture) -> Regions:
@@ -124,7 +133,7 @@ class _BackboneOutputs:
     @cached_property
     def maps(self) -> dict[str, Tensor]:
         """The maps of the network's low and high level that are needed, `(B, h, w, D)` each."""
-        low, high = BACKBONES[self.processor.backbone_name].levels
+        low, high = backbone_spec(self.processor.backbone_name).levels
         levels = (low, high) if "pyramid" in self.processor.feature_kinds else (high,)
         maps = self.processor.backbone.stages(self.images, levels)
         names = {low: "low", high: "high"}
@@ -272,9 +281,12 @@ class ImageProcessor:
         trained_boxes = self.trained_spec.get("boxes", {}).get("source")
         self.boxes_source = boxes or trained_boxes or preset.inputs.boxes
         self.boxes_overridden = bool(boxes)
-        self.preprocess = Preprocess(size=preset.inputs.image_size)
         if "preprocess" in self.trained_spec:
             self.preprocess = Preprocess.from_dict(self.trained_spec["preprocess"])
+        elif self.backbone_name in ("pixels", "file"):
+            self.preprocess = Preprocess(size=preset.inputs.image_size)
+        else:  # a network brings its own mean and standard deviation
+            self.preprocess = backbone_preprocess(self.backbone_name, preset.inputs.image_size)
         self._given_detector = detector
 
     def with_preprocess(self, **changes: object) -> "ImageProcessor":
@@ -374,12 +386,13 @@ class ImageProcessor:
         """
         if "chances" in features:
             inputs = self.preset.inputs
+            vocabulary: Any = self.vocabulary  # a model that reads attributes has one
             ids = to_ids(
                 features["chances"],
                 self.detector.words,
-                self.vocabulary,
-                inputs.max_attributes,
-                inputs.attribute_threshold,
+                vocabulary,
+                max_attributes=inputs.max_attributes,
+                threshold=inputs.attribute_threshold,
             )
             features = features | {"attributes": ids}
         return {name: features[name] for name in self.preset.inputs.fields}

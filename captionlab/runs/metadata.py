@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 # %% ../../nbs/library/runs/metadata.ipynb #meta0003
-# The default of fields that every finished run knows; `RunMetadata.missing` lists those that do not.
+# The default of fields that every finished run knows; `RunMetadata.missing` lists those it lacks.
 _UNKNOWN: Any = None
 
 

@@ -228,10 +228,8 @@ class Run:
         """
         memory = self.model.encode(batch.to(self.device))
         max_length = self.processor.preset.max_length or 30
-        never = [self.vocabulary.unk]
-        return beam_search(
-            self.model, memory, beam, length_penalty, max_length, suppress_tokens=never
-        )
+        options = {"max_length": max_length, "suppress_tokens": [self.vocabulary.unk]}
+        return beam_search(self.model, memory, beam, length_penalty, **options)
 
     @torch.no_grad()
     def read(self, batch: Batch, ids: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, list]]]:
