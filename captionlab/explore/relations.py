@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..data.batches import Batch
-from ..data.catalog import load_dataset as load_data
+from ..data.catalog import load_dataset
 from ..data.datasets import Item
 from ..files import write_json
 from ..models.image_transformer import Model
@@ -22,79 +22,130 @@ from ..runs.evaluation import artifact_path
 from ..runs.run import Run, make_batch
 from ..vision.regions import spatial_graph
 
+# %% ../../nbs/library/explore/relations.ipynb #3f128f9a
+def _split_by_relation(weights: Tensor, graph: Tensor, use_graph: bool) -> Tensor:
+    """Split a layer's weights by relation.
+
+    Args:
+        weights: `(B, N, 3, N)` of a graph layer, `(B, N, N)` of a plain one.
+        graph: `(B, 3, N, N)`.
+        use_graph: whether the graph layer masks its weights by the graph.
+
+    Returns:
+        `(B, N, 3, N)`.
+    """
+    if weights.ndim == 4 and use_graph:
+        return weights
+    if weights.ndim == 4:
+        # Three averaged softmaxes over all regions are one plain attention.
+        weights = weights.sum(2)
+    return weights[:, :, None] * graph.transpose(1, 2)
+
 # %% ../../nbs/library/explore/relations.ipynb #873a0ae5
 @torch.no_grad()
 def attention_by_relation(model: Model, batch: Batch) -> dict:
-    """How much of its attention a region that has a parent gives to parents, neighbours and children.
+    """Return how much attention regions with a parent give to parents, neighbours and children.
 
     Args:
         model: in evaluation mode.
-        batch: B pictures, as `Model.look` takes them.
+        batch: B pictures, with the fields that the model reads.
 
     Returns:
-        Under "layers", `(L, 3)`, the shares in each encoder layer, means of heads and regions; in a plain layer, what goes to those
-        that the graph calls so. Under "alike", `(3,)`, what they would be if all got the same; under "regions", how many have a parent.
+        Under "layers", `(L, 3)`, the shares in each encoder layer, means over heads and regions;
+        under "alike", `(3,)`, the shares if all regions got the same; under "regions", the number
+        of regions with a parent.
     """
-    trace, (_, boxes, mask) = {}, model.regions(batch)
+    trace: dict[str, list] = {}
+    _, boxes, mask = model.regions(batch)
     model.look(batch, trace)
-    graph = spatial_graph(boxes, mask)
-    related = graph[:, 0].any(-1)
-    counts = graph.sum(-1).mT[related].float()
-    layers = [_split_by_relation(weights.mean(1), graph, model.form.related)[related].sum(-1).mean(0) for weights in trace["self"]]
-    return {"layers": torch.stack(layers), "alike": (counts / counts.sum(-1, keepdim=True)).mean(0), "regions": len(counts)}
+    graph = spatial_graph(boxes, mask)                                  # (B, 3, N, N)
+    has_parent = graph[:, 0].any(-1)                                    # (B, N)
+    counts = graph.sum(-1).mT[has_parent].float()                       # (regions, 3)
+    layers = []
+    for weights in trace["self"]:
+        by_relation = _split_by_relation(weights.mean(1), graph, model.variant.use_graph)
+        layers.append(by_relation[has_parent].sum(-1).mean(0))
+    alike = (counts / counts.sum(-1, keepdim=True)).mean(0)
+    return {"layers": torch.stack(layers), "alike": alike, "regions": len(counts)}
 
-# %% ../../nbs/library/explore/relations.ipynb #3f128f9a
-def _split_by_relation(weights: Tensor, graph: Tensor, related: bool) -> Tensor:
-    """Weights (B, N, 3, N), or those of a plain layer, (B, N, N), parted by the graph: (B, N, 3, N)."""
-    if weights.ndim == 4 and not related:
-        weights = weights.sum(2)        # three softmaxes over all regions, alike: together they are a plain one
-    return weights if weights.ndim == 4 else weights[:, :, None] * graph.transpose(1, 2)
-
-# %% ../../nbs/library/explore/relations.ipynb #c0223869
-def measure_relations(run: Run, data: str | None = None, split: str = "test", batch: int = 50) -> Path:
-    """Write `attention_by_relation` over a split, and what one region of one picture attends to, beside the run's result file.
-
-    Args:
-        run: of any variant; in a plain layer, the graph says whom a region attends to.
-        data: as for `evaluate_run`; what it was trained on if None.
-        split: of the data set.
-        batch: pictures that go through the model together.
-
-    Returns:
-        Where the file is.
-
-    Raises:
-        ValueError: the run is of another model, or no region of the split has a parent.
-    """
-    if not isinstance(run.model, Model):
-        raise ValueError(f"relations of regions are what the Image Transformer attends by, and this run is of {run.metadata['model']}: "
-                         "take one of image_transformer")
-    world = load_data(data or run.metadata["source"])
-    items, inputs = world[split], input_transforms(run.processor, open_feature_stores(run.processor, world), keep=0)
-    found = [attention_by_relation(run.model, make_batch(run, items[k:k + batch], inputs).to(run.device)) for k in range(0, len(items), batch)]
-    found = [part for part in found if part["regions"]]         # of none there is no mean
-    if not found:
-        raise ValueError(f"no region of {world.name} {split} has a parent: there is nothing to measure")
-    regions = torch.tensor([float(part["regions"]) for part in found])
-    shares = {name: torch.einsum("b,b...->...", regions / regions.sum(), torch.stack([part[name].cpu() for part in found]))
-              for name in ("layers", "alike")}
-    said = {"data": world.name, "split": split, "regions": int(regions.sum()), "command": run.metadata["command"]}
-    file = artifact_path(run, world.name, "relations", split)
-    write_json(file, said | {name: share.tolist() for name, share in shares.items()} | {"example": _example(run, items, inputs)})
-    return file
+# %% ../../nbs/library/explore/relations.ipynb #7b611291
+def _mean_shares(parts: list[dict]) -> dict[str, Tensor]:
+    """Average `attention_by_relation` of batches, weighted by their regions."""
+    regions = torch.tensor([float(part["regions"]) for part in parts])
+    weights = regions / regions.sum()
+    shares = {}
+    for name in ("layers", "alike"):
+        values = torch.stack([part[name].cpu() for part in parts])
+        shares[name] = torch.einsum("b,b...->...", weights, values)
+    return shares
 
 # %% ../../nbs/library/explore/relations.ipynb #22611673
 @torch.no_grad()
-def _example(run: Run, items: Sequence[Item], inputs: dict) -> dict:
-    """The first region, in the first picture that has one, which has a parent and a child: all boxes, and what it attends to."""
+def _find_example(run: Run, items: Sequence[Item], inputs: dict) -> dict:
+    """Find the first region with a parent and a child: its picture's boxes and its weights."""
     for item in items:
-        seen, trace = make_batch(run, [item], inputs).to(run.device), {}
-        _, boxes, mask = run.model.regions(seen)
-        graph = spatial_graph(boxes, mask)[0]
-        between = (graph[0].any(-1) & graph[2].any(-1)).nonzero()
-        if len(between):
-            run.model.look(seen, trace)
-            weights = _split_by_relation(trace["self"][0].mean(1), graph[None], run.model.form.related)[0, between[0, 0]]
-            real = mask[0].nonzero()[:, 0]
-            return {"image_id": item.image_id, "query": real.tolist().index(between[0, 0]), "boxes": boxes[0, real].tolist(), "weights": weights[:, real].tolist()}
+        batch = make_batch(run, [item], inputs).to(run.device)
+        _, boxes, mask = run.model.regions(batch)
+        graph = spatial_graph(boxes, mask)[0]                           # (3, N, N)
+        candidates = (graph[0].any(-1) & graph[2].any(-1)).nonzero()
+        if not len(candidates):
+            continue
+        query = candidates[0, 0]
+        trace: dict[str, list] = {}
+        run.model.look(batch, trace)
+        first_layer = trace["self"][0].mean(1)
+        by_relation = _split_by_relation(first_layer, graph[None], run.model.variant.use_graph)
+        weights = by_relation[0, query]                                 # (3, N)
+        real = mask[0].nonzero()[:, 0]
+        return {
+            "image_id": item.image_id,
+            "query": real.tolist().index(query),
+            "boxes": boxes[0, real].tolist(),
+            "weights": weights[:, real].tolist(),
+        }
     return {}
+
+# %% ../../nbs/library/explore/relations.ipynb #c0223869
+def measure_relations(run: Run, data: str | None = None, split: str = "test",
+                      batch_size: int = 50) -> Path:
+    """Write `attention_by_relation` of a split, and one example, beside the run's result file.
+
+    Args:
+        run: of any variant of the Image Transformer.
+        data: name of the data set; the run's own if None.
+        split: of the data set.
+        batch_size: number of pictures that the model reads together.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ValueError: if the run is of another model, or no region of the split has a parent.
+    """
+    if not isinstance(run.model, Model):
+        raise ValueError("only the Image Transformer attends by relation, and this run is of "
+                         f"{run.metadata['model']}: take one of image_transformer")
+    dataset = load_dataset(data or run.metadata["source"])
+    items = dataset[split]
+    stores = open_feature_stores(run.processor, dataset)
+    inputs = input_transforms(run.processor, stores, keep=0)
+    parts = []
+    for first in range(0, len(items), batch_size):
+        batch = make_batch(run, items[first:first + batch_size], inputs).to(run.device)
+        part = attention_by_relation(run.model, batch)
+        if part["regions"]:             # without any there is no mean
+            parts.append(part)
+    if not parts:
+        raise ValueError(f"no region of {dataset.name} {split} has a parent: there is nothing to "
+                         "measure")
+    shares = {name: share.tolist() for name, share in _mean_shares(parts).items()}
+    file = artifact_path(run, dataset.name, "relations", split)
+    write_json(file, {
+        "data": dataset.name,
+        "split": split,
+        "regions": sum(part["regions"] for part in parts),
+        "command": run.metadata["command"],
+        **shares,
+        "example": _find_example(run, items, inputs),
+    })
+    return file

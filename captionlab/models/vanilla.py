@@ -21,16 +21,16 @@ from ..training.config import BasePreset, TrainingConfig
 # %% ../../nbs/31_vanilla.ipynb #211eddb8
 @dataclass(frozen=True, kw_only=True)
 class Preset(BasePreset):
-    """Sizes and recipe of the vanilla Transformer.
+    """Sizes, inputs and training of the vanilla Transformer.
 
     Args:
-        backbone: what makes the grid: a name that `captionlab.vision.Backbone` knows, or "pixels"
-            for `pixel_grid`.
-        cells: rows and columns of the grid, so that N = cells².
-        channels: numbers in a cell, as the backbone gives them.
+        inputs: `backbone` computes the grid: a name that `captionlab.vision.Backbone` knows, or
+            "pixels" for `pixel_grid`; `grid` is its number of rows and of columns, so that
+            N = grid².
+        channels: numbers per cell, as the backbone gives them.
 
-    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, inner_dropout, activation, norm,
-    size, min_count, longest, flips, zoom, scenes, recipe, scst) are those of `BasePreset`.
+    `BasePreset` documents the others: width, heads, hidden, encoder_layers, decoder_layers,
+    dropout, inner_dropout, activation, norm, min_count, max_length, num_scenes, training and scst.
     """
 
     channels: int
@@ -41,18 +41,18 @@ class Preset(BasePreset):
 
 # %% ../../nbs/31_vanilla.ipynb #db137a9f
 def check_grid(cells: Tensor, grid: tuple[int, int]) -> Tensor:
-    """The cells `(B, N, D)` of a map, if they are as many as the grid that a model was made for has.
+    """Return a map `(B, N, D)` unchanged if it has the number of cells that a model expects.
 
     Args:
         cells: a map, row by row.
-        grid: its rows and columns.
+        grid: rows and columns that the model expects.
 
     Raises:
-        ValueError: there are more or fewer.
+        ValueError: if there are more or fewer cells.
     """
     if cells.shape[1] != math.prod(grid):
-        raise ValueError(f"a map of {cells.shape[1]} cells, and this model was made for "
-                         f"{grid[0]} x {grid[1]} = {math.prod(grid)}: extract features with that grid")
+        raise ValueError(f"a map of {cells.shape[1]} cells, and this model was made for {grid[0]} x "
+                         f"{grid[1]} = {math.prod(grid)}: extract features with that grid")
     return cells
 
 # %% ../../nbs/31_vanilla.ipynb #87862393
@@ -60,7 +60,7 @@ class Model(TransformerCaptioner):
     """The vanilla Transformer captioner on a CNN's grid.
 
     Args:
-        preset: its sizes.
+        preset: sizes and inputs of the model.
         vocabulary_size: V.
 
     Source:
@@ -69,33 +69,48 @@ class Model(TransformerCaptioner):
 
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size)
-        even = nn.Identity() if preset.inputs.backbone == "pixels" else nn.LayerNorm(preset.channels)
-        self.project = nn.Sequential(even, nn.Linear(preset.channels, preset.width))
-        self.grid, self.places = (preset.inputs.grid,) * 2, LearnedPositions(preset.inputs.grid**2, preset.width)
+        side = preset.inputs.grid
+        self.grid = (side, side)
+        uses_pixels = preset.inputs.backbone == "pixels"
+        input_norm = nn.Identity() if uses_pixels else nn.LayerNorm(preset.channels)
+        self.project = nn.Sequential(input_norm, nn.Linear(preset.channels, preset.width))
+        self.cell_positions = LearnedPositions(side**2, preset.width)
         self.encoder = Encoder(preset.encoder_layers, preset.config)
 
     def look(self, batch: Batch) -> tuple[Tensor, None]:
-        """The encoded cells of the `batch`'s grids, `(B, N, D)`, and no mask: all may be seen."""
+        """Return the encoded cells `(B, N, D)` and no mask: every cell may be attended to.
+
+        Args:
+            batch: with `grid`, `(B, N, channels)`.
+        """
         cells = check_grid(batch.require("grid"), self.grid)
-        return self.encoder(self.dropout(self.places(self.project(cells)))), None
+        x = self.cell_positions(self.project(cells))                # (B, N, D)
+        return self.encoder(self.dropout(x)), None
 
 # %% ../../nbs/31_vanilla.ipynb #2ba6c996
 PRESETS = {
     "paper": Preset(
-        inputs=InputConfig(backbone="resnet101", image_size=448, grid=14), width=512, heads=8,
-        hidden=2048, encoder_layers=6, decoder_layers=6, dropout=0.1, channels=2048, min_count=5,
-        training=TrainingConfig(epochs=15, batch_size=15, lr=(512 * 20000) ** -0.5, warmup=20000,
-                      schedule="noam"),
+        inputs=InputConfig(backbone="resnet101", image_size=448, grid=14),
+        width=512, heads=8, hidden=2048, encoder_layers=6, decoder_layers=6, dropout=0.1,
+        channels=2048, min_count=5,
+        training=TrainingConfig(
+            epochs=15, batch_size=15, lr=(512 * 20000) ** -0.5, warmup=20000, schedule="noam",
+        ),
     ),
-    "small": Preset(
+    "squeezenet": Preset(
         inputs=InputConfig(backbone="squeezenet1_1", image_size=227, grid=7, hflip=True),
         width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=3, dropout=0.3,
         channels=512, min_count=5, max_length=18,
-        training=TrainingConfig(epochs=16, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto"),
+        training=TrainingConfig(
+            epochs=16, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto",
+        ),
     ),
     "tiny": Preset(
-        inputs=InputConfig(backbone="pixels", image_size=64, grid=8), width=96, heads=4,
-        hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0, channels=12,
-        training=TrainingConfig(epochs=4, batch_size=8, lr=2e-3, warmup=50, label_smoothing=0.0, ema_decay=0.98),
+        inputs=InputConfig(backbone="pixels", image_size=64, grid=8),
+        width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0,
+        channels=12,
+        training=TrainingConfig(
+            epochs=4, batch_size=8, lr=2e-3, warmup=50, label_smoothing=0.0, ema_decay=0.98,
+        ),
     ),
 }
