@@ -32,7 +32,7 @@ class Plain(TransformerCaptioner):
         super().__init__(config, 3, V)
         self.project, self.encoder = nn.Linear(PAPER.channels, 512), Encoder(3, config)
 
-    def look(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def encode_inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         mask = batch.require("region_mask")[:, None, None]
         return self.encoder(self.dropout(self.project(batch.require("regions"))), mask), mask
 

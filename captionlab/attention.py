@@ -16,30 +16,33 @@ from torch import Tensor, nn
 
 # %% ../nbs/01_attention.ipynb #88cb5834
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the allowed keys only.
+    """Compute a softmax over the allowed keys only.
 
     Args:
         scores: `(..., T, N)`.
         mask: boolean, broadcastable to the scores; True means may attend.
 
     Returns:
-        Weights `(..., T, N)`. A row sums to 1. A row in which nothing is allowed is all 0, and so is the gradient of its scores.
+        Weights `(..., T, N)`. A row sums to 1. A row in which nothing is allowed is all 0, and so
+        is the gradient of its scores.
     """
+    # The lowest finite number and not minus infinity, which gives nan where a row has no True.
     lowest = torch.finfo(scores.dtype).min
-    return torch.softmax(scores.masked_fill(~mask, lowest), dim=-1).masked_fill(~mask, 0.0)
+    weights = torch.softmax(scores.masked_fill(~mask, lowest), dim=-1)
+    return weights.masked_fill(~mask, 0.0)
 
 # %% ../nbs/01_attention.ipynb #17427a8a
 #| implements: eq-vaswani-1 eq-translation-10
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
-           dropout: nn.Module | None = None) -> tuple[Tensor, Tensor]:
-    """Scaled dot-product attention, written out.
+           *, dropout: nn.Module | None = None) -> tuple[Tensor, Tensor]:
+    """Compute scaled dot-product attention, written out step by step.
 
     Args:
         query: `(..., T, K)`.
         key: `(..., N, K)`.
         value: `(..., N, K)`.
         mask: boolean, broadcastable to `(..., T, N)`; True means may attend. None: everything.
-        dropout: goes over the weights before they mix the values, in training.
+        dropout: module applied to the weights before they mix the values.
 
     Returns:
         The output `(..., T, K)` and the weights `(..., T, N)` before any dropout. A query that may
@@ -48,13 +51,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
     Source:
         Vaswani et al. 2017, equation (1).
     """
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])     # (..., T, N)
     weights = torch.softmax(scores, dim=-1) if mask is None else masked_softmax(scores, mask)
-    return (dropout(weights) if dropout else weights) @ value, weights
+    mixing_weights = dropout(weights) if dropout else weights
+    return mixing_weights @ value, weights
 
 # %% ../nbs/01_attention.ipynb #48a136c8
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """Cut the width into heads: `(..., T, D)` to `(..., H, T, K)`, with D = H·K.
+    """Split the width into heads: `(..., T, D)` to `(..., H, T, K)`, with D = H·K.
 
     Args:
         x: `(..., T, D)`.
@@ -67,7 +71,7 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """Join the heads again: `(..., H, T, K)` to `(..., T, D)`.
+    """Merge the heads: `(..., H, T, K)` to `(..., T, D)`.
 
     Args:
         x: `(..., H, T, K)`.
@@ -79,7 +83,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 # %% ../nbs/01_attention.ipynb #321ea484
 class KeyValue(NamedTuple):
-    """The projected keys and values of a memory, ready to be attended to.
+    """Projected keys and values of a memory.
 
     Attributes:
         key: `(B, H, N, K)`.
@@ -90,18 +94,20 @@ class KeyValue(NamedTuple):
     value: Tensor
 
     def append(self, new: "KeyValue") -> "KeyValue":
-        """These positions, `(B, H, N, K)`, followed by new ones: `(B, H, N + new, K)`."""
-        return KeyValue(*(torch.cat(pair, dim=-2) for pair in zip(self, new)))
+        """Return these positions, `(B, H, N, K)`, followed by new ones: `(B, H, N + new, K)`."""
+        key = torch.cat([self.key, new.key], dim=-2)
+        value = torch.cat([self.value, new.value], dim=-2)
+        return KeyValue(key, value)
 
     def select(self, rows: Tensor) -> "KeyValue":
-        """The given rows, in that order; `rows` has shape `(R,)` and repeats are allowed."""
+        """Return the given rows in that order; `rows` is `(R,)`, repeats are allowed."""
         return KeyValue(self.key[rows], self.value[rows])
 
 # %% ../nbs/01_attention.ipynb #a9918586
 class Dropout(nn.Dropout):
-    """Sets numbers to 0 in training, scales the others so that the mean stays; quick on a CPU, too.
+    """Dropout that is also fast on a CPU; maps `(..., D)` to `(..., D)`.
 
-    Maps `(..., D)` to `(..., D)`.
+    In training it sets elements to 0 and scales the others so that the mean is unchanged.
 
     Args:
         p: probability, from 0 to 1; on a CPU it is rounded to a multiple of 1/256.
@@ -114,22 +120,23 @@ class Dropout(nn.Dropout):
         super().__init__(p)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop numbers of `x`, of any shape such as `(B, T, D)`; in evaluation mode nothing happens."""
-        dropped = round(256 * self.p)
-        if not self.training or dropped in (0, 256) or x.device.type != "cpu":
+        """Apply dropout to `x`, of any shape such as `(B, T, D)`; the identity in evaluation."""
+        threshold = round(256 * self.p)         # one random byte per element decides
+        if not self.training or threshold in (0, 256) or x.device.type != "cpu":
             return super().forward(x)
-        kept = _random_bytes(x.shape) >= dropped
-        return x * kept.to(x.dtype).mul_(256 / (256 - dropped))
+        keep = _random_bytes(x.shape) >= threshold
+        return x * keep.to(x.dtype).mul_(256 / (256 - threshold))
 
 # %% ../nbs/01_attention.ipynb #f8dfa049
 def _random_bytes(shape: torch.Size) -> Tensor:
+    """Return uniform bytes of a shape; eight of them cost one draw of 64 bits."""
     draws = torch.empty((shape.numel() + 7) // 8, dtype=torch.int64, device="cpu")
     return draws.random_(-2**63, None).view(torch.uint8)[:shape.numel()].view(shape)
 
 # %% ../nbs/01_attention.ipynb #28217b72
 #| implements: eq-vaswani-multihead eq-translation-8 eq-translation-9
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention: of a sequence to itself, or to a memory.
+    """Multi-head attention of a sequence to itself, or to a memory.
 
     Args:
         width: D of inputs and output.
@@ -148,14 +155,22 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         if heads < 1 or width % heads:
             raise ValueError(f"{heads} heads do not divide a width of {width}: choose a divisor")
-        self.heads, self.dropout = heads, Dropout(dropout)
-        layers = (nn.Linear(width, width, bias) for _ in range(4))
-        self.query, self.key, self.value, self.output = layers
+        self.heads = heads
+        self.dropout = Dropout(dropout)
+        self.query = nn.Linear(width, width, bias)
+        self.key = nn.Linear(width, width, bias)
+        self.value = nn.Linear(width, width, bias)
+        self.output = nn.Linear(width, width, bias)
 
     def project(self, memory: Tensor) -> KeyValue:
-        """Keys and values of a memory `(B, N, D)`: `(B, H, N, K)` each. `(B, C, T, D)` gives B·C rows."""
+        """Return keys and values, `(B, H, N, K)` each, of a memory `(B, N, D)`.
+
+        A memory `(B, C, T, D)` gives B·C rows.
+        """
         memory = memory.flatten(0, -3)
-        return KeyValue(*(split_heads(layer(memory), self.heads) for layer in (self.key, self.value)))
+        key = split_heads(self.key(memory), self.heads)
+        value = split_heads(self.value(memory), self.heads)
+        return KeyValue(key, value)
 
     def forward(self, x: Tensor, memory: Tensor | KeyValue | None = None,
                 mask: Tensor | None = None, trace: list[Tensor] | None = None) -> Tensor:
@@ -163,68 +178,71 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             x: `(B, T, D)`, or `(B, C, T, D)` for C captions of each picture.
-            memory: `(B, N, D)`, or its `KeyValue`; None for x itself, each caption on its own.
+            memory: `(B, N, D)`, or its `KeyValue`; None for x itself, each caption separately.
             mask: boolean, broadcastable to the weights, two axes at least; True means may attend.
-            trace: a list that receives the weights: `(B, H, C·T, N)` over a memory, with C = 1 for `(B, T, D)`;
-                `(B·C, H, T, T)` over x itself. Leave it out for speed.
+            trace: a list that receives the weights: `(B, H, C·T, N)` over a memory, with C = 1
+                for `(B, T, D)`; `(B·C, H, T, T)` over x itself. Leave it out for speed.
 
         Returns:
             The same shape as `x`.
 
         Raises:
-            ValueError: if the memory has neither a row a picture nor a row a caption, or the mask is not boolean.
+            ValueError: if the memory has neither one row per picture nor one per caption, or the
+                mask is not boolean.
         """
         memory = x if memory is None else memory
         kv = memory if isinstance(memory, KeyValue) else self.project(memory)
-        if len(kv.key) not in (len(x), x.shape[:-2].numel()):
-            raise ValueError(f"a memory of {len(kv.key)} rows for x of shape {tuple(x.shape)}: "
-                             "give one row a picture, or one a caption")
-        if mask is not None and mask.dtype != torch.bool:
-            raise ValueError(f"a mask of {mask.dtype}: give a boolean one, True where attention may go")
         rows = len(kv.key)
-        each = x.shape[:-1].numel() // rows if rows else x.shape[-2]        # a process may be left without a picture
-        query = self.query(x).reshape(rows, each, x.shape[-1])
-        mix = self._fused if trace is None else self._traced
-        heads = mix(split_heads(query, self.heads), kv, mask, trace)
+        if rows not in (len(x), x.shape[:-2].numel()):
+            raise ValueError(f"a memory of {rows} rows for x of shape {tuple(x.shape)}: "
+                             "give one row per picture, or one per caption")
+        if mask is not None and mask.dtype != torch.bool:
+            raise ValueError(f"a mask of {mask.dtype}: give a boolean mask, True means may attend")
+        # A picture's captions are folded into the query axis. A process may have no picture at all.
+        queries_per_row = x.shape[:-1].numel() // rows if rows else x.shape[-2]
+        query = self.query(x).reshape(rows, queries_per_row, x.shape[-1])
+        query = split_heads(query, self.heads)                          # (rows, H, queries, K)
+        if trace is None:
+            heads = self._attend_fused(query, kv, mask)
+        else:
+            heads, weights = attend(query, *kv, mask, dropout=self.dropout)
+            trace.append(weights)
         return self.output(merge_heads(heads).reshape(x.shape))
 
-    def _fused(self, query: Tensor, kv: KeyValue, mask: Tensor | None, trace: None) -> Tensor:
+    def _attend_fused(self, query: Tensor, kv: KeyValue, mask: Tensor | None) -> Tensor:
+        """Attend with PyTorch's fused kernel wherever that is faster."""
         dropout = self.dropout.p if self.training else 0.0
         low_precision = query.dtype.itemsize < 4
-        # On a CPU the fused kernel is slow in 16 bits, and with dropout PyTorch would store the weights, too.
+        # On a CPU the fused kernel is slow in 16 bits, and with dropout it would store the weights.
         if query.device.type == "cpu" and (dropout or low_precision):
-            return self._traced(query, kv, mask, [])
+            return attend(query, *kv, mask, dropout=self.dropout)[0]
         return F.scaled_dot_product_attention(query, *kv, attn_mask=mask, dropout_p=dropout)
-
-    def _traced(self, query: Tensor, kv: KeyValue, mask: Tensor | None,
-                trace: list[Tensor]) -> Tensor:
-        mixed, weights = attend(query, *kv, mask, self.dropout)
-        trace.append(weights)
-        return mixed
 
 # %% ../nbs/01_attention.ipynb #1d8b8c4d
 def copy_attention(source: nn.MultiheadAttention) -> MultiHeadAttention:
-    """Our attention with the weights of PyTorch's, so that both compute the same.
+    """Copy PyTorch's attention into ours, so that both compute the same.
 
     Args:
-        source: an `nn.MultiheadAttention` whose queries, keys and values share one width D, so that
-            its input projection has shape `(3·D, D)`.
+        source: an `nn.MultiheadAttention` whose queries, keys and values have the same width D, so
+            that its input projection has shape `(3·D, D)`.
 
     Returns:
         A `MultiHeadAttention` with copies of those weights, in their precision, on their device and
-        in the same mode.
+        in the same mode (training or evaluation).
 
     Raises:
-        ValueError: its keys or values have widths of their own, or it adds rows to them.
+        ValueError: if its keys or values have another width, or it adds rows to them.
     """
     if source.in_proj_weight is None or source.bias_k is not None or source.add_zero_attn:
-        raise ValueError("ours knows no kdim, vdim, add_bias_kv or add_zero_attn: give an nn.MultiheadAttention without them")
-    bias = source.in_proj_bias is not None
-    ours = MultiHeadAttention(source.embed_dim, source.num_heads, source.dropout, bias)
-    ours.to(source.in_proj_weight)
-    for i, layer in enumerate((ours.query, ours.key, ours.value)):
-        layer.weight.data = source.in_proj_weight.data.chunk(3)[i].clone()
-        if bias:
-            layer.bias.data = source.in_proj_bias.data.chunk(3)[i].clone()
-    ours.output.load_state_dict(source.out_proj.state_dict())
-    return ours.train(source.training)
+        raise ValueError("kdim, vdim, add_bias_kv and add_zero_attn are not supported: "
+                         "give an nn.MultiheadAttention without them")
+    has_bias = source.in_proj_bias is not None
+    attention = MultiHeadAttention(source.embed_dim, source.num_heads, source.dropout, has_bias)
+    attention.to(source.in_proj_weight)
+    projections = (attention.query, attention.key, attention.value)
+    for i, projection in enumerate(projections):
+        projection.weight.data = source.in_proj_weight.data.chunk(3)[i].clone()
+        if has_bias:
+            projection.bias.data = source.in_proj_bias.data.chunk(3)[i].clone()
+    attention.output.load_state_dict(source.out_proj.state_dict())
+    return attention.train(source.training)

@@ -19,13 +19,14 @@ from .attention import Dropout, KeyValue, MultiHeadAttention, copy_attention
 # %% ../nbs/05_blocks.ipynb #63b5ce32
 #| implements: eq-vaswani-2
 class FeedForward(nn.Module):
-    """Two linear layers with a bend between them, at every position alike.
+    """Two linear layers with an activation between them, applied at every position separately.
 
     Args:
         width: D of inputs and outputs.
-        hidden: how many numbers stand between the two layers, usually 4·D.
-        dropout: probability that one of those is set to 0 in training, from 0 to 1.
-        activation: "relu" as in the original Transformer, or "gelu" as in the Vision Transformer and CPTR.
+        hidden: width between the two layers, usually 4·D.
+        dropout: probability that a hidden element is set to 0 in training, from 0 to 1.
+        activation: "relu" as in the original Transformer, or "gelu" as in the Vision Transformer
+            and CPTR.
 
     Raises:
         ValueError: for another activation.
@@ -38,23 +39,27 @@ class FeedForward(nn.Module):
         super().__init__()
         if activation not in ("relu", "gelu"):
             raise ValueError(f"no activation {activation!r}: choose relu or gelu")
-        self.bend = getattr(F, activation)
-        self.widen, self.narrow = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.activation = getattr(F, activation)
+        self.up_proj = nn.Linear(width, hidden)
+        self.down_proj = nn.Linear(hidden, width)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(..., D)` to `(..., D)`, every position on its own."""
-        return self.narrow(self.dropout(self.bend(self.widen(x))))
+        """Map `(..., D)` to `(..., D)`, every position separately."""
+        hidden = self.activation(self.up_proj(x))
+        return self.down_proj(self.dropout(hidden))
 
 # %% ../nbs/05_blocks.ipynb #0e8b5f3c
 #| implements: eq-vaswani-residual
 class Residual(nn.Module):
-    """What surrounds every sub-layer: its input is added to its output, and one of the two is normalised.
+    """Residual connection and layer norm around a sub-layer.
 
     Args:
         width: D of the vectors.
-        dropout: probability that a number of the sub-layer's output is set to 0 in training, from 0 to 1.
-        norm: "post" normalises the sum, as in the original Transformer; "pre" the sub-layer's input.
+        dropout: probability that an element of the sub-layer's output is set to 0 in training, from
+            0 to 1.
+        norm: "post" normalises the sum, as in the original Transformer; "pre" normalises the
+            sub-layer's input.
         eps: added to the variance, so that a constant vector does not divide by 0.
 
     Raises:
@@ -68,35 +73,39 @@ class Residual(nn.Module):
         super().__init__()
         if norm not in ("post", "pre"):
             raise ValueError(f"no norm {norm!r}: choose post or pre")
-        self.pre, self.norm, self.dropout = norm == "pre", nn.LayerNorm(width, eps), Dropout(dropout)
+        self.pre_norm = norm == "pre"
+        self.norm = nn.LayerNorm(width, eps)
+        self.dropout = Dropout(dropout)
 
-    def before(self, x: Tensor) -> Tensor:
-        """What the sub-layer sees of `x`, `(..., D)`."""
-        return self.norm(x) if self.pre else x
+    def sublayer_input(self, x: Tensor) -> Tensor:
+        """Return what the sub-layer reads of `x`, `(..., D)`."""
+        return self.norm(x) if self.pre_norm else x
 
-    def after(self, x: Tensor, y: Tensor) -> Tensor:
-        """Join the input `x` and the sub-layer's output `y`, both `(..., D)`."""
-        x = x + self.dropout(y)
-        return x if self.pre else self.norm(x)
+    def add_output(self, x: Tensor, output: Tensor) -> Tensor:
+        """Add the sub-layer's `output` to its input `x`, both `(..., D)`."""
+        x = x + self.dropout(output)
+        return x if self.pre_norm else self.norm(x)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Apply a sub-layer, a function from `(..., D)` to `(..., D)`, to `x`, `(..., D)`."""
-        return self.after(x, sublayer(self.before(x)))
+        return self.add_output(x, sublayer(self.sublayer_input(x)))
 
 # %% ../nbs/05_blocks.ipynb #25ec05bb
 @dataclass(frozen=True)
 class BlockConfig:
-    """What all blocks of a stack have in common; every entry is a scalar or a word.
+    """Sizes and settings that all blocks of a stack share.
 
     Args:
         width: D.
         heads: H, a divisor of D.
         hidden: inner width of the feed-forward layer.
-        dropout: of every sub-layer's output, of attention weights, and inside the feed-forward layer.
+        dropout: rate for every sub-layer's output, for attention weights and inside the
+            feed-forward layer, from 0 to 1.
         activation: "relu" or "gelu".
         norm: "post" or "pre".
         eps: of the layer norms.
-        inner_dropout: of attention weights and inside the feed-forward layer, where that should be another rate.
+        inner_dropout: rate for attention weights and inside the feed-forward layer; `dropout` if
+            None.
     """
 
     width: int
@@ -109,24 +118,25 @@ class BlockConfig:
     inner_dropout: float | None = None
 
     @property
-    def inside(self) -> float:
-        """The dropout of attention weights and inside the feed-forward layer, from 0 to 1."""
+    def inner_dropout_rate(self) -> float:
+        """Dropout rate of attention weights and inside the feed-forward layer, from 0 to 1."""
         return self.dropout if self.inner_dropout is None else self.inner_dropout
 
     def attention(self) -> MultiHeadAttention:
-        """A new attention sub-layer, `(B, T, D)` to `(B, T, D)`."""
-        return MultiHeadAttention(self.width, self.heads, self.inside)
+        """Make an attention sub-layer, `(B, T, D)` to `(B, T, D)`."""
+        return MultiHeadAttention(self.width, self.heads, self.inner_dropout_rate)
 
     def feed_forward(self) -> FeedForward:
-        """A new feed-forward sub-layer, `(B, T, D)` to `(B, T, D)`."""
-        return FeedForward(self.width, self.hidden, self.inside, self.activation)
+        """Make a feed-forward sub-layer, `(B, T, D)` to `(B, T, D)`."""
+        return FeedForward(self.width, self.hidden, self.inner_dropout_rate, self.activation)
 
     def residuals(self, count: int) -> nn.ModuleList:
-        """New surroundings for `count` sub-layers, each `(B, T, D)` to `(B, T, D)`."""
-        return nn.ModuleList(Residual(self.width, self.dropout, self.norm, self.eps) for _ in range(count))
+        """Make residual connections for `count` sub-layers, each `(B, T, D)` to `(B, T, D)`."""
+        return nn.ModuleList(
+            Residual(self.width, self.dropout, self.norm, self.eps) for _ in range(count))
 
     def final_norm(self) -> nn.Module:
-        """What ends a stack, `(B, T, D)` to `(B, T, D)`: a norm after pre-norm blocks, nothing after post-norm blocks."""
+        """Make the end of a stack, `(B, T, D)` to `(B, T, D)`: only pre-norm blocks need a norm."""
         return nn.LayerNorm(self.width, self.eps) if self.norm == "pre" else nn.Identity()
 
 # %% ../nbs/05_blocks.ipynb #cd0a2b28
@@ -134,15 +144,15 @@ Trace = dict[str, list[Tensor]]
 
 
 def trace_list(trace: Trace | None, name: str) -> list[Tensor] | None:
-    """The list that receives the weights of this name, or None if nobody wants them."""
+    """Return the list of a trace that receives the weights of this name, None without a trace."""
     return None if trace is None else trace.setdefault(name, [])
 
 # %% ../nbs/05_blocks.ipynb #cc85901b
 class EncoderBlock(nn.Module):
-    """Self-attention, then a feed-forward layer, each in its residual.
+    """Self-attention, then a feed-forward layer, each with a residual connection.
 
     Args:
-        config: what all blocks of a stack share.
+        config: sizes and settings.
 
     Source:
         Vaswani et al. 2017, §3.1.
@@ -150,11 +160,12 @@ class EncoderBlock(nn.Module):
 
     def __init__(self, config: BlockConfig):
         super().__init__()
-        self.attention, self.feed_forward = config.attention(), config.feed_forward()
+        self.attention = config.attention()
+        self.feed_forward = config.feed_forward()
         self.residuals = config.residuals(2)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, trace: Trace | None = None) -> Tensor:
-        """Let every position see the others, then work on what it saw.
+        """Let every position attend to all, then transform each.
 
         Args:
             x: `(B, N, D)`.
@@ -164,17 +175,17 @@ class EncoderBlock(nn.Module):
         Returns:
             `(B, N, D)`.
         """
-        kept = trace_list(trace, "self")
-        x = self.residuals[0](x, lambda x: self.attention(x, mask=mask, trace=kept))
+        weights = trace_list(trace, "self")
+        x = self.residuals[0](x, lambda x: self.attention(x, mask=mask, trace=weights))
         return self.residuals[1](x, self.feed_forward)
 
 # %% ../nbs/05_blocks.ipynb #277941fe
 class Encoder(nn.Module):
-    """A stack of encoder blocks; pre-norm ones are followed by a last norm.
+    """A stack of encoder blocks; a final norm follows pre-norm blocks.
 
     Args:
         layers: L, how many blocks.
-        config: what they share.
+        config: their sizes and settings.
 
     Source:
         Vaswani et al. 2017, §3.1.
@@ -191,7 +202,7 @@ class Encoder(nn.Module):
         Args:
             x: `(B, N, D)`.
             mask: boolean, broadcastable to `(B, H, N, N)`; True means may attend.
-            trace: receives the weights `(B, H, N, N)` under "self", one entry a layer.
+            trace: receives the weights `(B, H, N, N)` under "self", one entry per layer.
 
         Returns:
             `(B, N, D)`.
@@ -202,25 +213,35 @@ class Encoder(nn.Module):
 
 # %% ../nbs/05_blocks.ipynb #07cbe525
 def _config_of(layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> BlockConfig:
-    norm, activation = "pre" if layer.norm_first else "post", layer.activation
-    named = getattr(activation, "__name__", type(activation).__name__.lower())      # F.gelu, or nn.GELU()
-    if named not in ("relu", "gelu") or getattr(activation, "approximate", "none") != "none":
-        raise ValueError(f"the layer's activation is {activation}: ours knows relu and the exact gelu")
-    return BlockConfig(layer.linear1.in_features, layer.self_attn.num_heads, layer.linear1.out_features,
-                       layer.dropout.p, named, norm, layer.norm1.eps)
+    """Read the settings of one of PyTorch's layers."""
+    activation = layer.activation                               # F.gelu, or nn.GELU()
+    name = getattr(activation, "__name__", type(activation).__name__.lower())
+    if name not in ("relu", "gelu") or getattr(activation, "approximate", "none") != "none":
+        raise ValueError(f"the layer's activation is {activation}: "
+                         "only relu and the exact gelu are supported")
+    return BlockConfig(
+        width=layer.linear1.in_features,
+        heads=layer.self_attn.num_heads,
+        hidden=layer.linear1.out_features,
+        dropout=layer.dropout.p,
+        activation=name,
+        norm="pre" if layer.norm_first else "post",
+        eps=layer.norm1.eps,
+    )
 
 
-def _copy_rest(source: nn.Module, ours: nn.Module) -> nn.Module:
-    ours.to(source.linear1.weight)      # its device and precision
-    ours.feed_forward.widen.load_state_dict(source.linear1.state_dict())
-    ours.feed_forward.narrow.load_state_dict(source.linear2.state_dict())
-    for number, residual in enumerate(ours.residuals, start=1):
-        residual.norm.load_state_dict(getattr(source, f"norm{number}").state_dict())
-    return ours.train(source.training)
+def _copy_feed_forward_and_norms(source: nn.Module, block: nn.Module) -> None:
+    """Copy everything but attention from one of PyTorch's layers into a block."""
+    block.to(source.linear1.weight)         # its device and precision
+    block.feed_forward.up_proj.load_state_dict(source.linear1.state_dict())
+    block.feed_forward.down_proj.load_state_dict(source.linear2.state_dict())
+    for number, residual in enumerate(block.residuals, start=1):
+        norm = getattr(source, f"norm{number}")
+        residual.norm.load_state_dict(norm.state_dict())
 
 # %% ../nbs/05_blocks.ipynb #837942f9
 def copy_encoder_layer(source: nn.TransformerEncoderLayer) -> EncoderBlock:
-    """Our block with the weights of PyTorch's, so that both map `(B, N, D)` to the same `(B, N, D)`.
+    """Copy PyTorch's encoder layer, so that both map `(B, N, D)` to the same `(B, N, D)`.
 
     Args:
         source: an `nn.TransformerEncoderLayer` with biases, with ReLU or GELU.
@@ -228,34 +249,38 @@ def copy_encoder_layer(source: nn.TransformerEncoderLayer) -> EncoderBlock:
     Returns:
         An `EncoderBlock` with copies of those weights, in the same mode (training or evaluation).
     """
-    ours = EncoderBlock(_config_of(source))
-    ours.attention = copy_attention(source.self_attn)
-    return _copy_rest(source, ours)
+    block = EncoderBlock(_config_of(source))
+    block.attention = copy_attention(source.self_attn)
+    _copy_feed_forward_and_norms(source, block)
+    return block.train(source.training)
 
 # %% ../nbs/05_blocks.ipynb #0364e749
 def copy_encoder(source: nn.TransformerEncoder) -> Encoder:
-    """Our encoder with the weights of PyTorch's, so that both map `(B, N, D)` to the same `(B, N, D)`.
+    """Copy PyTorch's encoder, so that both map `(B, N, D)` to the same `(B, N, D)`.
 
     Args:
-        source: an `nn.TransformerEncoder`, with or without a last norm.
+        source: an `nn.TransformerEncoder`, with or without a final norm.
 
     Returns:
         An `Encoder` with copies of those weights.
     """
-    return _copy_stack(source, Encoder(0, _config_of(source.layers[0])), copy_encoder_layer)
+    encoder = Encoder(0, _config_of(source.layers[0]))
+    encoder.blocks.extend(copy_encoder_layer(layer) for layer in source.layers)
+    encoder.norm = _copy_norm(source.norm)
+    return encoder.train(source.training)
 
 
-def _copy_stack(source, ours, copy_layer):
-    ours.blocks.extend(copy_layer(layer) for layer in source.layers)
-    ours.norm = nn.Identity() if source.norm is None else deepcopy(source.norm)
-    return ours.train(source.training)
+def _copy_norm(norm: nn.Module | None) -> nn.Module:
+    return nn.Identity() if norm is None else deepcopy(norm)
 
 # %% ../nbs/05_blocks.ipynb #4ca9233c
 class DecoderBlock(nn.Module):
-    """Self-attention over the words so far, attention to the memory, a feed-forward layer; each in its residual.
+    """Self-attention over the tokens so far, cross-attention to the memory, a feed-forward layer.
+
+    Each of the three has a residual connection.
 
     Args:
-        config: what all blocks of a stack share.
+        config: sizes and settings.
 
     Source:
         Vaswani et al. 2017, §3.1.
@@ -263,58 +288,72 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, config: BlockConfig):
         super().__init__()
-        self.self_attention, self.cross_attention = config.attention(), config.attention()
-        self.feed_forward, self.residuals = config.feed_forward(), config.residuals(3)
+        self.self_attention = config.attention()
+        self.cross_attention = config.attention()
+        self.feed_forward = config.feed_forward()
+        self.residuals = config.residuals(3)
 
     def project(self, memory: Tensor) -> KeyValue:
-        """This block's keys and values of a memory `(B, N, D)`: `(B, H, N, K)` each."""
+        """Return this block's keys and values of a memory `(B, N, D)`: `(B, H, N, K)` each."""
         return self.cross_attention.project(memory)
 
-    def cross_attend(self, x: Tensor, memory: KeyValue, mask: Tensor | None = None, trace: Trace | None = None) -> Tensor:
-        """The sub-layer that asks the `memory`, in its residual: `(B, C, T, D)` to the same; arguments as for `forward`."""
-        kept = trace_list(trace, "cross")
-        return self.residuals[1](x, lambda x: self.cross_attention(x, memory, mask, kept))
+    def cross_attend(self, x: Tensor, memory: KeyValue, mask: Tensor | None = None,
+                     trace: Trace | None = None) -> Tensor:
+        """Apply cross-attention with its residual connection; arguments as for `forward`."""
+        weights = trace_list(trace, "cross")
+        return self.residuals[1](x, lambda x: self.cross_attention(x, memory, mask, weights))
 
-    def forward(self, x: Tensor, memory: KeyValue, past: KeyValue | None = None, target_mask: Tensor | None = None,
-                memory_mask: Tensor | None = None, trace: Trace | None = None) -> tuple[Tensor, KeyValue]:
-        """Work on new words, given those before them.
+    def forward(self, x: Tensor, memory: KeyValue, past: KeyValue | None = None,
+                target_mask: Tensor | None = None, memory_mask: Tensor | None = None,
+                trace: Trace | None = None) -> tuple[Tensor, KeyValue]:
+        """Process new tokens, given those before them.
 
         Args:
-            x: new words `(B, C, T, D)`, or `(B, T, D)` with one caption a picture.
+            x: new tokens `(B, C, T, D)`, or `(B, T, D)` with one caption per picture.
             memory: this block's keys and values of the memory, `(B, H, N, K)` each.
-            past: its keys and values of earlier words, `(B·C, H, T', K)` each; None if there are none.
+            past: keys and values of earlier tokens, `(B·C, H, T', K)` each; None without any.
             target_mask: boolean, broadcastable to `(B·C, H, T, T' + T)`; True means may attend.
             memory_mask: boolean, broadcastable to `(B, H, C·T, N)`.
-            trace: receives weights: under "self" `(B·C, H, T, T' + T)`, under "cross" `(B, H, C·T, N)`.
+            trace: receives weights, under "self" `(B·C, H, T, T' + T)` and under "cross"
+                `(B, H, C·T, N)`.
 
         Returns:
-            The new words in the shape of `x`, and keys and values of all words, `(B·C, H, T' + T, K)` each.
+            The new tokens in the shape of `x`, and keys and values of all tokens,
+            `(B·C, H, T' + T, K)` each.
         """
-        look_back, _, think = self.residuals
-        inner = look_back.before(x)
-        words = self.self_attention.project(inner)
-        words = words if past is None else past.append(words)
-        x = look_back.after(x, self.self_attention(inner, words, target_mask, trace_list(trace, "self")))
+        # Self-attention needs its input twice, for queries and for the cache of keys and values.
+        inner = self.residuals[0].sublayer_input(x)
+        keys_values = self.self_attention.project(inner)
+        if past is not None:
+            keys_values = past.append(keys_values)
+        weights = trace_list(trace, "self")
+        attended = self.self_attention(inner, keys_values, target_mask, weights)
+        x = self.residuals[0].add_output(x, attended)
         x = self.cross_attend(x, memory, memory_mask, trace)
-        return think(x, self.feed_forward), words
+        return self.residuals[2](x, self.feed_forward), keys_values
 
 # %% ../nbs/05_blocks.ipynb #b96603e7
 class Decoder(nn.Module):
-    """A stack of decoder blocks (Vaswani et al. 2017, §3.1); pre-norm ones are followed by a last norm.
+    """A stack of decoder blocks (Vaswani et al. 2017, §3.1); a final norm follows pre-norm blocks.
 
     Args:
         layers: L, how many blocks.
-        config: what they share.
-        block: makes one of them from the config, a `DecoderBlock` or something that asks its memory in another way.
+        config: their sizes and settings.
+        block: makes a block from the config: a `DecoderBlock`, or a block with another kind of
+            cross-attention.
     """
 
-    def __init__(self, layers: int, config: BlockConfig, block: Callable[[BlockConfig], DecoderBlock] = DecoderBlock):
+    def __init__(self, layers: int, config: BlockConfig,
+                 block: Callable[[BlockConfig], DecoderBlock] = DecoderBlock):
         super().__init__()
         self.blocks = nn.ModuleList(block(config) for _ in range(layers))
         self.norm = config.final_norm()
 
     def project(self, memory: Tensor) -> list[KeyValue]:
-        """Every block's keys and values of a memory `(B, N, D)`: L pairs of `(B, H, N, K)`. Once a picture is enough."""
+        """Return every block's keys and values of a memory `(B, N, D)`: L pairs of `(B, H, N, K)`.
+
+        It is enough to do this once per picture.
+        """
         return [block.project(memory) for block in self.blocks]
 
     def forward(self, x: Tensor, memory: list[KeyValue], target_mask: Tensor | None = None,
@@ -322,45 +361,48 @@ class Decoder(nn.Module):
         """Decode whole captions at once, as in training.
 
         Args:
-            x: words `(B, C, T, D)`, or `(B, T, D)` with one caption a picture.
-            memory: what `project` made, L pairs of `(B, H, N, K)`.
+            x: tokens `(B, C, T, D)`, or `(B, T, D)` with one caption per picture.
+            memory: output of `project`, L pairs of `(B, H, N, K)`.
             target_mask: boolean, broadcastable to `(B·C, H, T, T)`; True means may attend.
             memory_mask: boolean, broadcastable to `(B, H, C·T, N)`.
-            trace: receives weights, one entry a layer: under "self" `(B·C, H, T, T)`, under "cross" `(B, H, C·T, N)`.
+            trace: receives weights, one entry per layer, under "self" `(B·C, H, T, T)` and under
+                "cross" `(B, H, C·T, N)`.
 
         Returns:
             The same shape as `x`.
         """
-        return self._through(x, memory, [None] * len(self.blocks), target_mask, memory_mask, trace)[0]
+        for block, keys_values in zip(self.blocks, memory, strict=True):
+            x, _ = block(x, keys_values, None, target_mask, memory_mask, trace)
+        return self.norm(x)
 
-    def step(self, x: Tensor, memory: list[KeyValue], past: list[KeyValue], memory_mask: Tensor | None = None,
+    def step(self, x: Tensor, memory: list[KeyValue], past: list[KeyValue],
+             memory_mask: Tensor | None = None, *,
              trace: Trace | None = None) -> tuple[Tensor, list[KeyValue]]:
-        """Decode one more word of every caption.
+        """Decode one more token of every caption.
 
         Args:
-            x: the newest words `(B, C, D)`.
-            memory: what `project` made, L pairs of `(B, H, N, K)`.
-            past: what the last step returned, L pairs of `(B·C, H, T, K)`; an empty list at the first word.
+            x: the newest tokens `(B, C, D)`.
+            memory: output of `project`, L pairs of `(B, H, N, K)`.
+            past: the cache that the last step returned, L pairs of `(B·C, H, T, K)`; an empty list
+                at the first token.
             memory_mask: boolean, broadcastable to `(B, H, C, N)`; True means may attend.
-            trace: receives weights, one entry a layer: under "self" `(B·C, H, 1, T + 1)`, under "cross" `(B, H, C, N)`.
+            trace: receives weights, one entry per layer, under "self" `(B·C, H, 1, T + 1)` and
+                under "cross" `(B, H, C, N)`.
 
         Returns:
-            `(B, C, D)`, and the past for the next step.
+            `(B, C, D)`, and the cache for the next step.
         """
-        past = past or [None] * len(self.blocks)
-        x, past = self._through(x.unsqueeze(-2), memory, past, None, memory_mask, trace)
-        return x.squeeze(-2), past
-
-    def _through(self, x, memory, past, target_mask, memory_mask, trace):
-        words = []
-        for block, keys, before in zip(self.blocks, memory, past, strict=True):
-            x, now = block(x, keys, before, target_mask, memory_mask, trace)
-            words.append(now)
-        return self.norm(x), words
+        x = x.unsqueeze(-2)                                         # (B, C, 1, D)
+        caches = past or [None] * len(self.blocks)
+        new_past = []
+        for block, keys_values, cache in zip(self.blocks, memory, caches, strict=True):
+            x, new_cache = block(x, keys_values, cache, None, memory_mask, trace)
+            new_past.append(new_cache)
+        return self.norm(x).squeeze(-2), new_past
 
 # %% ../nbs/05_blocks.ipynb #2fa318d4
 def copy_decoder_layer(source: nn.TransformerDecoderLayer) -> DecoderBlock:
-    """Our block with the weights of PyTorch's, so that both map `(B, T, D)` to the same `(B, T, D)`.
+    """Copy PyTorch's decoder layer, so that both map `(B, T, D)` to the same `(B, T, D)`.
 
     Args:
         source: an `nn.TransformerDecoderLayer` with biases, with ReLU or GELU.
@@ -368,19 +410,23 @@ def copy_decoder_layer(source: nn.TransformerDecoderLayer) -> DecoderBlock:
     Returns:
         A `DecoderBlock` with copies of those weights, in the same mode (training or evaluation).
     """
-    ours = DecoderBlock(_config_of(source))
-    ours.self_attention = copy_attention(source.self_attn)
-    ours.cross_attention = copy_attention(source.multihead_attn)
-    return _copy_rest(source, ours)
+    block = DecoderBlock(_config_of(source))
+    block.self_attention = copy_attention(source.self_attn)
+    block.cross_attention = copy_attention(source.multihead_attn)
+    _copy_feed_forward_and_norms(source, block)
+    return block.train(source.training)
 
 # %% ../nbs/05_blocks.ipynb #cd3fa8a6
 def copy_decoder(source: nn.TransformerDecoder) -> Decoder:
-    """Our decoder with the weights of PyTorch's, so that both map `(B, T, D)` to the same `(B, T, D)`.
+    """Copy PyTorch's decoder, so that both map `(B, T, D)` to the same `(B, T, D)`.
 
     Args:
-        source: an `nn.TransformerDecoder`, with or without a last norm.
+        source: an `nn.TransformerDecoder`, with or without a final norm.
 
     Returns:
         A `Decoder` with copies of those weights.
     """
-    return _copy_stack(source, Decoder(0, _config_of(source.layers[0])), copy_decoder_layer)
+    decoder = Decoder(0, _config_of(source.layers[0]))
+    decoder.blocks.extend(copy_decoder_layer(layer) for layer in source.layers)
+    decoder.norm = _copy_norm(source.norm)
+    return decoder.train(source.training)

@@ -41,7 +41,7 @@ class Memory:
         mask = None if self.mask is None else self.mask[rows]
         return Memory([layer.select(rows) for layer in self.layers], mask)
 
-    def hide(self, places: Tensor) -> "Memory":
+    def mask_position(self, places: Tensor) -> "Memory":
         """The memory without one position of each picture, shape `(B,)`: nobody may attend to it any more."""
         seen = torch.ones(len(self), self.layers[0].key.shape[-2], dtype=torch.bool, device=places.device)
         seen = seen.scatter(1, places[:, None], False)[:, None, None]
@@ -77,21 +77,21 @@ class State:
         captions = torch.arange(self.captions, device=rows.device)
         return self._rows((rows[:, None] * self.captions + captions).flatten(), self.memory.select(rows))
 
-    def hide(self, places: Tensor) -> "State":
+    def mask_position(self, places: Tensor) -> "State":
         """The state, from now on without one position of each picture, shape `(B,)`."""
-        return replace(self, memory=self.memory.hide(places))
+        return replace(self, memory=self.memory.mask_position(places))
 
 # %% ../nbs/20_captioner.ipynb #c84d4492
 class Captioner(nn.Module):
     """What training, decoding and evaluation ask of a model.
 
     A model overrides `encode`, `decode`, `start` and `step`; one that trains in its own way overrides `loss`, and one
-    whose weights start from what pictures look like overrides `begin`.
+    whose weights start from what pictures look like overrides `init_from_data`.
     The state that `start` and `step` hand out must have `select(rows)`, `reorder(parents)` and `hide(places)`, its memory `select(rows)`.
     Shapes: B pictures, C captions of each, T words, V words in the vocabulary; tokens `(B, C, T)`.
     """
 
-    def begin(self, batch: Batch) -> None:
+    def init_from_data(self, batch: Batch) -> None:
         """See some training pictures before training begins; by default nothing comes of it.
 
         Args:
@@ -195,9 +195,9 @@ class CaptionerWrapper(Captioner):
         super().__init__()
         self.model = model
 
-    def begin(self, batch: Batch) -> None:
-        """See `Captioner.begin`."""
-        self.model.begin(batch)
+    def init_from_data(self, batch: Batch) -> None:
+        """See `Captioner.init_from_data`."""
+        self.model.init_from_data(batch)
 
     def encode(self, batch: Batch) -> Memory:
         """See `Captioner.encode`."""
@@ -287,7 +287,7 @@ def fused_linear_cross_entropy(hidden: Tensor, output: nn.Linear, words: Tensor,
 class TransformerCaptioner(Captioner):
     """A captioner whose words are written by a Transformer decoder; a model adds how it looks at a picture.
 
-    Subclasses define `look(batch)`, which returns what the decoder asks, `(B, N, D)`, and its mask, `(B, 1, 1, N)` or None.
+    Subclasses define `encode_inputs(batch)`, which returns what the decoder asks, `(B, N, D)`, and its mask, `(B, 1, 1, N)` or None.
 
     Args:
         config: what the decoder's blocks share; their width is D, their dropout is also that of embedded words.
@@ -306,7 +306,7 @@ class TransformerCaptioner(Captioner):
         if tied:
             self.output.weight = self.words.weight
 
-    def look(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    def encode_inputs(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """What the decoder asks, `(B, N, D)`, and where there is something to see, `(B, 1, 1, N)` or None for everywhere.
 
         Args:
@@ -316,10 +316,10 @@ class TransformerCaptioner(Captioner):
 
     def encode(self, batch: Batch) -> Memory:
         """Look at B pictures and project what is seen to keys and values, once. See `Captioner.encode`."""
-        seen, mask = self.look(batch)
+        seen, mask = self.encode_inputs(batch)
         return Memory(self.decoder.project(seen), mask)
 
-    def hidden(self, memory: Memory, tokens: Tensor) -> Tensor:
+    def hidden_states(self, memory: Memory, tokens: Tensor) -> Tensor:
         """What the decoder makes of each of the `(B, C, T)` tokens, before the output projection: `(B, C, T, D)`.
 
         Args:
@@ -331,9 +331,9 @@ class TransformerCaptioner(Captioner):
 
     def decode(self, memory: Memory, tokens: Tensor) -> Tensor:
         """Logits `(B, C, T, V)` of the word after each of the `(B, C, T)` tokens. See `Captioner.decode`."""
-        return self.output(self.hidden(memory, tokens))
+        return self.output(self.hidden_states(memory, tokens))
 
-    def before_words(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def target_hidden_states(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What stands before each of a batch's R words, `(R, D)` as in `hidden`, and those words, `(R,)`.
 
         Args:
@@ -342,12 +342,12 @@ class TransformerCaptioner(Captioner):
         tokens = batch.require("captions")
         words = tokens[..., 1:].flatten()
         real = words.nonzero()[:, 0]
-        hidden = self.hidden(self.encode(batch), tokens[..., :-1])
+        hidden = self.hidden_states(self.encode(batch), tokens[..., :-1])
         return hidden.flatten(0, -2)[real], words[real]
 
     def loss(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Summed cross-entropy of the `(B, C, T)` captions, and how many words it sums over. See `Captioner.loss`."""
-        hidden, words = self.before_words(batch)
+        hidden, words = self.target_hidden_states(batch)
         return fused_linear_cross_entropy(hidden[None], self.output, words, smoothing), words.new_tensor(len(words))
 
     def start(self, memory: Memory, captions: int = 1) -> State:
@@ -357,7 +357,8 @@ class TransformerCaptioner(Captioner):
     def step(self, state: State, tokens: Tensor, trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
         """Logits `(B, C, V)` after one more token each, `(B, C)`. See `Captioner.step`."""
         x = self._embed(tokens[..., None], state.position).squeeze(-2)
-        x, past = self.decoder.step(x, state.memory.layers, state.past, state.memory.mask, trace)
+        x, past = self.decoder.step(
+            x, state.memory.layers, state.past, state.memory.mask, trace=trace)
         return self.output(x), replace(state, past=past, position=state.position + 1)
 
     @staticmethod

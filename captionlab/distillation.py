@@ -72,7 +72,7 @@ def require_fixed_tokens(examples: CaptionDataset) -> None:
 # %% ../nbs/25_distillation.ipynb #c8e678a9
 def _max_shape(examples: CaptionDataset) -> tuple[int, int]:
     """The most captions of an item, and the most words that follow another one in a caption."""
-    captions = examples.texts["captions"]
+    captions = examples.token_ids["captions"]
     return max(map(len, captions)), int(examples.lengths[:, 0].max()) - 1
 
 
@@ -115,7 +115,7 @@ class Distilled(CaptionerWrapper):
         Raises:
             ValueError: the teachers spoke about shorter captions.
         """
-        hidden, words = self.model.before_words(batch)
+        hidden, words = self.model.target_hidden_states(batch)
         options = self.model.output(hidden).float().log_softmax(-1)
         written, count = caption_loss(options, words, smoothing)
         ids, chances = (self._at_words(batch, field) for field in ("teacher_words", "teacher_chances"))

@@ -11,11 +11,11 @@ from torch import Tensor
 
 # %% ../nbs/02_masks.ipynb #8671c7d3
 def padding_mask(tokens: Tensor, pad: int = 0) -> Tensor:
-    """Which keys are words and not padding.
+    """Return which keys are tokens and not padding.
 
     Args:
-        tokens: word numbers `(B, S)`, or `(B, C, T)` for C captions of each picture.
-        pad: the number of the padding, a scalar.
+        tokens: token ids `(B, S)`, or `(B, C, T)` for C captions of each picture.
+        pad: the id of padding.
 
     Returns:
         Boolean `(B, 1, 1, S)`, or `(B·C, 1, 1, T)`: captions fold as in self-attention. True means
@@ -25,25 +25,27 @@ def padding_mask(tokens: Tensor, pad: int = 0) -> Tensor:
 
 # %% ../nbs/02_masks.ipynb #79f612d1
 def length_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
-    """Which keys are filled, when each row of a batch has its own count.
+    """Return which keys are filled, when the rows of a batch have different lengths.
 
     Args:
-        lengths: how many of a row's N places are filled, from 0 up; whole numbers `(B,)`.
-        longest: N, a scalar; the largest count by default. A larger count fills the whole row.
+        lengths: how many of a row's N positions are filled, from 0 up; integers `(B,)`.
+        max_length: N; the largest length by default. A larger length fills the whole row.
 
     Returns:
-        Boolean `(B, 1, 1, N)`, True for the first places of each row. True means may attend.
+        Boolean `(B, 1, 1, N)`, True for the first positions of each row. True means may attend.
     """
-    max_length = max(lengths.tolist(), default=0) if max_length is None else max_length
-    return (torch.arange(max_length, device=lengths.device) < lengths[:, None])[:, None, None]
+    if max_length is None:
+        max_length = max(lengths.tolist(), default=0)
+    positions = torch.arange(max_length, device=lengths.device)
+    return (positions < lengths[:, None])[:, None, None]
 
 # %% ../nbs/02_masks.ipynb #91247049
 def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor:
-    """The look-ahead mask: each position sees itself and what stands before it.
+    """Return the look-ahead mask: each position sees itself and the positions before it.
 
     Args:
-        length: T, a scalar.
-        device: where the mask lives.
+        length: T.
+        device: of the mask; the default device if None.
 
     Returns:
         Boolean `(1, 1, T, T)`, the lower triangle with its diagonal. True means may attend.
@@ -56,18 +58,18 @@ def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor
 # %% ../nbs/02_masks.ipynb #7c50296f
 #| implements: eq-translation-12
 def target_mask(tokens: Tensor, pad: int = 0) -> Tensor:
-    """Padding and look-ahead together: what a decoder's self-attention needs.
+    """Combine padding and look-ahead: the mask of a decoder's self-attention.
 
-    Queries at padding positions see the words before them. Their outputs mean nothing, and the loss
-    leaves them out.
+    Queries at padding positions see the tokens before them. Their outputs are meaningless, and the
+    loss ignores them.
 
     Args:
-        tokens: word numbers `(B, T)`, or `(B, C, T)` for C captions of each picture.
-        pad: the number of the padding, a scalar.
+        tokens: token ids `(B, T)`, or `(B, C, T)` for C captions of each picture.
+        pad: the id of padding.
 
     Returns:
-        Boolean `(B, 1, T, T)`, or `(B·C, 1, T, T)`. True means may attend; a caption of
-        padding alone has no True.
+        Boolean `(B, 1, T, T)`, or `(B·C, 1, T, T)`. True means may attend; a caption that is
+        padding only has no True.
 
     Source:
         The caption-translation text, equation (12); Figure 6 for the look-ahead, "Batching and

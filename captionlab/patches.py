@@ -10,32 +10,34 @@ from torch import Tensor, nn
 
 # %% ../nbs/04_patches.ipynb #8165dcee
 def patchify(images: Tensor, size: int) -> Tensor:
-    """Cut pictures into square patches, in reading order.
+    """Cut images into square patches, in reading order.
 
     Args:
         images: `(B, 3, height, width)`; any number of channels will do.
         size: side of a patch in pixels, a divisor of height and width.
 
     Returns:
-        `(B, N, 3·size·size)` with N = height/size · width/size. A patch lies flat as channel, row, column.
+        `(B, N, 3·size·size)` with N = height/size · width/size. A patch is flattened in the order
+        channel, row, column.
 
     Raises:
-        ValueError: if height or width is no multiple of the size.
+        ValueError: if height or width is not a multiple of the size.
     """
     _check_multiple(images, size)
-    split = images.unflatten(-1, (-1, size)).unflatten(-3, (-1, size))
-    return split.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+    split = images.unflatten(-1, (-1, size)).unflatten(-3, (-1, size))  # (B, 3, h, size, w, size)
+    patches = split.permute(0, 2, 4, 1, 3, 5)                           # (B, h, w, 3, size, size)
+    return patches.flatten(3).flatten(1, 2)
 
 
 def _check_multiple(images: Tensor, size: int) -> None:
     height, width = images.shape[-2:]
     if height % size or width % size:
-        raise ValueError(f"a picture of {height} x {width} pixels is no multiple of the patch size {size}: "
-                         "resize or crop it first")
+        raise ValueError(f"an image of {height} x {width} pixels is not a multiple of the patch "
+                         f"size {size}: resize or crop it first")
 
 # %% ../nbs/04_patches.ipynb #233b4702
 def unpatchify(patches: Tensor, size: int, grid: tuple[int, int]) -> Tensor:
-    """Put patches together again: the inverse of `patchify`.
+    """Assemble images from patches: the inverse of `patchify`.
 
     Args:
         patches: `(B, N, 3·size·size)`, in reading order; any number of channels will do.
@@ -43,27 +45,29 @@ def unpatchify(patches: Tensor, size: int, grid: tuple[int, int]) -> Tensor:
         grid: rows and columns of patches `(h, w)`, h·w = N.
 
     Returns:
-        Pictures `(B, 3, height, width)`.
+        Images `(B, 3, height, width)`.
 
     Raises:
-        ValueError: if the grid does not have N places.
+        ValueError: if the grid does not have N cells.
     """
     if patches.shape[1] != grid[0] * grid[1]:
         raise ValueError(f"{patches.shape[1]} patches do not fill a grid of {grid[0]} x {grid[1]}")
-    split = patches.unflatten(1, grid).unflatten(-1, (-1, size, size))
-    return split.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
+    split = patches.unflatten(1, grid).unflatten(-1, (-1, size, size))  # (B, h, w, 3, size, size)
+    images = split.permute(0, 3, 1, 4, 2, 5)                            # (B, 3, h, size, w, size)
+    return images.flatten(4).flatten(2, 3)
 
 # %% ../nbs/04_patches.ipynb #a0243024
 class PatchEmbedding(nn.Module):
-    """Cut pictures into patches and map each to a vector, in one convolution.
+    """Cuts images into patches and maps each to a vector, in one convolution.
 
     Args:
         size: side of a patch in pixels.
         width: D of the vectors.
-        channels: of the pictures.
+        channels: of the images.
 
     Source:
-        Dosovitskiy et al. 2021, equation (1), without class token and positions; CPTR (Liu et al. 2021) uses the same.
+        Dosovitskiy et al. 2021, equation (1), without class token and positions; CPTR (Liu et al.
+        2021) uses the same.
     """
 
     def __init__(self, size: int, width: int, channels: int = 3):
@@ -72,7 +76,7 @@ class PatchEmbedding(nn.Module):
         self.projection = nn.Conv2d(channels, width, kernel_size=size, stride=size)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed a batch of pictures.
+        """Embed a batch of images.
 
         Args:
             images: `(B, 3, height, width)`, height and width multiples of the patch size.
@@ -81,7 +85,7 @@ class PatchEmbedding(nn.Module):
             `(B, N, D)`, N patches in reading order.
 
         Raises:
-            ValueError: if height or width is no multiple of the patch size.
+            ValueError: if height or width is not a multiple of the patch size.
         """
         _check_multiple(images, self.size)
         return self.projection(images).flatten(2).transpose(1, 2)

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 # %% ../nbs/03_positions.ipynb #fc23a762
 def frequencies(width: int, base: float = 10000.0) -> Tensor:
-    """How far each hand of the clock turns from one place to the next.
+    """Return the angular frequency of each sine and cosine pair.
 
     Args:
-        width: D, an even scalar.
-        base: a scalar; the slowest hand turns by base^(2/D) / base, which nears 1/base for a large D.
+        width: D, an even number.
+        base: the lowest frequency is base^(2/D) / base, close to 1/base for a large D.
 
     Returns:
-        Angles `(D/2,)` in radians, from 1 downwards, in double precision.
+        Angles `(D/2,)` in radians per position, from 1 downwards, in double precision.
 
     Raises:
         ValueError: if the width is odd.
@@ -26,16 +26,17 @@ def frequencies(width: int, base: float = 10000.0) -> Tensor:
     if width % 2:
         raise ValueError(f"a width of {width} is odd, and sines and cosines come in pairs: "
                          "choose an even width")
-    return base ** (-torch.arange(0, width, 2, dtype=torch.double) / width)
+    exponents = torch.arange(0, width, 2, dtype=torch.double) / width
+    return base ** -exponents
 
 # %% ../nbs/03_positions.ipynb #5757ac8c
 #| implements: eq-vaswani-pe eq-translation-7
 def sinusoids(length: int, width: int, base: float = 10000.0) -> Tensor:
-    """The sinusoidal table of positions: sine and cosine of each hand in turn.
+    """Return the sinusoidal positional encodings: sine and cosine of each frequency in turn.
 
     Args:
-        length: T, a scalar.
-        width: D, an even scalar.
+        length: T.
+        width: D, an even number.
         base: 10000 in Vaswani et al.; the caption-translation text prints 1000.
 
     Returns:
@@ -47,23 +48,24 @@ def sinusoids(length: int, width: int, base: float = 10000.0) -> Tensor:
     Source:
         Vaswani et al. 2017, §3.5; the caption-translation text, equation (7).
     """
-    angle = torch.arange(length)[:, None] * frequencies(width, base)
-    table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
+    # In double precision: angles of large positions need the digits.
+    angles = torch.arange(length)[:, None] * frequencies(width, base)           # (T, D/2)
+    table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)        # (T, D)
     return table.to(torch.get_default_dtype())
 
 # %% ../nbs/03_positions.ipynb #51f24a38
 def shift_matrix(offset: int, width: int, base: float = 10000.0) -> Tensor:
-    """The rotation that takes the address of every place to that of the place `offset` further.
+    """Return the rotation that maps every positional encoding to the one `offset` further on.
 
-    With P the table of `sinusoids`, `P[t] @ shift_matrix(k, D)` is `P[t + k]`, whatever t is.
+    With P the table of `sinusoids`, `P[t] @ shift_matrix(k, D)` equals `P[t + k]` for every t.
 
     Args:
-        offset: how many places further, a scalar; negative for back.
-        width: D, an even scalar.
+        offset: how many positions further; negative for back.
+        width: D, an even number.
         base: as in `sinusoids`.
 
     Returns:
-        `(D, D)`, orthogonal, with a 2 by 2 block for each pair.
+        `(D, D)`, orthogonal, with a 2 by 2 block for each frequency.
 
     Raises:
         ValueError: if the width is odd.
@@ -71,18 +73,19 @@ def shift_matrix(offset: int, width: int, base: float = 10000.0) -> Tensor:
     Source:
         Vaswani et al. 2017, §3.5, who state that it exists.
     """
-    angle = offset * frequencies(width, base)
-    s, c = angle.sin(), angle.cos()
-    blocks = torch.stack([c, -s, s, c], dim=-1).unflatten(-1, (2, 2))
+    angles = offset * frequencies(width, base)
+    sin = angles.sin()
+    cos = angles.cos()
+    blocks = torch.stack([cos, -sin, sin, cos], dim=-1).unflatten(-1, (2, 2))   # (D/2, 2, 2)
     return torch.block_diag(*blocks).to(torch.get_default_dtype())
 
 # %% ../nbs/03_positions.ipynb #5ab858e5
 class SinusoidalPositions(nn.Module):
-    """Adds the sinusoidal table of positions: no parameters; inputs `(..., T, D)` of any length.
+    """Adds sinusoidal positional encodings to inputs `(..., T, D)` of any length; no parameters.
 
     Args:
-        width: D, an even scalar.
-        longest: for how many places the table is computed at first; it grows when more are needed.
+        width: D, an even number.
+        max_length: for how many positions the table is computed at first; it grows when needed.
         base: as in `sinusoids`.
 
     Raises:
@@ -94,26 +97,27 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, width: int, max_length: int = 64, base: float = 10000.0):
         super().__init__()
-        self.width, self.base = width, base
+        self.width = width
+        self.base = base
         # No buffer: it grows, and copies of a model (such as averaged weights) need buffers of one size.
         self.table = sinusoids(max_length, width, base)
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Words `(..., T, D)`, the first at place `start`, with their places added; same shape."""
+        """Add positions to tokens `(..., T, D)`, the first at position `start`; same shape."""
         end = start + x.shape[-2]
-        if end > len(self.table) or self.table.is_meta:     # which holds no numbers yet
+        if end > len(self.table) or self.table.is_meta:     # a table on "meta" holds no numbers
             self.table = sinusoids(max(2 * end, len(self.table)), self.width, self.base)
-        # Words in 16 bits must not take its precision away.
+        # Inputs in 16 bits must not reduce the precision of the table.
         self.table = self.table.to(x.device, torch.promote_types(self.table.dtype, x.dtype))
         return x + self.table[start:end].to(x.dtype)
 
 # %% ../nbs/03_positions.ipynb #f3b88a99
 class LearnedPositions(nn.Module):
-    """Adds a learned vector for each place to inputs `(..., T, D)`.
+    """Adds a learned positional encoding to inputs `(..., T, D)`.
 
     Args:
-        length: T, the most places there can be; a scalar.
-        width: D, a scalar.
+        length: the largest T.
+        width: D.
     """
 
     def __init__(self, length: int, width: int):
@@ -121,13 +125,13 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(nn.init.trunc_normal_(torch.empty(length, width), std=0.02))
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Words `(..., T, D)`, the first at place `start`, with their places added; same shape.
+        """Add positions to tokens `(..., T, D)`, the first at position `start`; same shape.
 
         Raises:
-            ValueError: if a place lies beyond the table.
+            ValueError: if a position lies beyond the table.
         """
         end = start + x.shape[-2]
         if end > len(self.table):
-            raise ValueError(f"{end} places, but positions were learnt for {len(self.table)}: "
+            raise ValueError(f"{end} positions, but encodings were learned for {len(self.table)}: "
                              "shorten the input or build the model for more")
         return x + self.table[start:end]

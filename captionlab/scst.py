@@ -165,7 +165,7 @@ class SelfCritical(CaptionerWrapper):
         reward: from what was said, `(B, C, T)` ids, and the references, `(B, R, T)`, to marks `(B, C)`.
         samples: C, captions drawn of each picture, at least 2.
         longest: T, the most tokens of a drawn caption, eos included.
-        forbid: ids that may not be said, besides pad and bos.
+        suppress_tokens: ids that may not be said, besides pad and bos.
 
     Raises:
         ValueError: for fewer than two samples.
@@ -175,12 +175,12 @@ class SelfCritical(CaptionerWrapper):
     """
 
     def __init__(self, model: Captioner, reward: Callable[[Tensor, Tensor], Tensor], samples: int = 5,
-                 max_length: int = 30, forbid: Iterable[int] = ()):
+                 max_length: int = 30, suppress_tokens: Iterable[int] = ()):
         super().__init__(model)
         if samples < 2:
             raise ValueError(f"{samples} sample: a caption is compared with its picture's other ones, so draw 2 or more")
         self.reward, self.samples = reward, samples
-        self.max_length, self.forbid = max_length, [*forbid]
+        self.max_length, self.suppress_tokens = max_length, [*suppress_tokens]
         self.train()
 
     def train(self, mode: bool = True) -> Self:
@@ -204,12 +204,12 @@ class SelfCritical(CaptionerWrapper):
 
     def draw(self, memory: Memory) -> Tensor:
         """C captions of each of B pictures, ids `(B, C, T)`, with no way back to the weights."""
-        return sample(self.model, memory, self.samples, max_length=self.max_length, forbid=self.forbid)[0]
+        return sample(self.model, memory, self.samples, max_length=self.max_length, suppress_tokens=self.suppress_tokens)[0]
 
     def chosen(self, memory: Memory, said: Tensor) -> Tensor:
         """The log-probability of each word that was `said`, `(B, C, T)` to the same; 0 for padding."""
         found, lengths = torch.zeros(said.shape, device=said.device), (said != PAD).sum(-1).amax(-1)
         for rows in lengths.argsort().split(8):         # one caption that runs on makes padding of its few neighbours only
             max_length = lengths[rows[-1:]].sum()          # 0 if this process has no picture of the batch
-            found[rows, :, :max_length] = sequence_log_probs(self, memory.select(rows), said[rows, :, :max_length], self.forbid)
+            found[rows, :, :max_length] = sequence_log_probs(self, memory.select(rows), said[rows, :, :max_length], self.suppress_tokens)
         return found

@@ -1,5 +1,6 @@
 """Turn the course's notebooks into what MyST-NB reads: nbdev's directives become pages."""
 import json
+import posixpath
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,13 +53,12 @@ def box(match: re.Match) -> str:
 
 
 def link(match: re.Match, page: str, course: Course) -> str:
-    """A link to a notebook; to a lesson not yet written it is words, to a wrong name an error."""
-    folder = "solutions/" if page.startswith("solutions/") != match[2].startswith("../") else ""
-    target = match[2].removeprefix("../") if match[2].startswith("../") else folder + match[2]
+    """A link to a notebook; to one that is not yet written it is plain text, to a wrong name an error."""
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(page), match[2]))
     if target in course.pages:
         return match[0]
-    if any(known.split("_")[0] == target.split("_")[0] for known in course.pages):
-        raise ValueError(f"nbs/{page} links to {match[2]}, which is not there; mend the name")
+    if any(page.split("_")[0] == target.split("_")[0] for page in course.pages):
+        raise ValueError(f"nbs/{page} links to {match[2]}, which does not exist; correct the name")
     return match[1]
 
 
@@ -132,7 +132,7 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
     for old in raw["cells"]:
         source = "".join(old["source"])
         if old["cell_type"] == "code":
-            new = code(source, old["outputs"], f"{int(Path(page).name[:2])}.{figures + 1}")
+            new = code(source, old["outputs"], figure_number(page, figures + 1))
             figures += any("figure" in one["metadata"].get("mystnb", {}) for one in new)
         else:
             new = [cell("markdown", markdown(source, page, course))]
@@ -140,6 +140,12 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
     cells += ending(cells, page, course)
     metadata = {key: value for key, value in raw["metadata"].items() if key != "widgets"}
     return raw | {"metadata": metadata, "cells": [one | {"id": f"cell-{i}"} for i, one in enumerate(cells)]}
+
+
+def figure_number(page: str, count: int) -> str:
+    """The number of a figure: lesson.figure in a lesson, its count in a library notebook."""
+    lesson = re.match(r"\d+", Path(page).name)
+    return f"{int(lesson[0])}.{count}" if lesson else str(count)
 
 
 def ending(cells: list[dict], page: str, course: Course) -> list[dict]:
@@ -152,7 +158,8 @@ def ending(cells: list[dict], page: str, course: Course) -> list[dict]:
 
 def convert(nbs: Path, out: Path, names: dict[str, str]) -> None:
     """Convert every notebook under nbs/ into out/, and drop pages of notebooks that are gone."""
-    paths = sorted(nbs.glob("[0-9]*.ipynb")) + sorted(nbs.glob("solutions/[0-9]*.ipynb"))
+    patterns = ("[0-9]*.ipynb", "solutions/[0-9]*.ipynb", "library/**/*.ipynb")
+    paths = [path for pattern in patterns for path in sorted(nbs.glob(pattern))]
     course = Course(names, frozenset(str(path.relative_to(nbs)) for path in paths))
     for stale in {str(path.relative_to(out)) for path in out.rglob("*.ipynb")} - course.pages:
         (out / stale).unlink()

@@ -55,7 +55,9 @@ def spellings(found: dict[str, dict]) -> dict[str, str]:
              for one in full for start in range(one.count(".") + 1)]
     often = Counter(tail for tail, _ in tails)
     unambiguous = {tail: one for tail, one in tails if often[tail] == 1}
-    return {module: module for module in found} | unambiguous
+    # A public name of a submodule may be written as one of its subpackage, too.
+    short = {f"{one.rsplit('.', 2)[0]}.{one.rsplit('.', 1)[1]}": one for one in full if one.count(".") > 2}
+    return {module: module for module in found} | short | unambiguous
 
 
 # ---- the API of each module
@@ -73,21 +75,27 @@ def entry(module: str, name: str, node: ast.stmt) -> str:
     return f".. autodata:: {module}.{name}\n" + "   :no-value:\n" * long
 
 
+def notebooks(nbs: Path) -> list[Path]:
+    """Lessons, their solutions and library notebooks, in this order."""
+    patterns = ("[0-9]*.ipynb", "solutions/[0-9]*.ipynb", "library/**/*.ipynb")
+    return [path for pattern in patterns for path in sorted(nbs.glob(pattern))]
+
+
 def taught(nbs: Path) -> dict[str, Path]:
     """Which notebook exports each module."""
     found = {}
-    for path in sorted(nbs.glob("[0-9]*.ipynb")):
+    for path in notebooks(nbs):
         for one in json.loads(path.read_text())["cells"]:
             said = directives("".join(one["source"]))[0] if one["cell_type"] == "code" else {}
             if name := said.get("default_exp"):
-                found[f"captionlab.{name}"] = path
+                found[f"captionlab.{name}".removesuffix(".__init__")] = path.relative_to(nbs)
     return found
 
 
 def module_page(module: str, names: dict[str, ast.stmt], lesson: Path | None) -> str:
     """One page of the reference."""
     title = f"``{module}``"
-    built = f"Built step by step in :doc:`/course/{lesson.stem}`.\n\n" if lesson else ""
+    built = f"Built step by step in :doc:`/course/{lesson.with_suffix('')}`.\n\n" if lesson else ""
     return (f"{title}\n{'=' * len(title)}\n\n{built}.. py:module:: {module}\n\n"
             + "\n".join(entry(module, name, node) for name, node in names.items()))
 
@@ -138,7 +146,7 @@ def defined(code: str) -> list[str]:
 def equations(nbs: Path, tests: Path, names: dict[str, str]) -> dict[str, Equation]:
     """Every label of the notebooks, with links to its code and its checks."""
     found: dict[str, Equation] = {}
-    for path in sorted(nbs.rglob("[0-9]*.ipynb")):
+    for path in notebooks(nbs):
         page = path.relative_to(nbs).with_suffix("").as_posix()
         for one in json.loads(path.read_text())["cells"]:
             note(found, page, one["cell_type"], "".join(one["source"]), names)
@@ -193,7 +201,9 @@ def natural(one: Equation) -> list:
 def row(one: Equation) -> str:
     """One line of the equations' table."""
     code, checks = (", ".join(dict.fromkeys(links)) for links in (one.implements, one.checks))
-    lesson = f"{{doc}}`lesson {Path(one.lesson).name[:2]} </course/{one.lesson}>`"
+    number_of_lesson = re.match(r"\d+", Path(one.lesson).name)
+    title = f"lesson {number_of_lesson[0]}" if number_of_lesson else Path(one.lesson).name
+    lesson = f"{{doc}}`{title} </course/{one.lesson}>`"
     return f"| [{number(one.label)}](#{one.label}) | {lesson} | {code} | {checks} |\n"
 
 

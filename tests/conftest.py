@@ -1,5 +1,6 @@
 """What several test files share."""
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,43 @@ def real_data() -> Path:
 # The first call of a torch operator is slow, which is no flaw of the test that makes it.
 settings.register_profile("captionlab", deadline=None)
 settings.load_profile("captionlab")
+
+# `slow` and `java` are written at a test; `data` and `quick` follow from its fixtures and marks.
+NOT_QUICK = {"slow", "data", "java"}
+
+
+@pytest.hookimpl(tryfirst=True)         # before pytest selects by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "real_data" in getattr(item, "fixturenames", ()):
+            item.add_marker("data")
+        if not NOT_QUICK & {mark.name for mark in item.iter_markers()}:
+            item.add_marker("quick")
+
+
+_started_java: list[str] = []
+
+
+def _note_java(event: str, arguments: tuple) -> None:
+    """An audit hook: Python calls it whenever a process is started."""
+    if event == "subprocess.Popen" and Path(str(arguments[0])).name in ("java", "java.exe"):
+        _started_java.append(str(arguments[0]))
+
+
+sys.addaudithook(_note_java)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> object:
+    _started_java.clear()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> object:
+    """A test that starts Java, in a fixture or itself, says so with its mark."""
+    report = yield
+    if call.when == "teardown" and _started_java and not item.get_closest_marker("java"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} starts Java: mark it with @pytest.mark.java"
+    return report

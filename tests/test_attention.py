@@ -47,6 +47,7 @@ def doubles(*shape):
     return torch.randn(*shape, dtype=torch.double)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.data(), SIZE, SIZE, SIZE, SIZE, SIZE, SIZE)
 def test_attend_is_the_loop(data, B, H, T, N, K, value_width):
@@ -217,7 +218,7 @@ def test_no_picture_at_all_is_no_error():
 @pytest.mark.parametrize("dtype", [torch.float, torch.long])
 def test_a_mask_of_numbers_is_refused(dtype):
     attention, x = MultiHeadAttention(8, 2), torch.randn(1, 3, 8)
-    with pytest.raises(ValueError, match="give a boolean one, True where attention may go"):
+    with pytest.raises(ValueError, match="give a boolean mask, True means may attend"):
         attention(x, mask=torch.ones(3, 3, dtype=dtype))
 
 

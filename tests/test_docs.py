@@ -254,6 +254,7 @@ def test_the_front_page_names_the_best_captioner_first(tmp_path):
 
 # ---- the site
 
+@pytest.mark.slow
 def test_the_site_builds(sample):
     """Everything at once: warnings are errors, and references arrive where they should."""
     built = subprocess.run(SPHINX, cwd=sample, capture_output=True, text=True)
@@ -269,6 +270,7 @@ def test_the_site_builds(sample):
     assert "secret" not in lesson and not re.search(r"#\||&lt;!--", lesson + other)
 
 
+@pytest.mark.slow
 def test_no_notebooks_no_lessons(sample):
     """The site builds from the first day on."""
     shutil.rmtree(sample / "nbs")
@@ -276,6 +278,7 @@ def test_no_notebooks_no_lessons(sample):
     assert built.returncode == 0, built.stderr
 
 
+@pytest.mark.slow
 def test_a_directive_left_on_a_page_fails_the_build(sample):
     (sample / "nbs/02_other.ipynb").write_text(json.dumps(raw([md("# 02 · Other\n\n`#| hide`")])))
     built = subprocess.run(SPHINX, cwd=sample, capture_output=True, text=True)

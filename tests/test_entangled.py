@@ -274,7 +274,7 @@ class TestVisualInput:
         model, batch = model_of("visual")
         with torch.no_grad():
             moved = replace(batch, boxes=1 - batch.boxes[..., [2, 1, 0, 3]])
-            assert (model.look(moved)[0]["v"] - model.look(batch)[0]["v"])[batch.region_mask].abs().max() > 1e-3
+            assert (model.encode_inputs(moved)[0]["v"] - model.encode_inputs(batch)[0]["v"])[batch.region_mask].abs().max() > 1e-3
 
 
 def gradient_norms(bend: str, layers: int = 6) -> Tensor:
@@ -362,6 +362,7 @@ def run_of(world: CaptionData, variant: str = "eta", seed: int = 0, **changes) -
 
 
 class TestRuns:
+    @pytest.mark.slow
     def test_trains_with_mirrored_pictures_and_can_be_loaded_again(self, world, tmp_path):
         preset = replace(
             PRESETS["tiny"], inputs=replace(PRESETS["tiny"].inputs, hflip=True),
@@ -375,6 +376,8 @@ class TestRuns:
         torch.testing.assert_close(turned.boxes[..., [0, 2]], (1 - straight.boxes[..., [2, 0]]) * turned.region_mask[..., None],
                                    rtol=0, atol=1e-3)     # boxes are kept in half precision
 
+    @pytest.mark.java
+    @pytest.mark.slow
     def test_the_oracle_tells_what_people_say(self, world, monkeypatch):
         run, told = run_of(world, words=6), []
         plain = Run.captions
@@ -386,6 +389,8 @@ class TestRuns:
             assert set(run.vocabulary.decode(ids).split()) == words & {word for text in item.captions for word in normalise(text)}
         assert evaluate(run_of(world, "parallel"), world, beam=1, meteor=False, oracle=True)["about"]["variant"] == "parallel-oracle"
 
+    @pytest.mark.java
+    @pytest.mark.slow
     def test_the_oracle_tells_whichever_of_two_runs_reads_words(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
         one, other = (evaluate(first, world, beam=1, meteor=False, blind=False, oracle=True, fused=[second])["captions"]
@@ -394,12 +399,15 @@ class TestRuns:
         with pytest.raises(ValueError, match="reads no attributes, so an oracle has nothing to tell it"):
             evaluate(visual, world, beam=1, meteor=False, oracle=True)
 
+    @pytest.mark.java
     def test_a_fused_run_that_does_not_say_all_about_itself_is_one_line(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
         del semantic.metadata["train_seconds"]
         with pytest.raises(ValueError, match="does not say its train_seconds"):
             evaluate(visual, world, meteor=False, fused=[semantic])
 
+    @pytest.mark.java
+    @pytest.mark.slow
     def test_fused_runs_speak_as_their_ensemble(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
         found = evaluate(visual, world, meteor=False, fused=[semantic])
@@ -407,7 +415,7 @@ class TestRuns:
         seen = visual.processor([item.image for item in world["test"]])
         both = replace(seen, attributes=batch.attributes)
         model = Ensemble([visual.model, semantic.model]).eval()
-        said = beam_search(model, model.encode(both), 3, forbid=[visual.vocabulary.unk])
+        said = beam_search(model, model.encode(both), 3, suppress_tokens=[visual.vocabulary.unk])
         assert [row["caption"] for row in found["captions"]] == [visual.vocabulary.decode(one.ids) for one in said]
         assert found["about"]["variant"] == "visual+semantic" and found["about"]["parameters"] == 20
 
@@ -421,6 +429,8 @@ class TestRuns:
         with pytest.raises(ValueError, match=r"told attributes by other rules .*\(2, .*\(6,"):
             ensemble(run_of(world, "semantic", words=2), [run_of(world, "semantic", words=6)])
 
+    @pytest.mark.slow
+    @pytest.mark.java
     def test_a_mistake_on_the_command_line_is_one_line(self, world, tmp_path):
         run_of(world, "visual").save(tmp_path / "run")
         said = CliRunner().invoke(application.app, ["evaluate", str(tmp_path / "run"), "--oracle"])
@@ -452,6 +462,7 @@ class TestGate:
         kinds = sum(row["words"] for name, row in said["classes"].items() if "among" not in name)
         assert kinds == sum(row["words"] for name, row in said["classes"].items() if "among" in name)
 
+    @pytest.mark.slow
     @torch.no_grad()
     def test_each_gate_is_that_of_its_word(self, world):
         run, items, kept = run_of(world), world["test"][:4], defaultdict(list)

@@ -114,6 +114,7 @@ class TestEveryModel:
         if isinstance(view, WordView):
             assert set(view.words) <= set(run.processor.detector.words)
 
+    @pytest.mark.slow
     def test_can_be_drawn(self, run):
         story = trace_caption(run, TEST[0], "a red circle")
         layers, heads = story.looked.shape[:2]
@@ -188,6 +189,7 @@ def test_a_grid_that_is_not_square():
     assert view.grid == (3, 5) and everything == slice(None)
 
 
+@pytest.mark.slow
 def test_dollars_are_drawn_as_they_are(translator):
     story = trace_caption(translator, "a man.", "ein $ { $ mann")
     for place in range(len(story.words)):
@@ -255,6 +257,7 @@ def test_a_word_hangs_on_its_thing(model):
     torch.testing.assert_close(many, hidden, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vanilla", "position_aware"])
 def test_a_photo_with_a_window_painted_over_is_another_photo(name, real_data):
     """The preset `small`, a real photo and a real network: one window against a picture painted by hand."""
@@ -305,6 +308,7 @@ def the_only(word, scene):
     return torch.from_numpy(scene.boxes)[fits[0]] if len(fits) == 1 else None
 
 
+@pytest.mark.slow
 def test_the_game_counts_what_points(model):
     """Against a plain loop over words."""
     pictures = [item.image for item in scenes(train=0, val=0, test=100, novel=0)["test"]]
@@ -341,6 +345,7 @@ def test_games_that_cannot_be_played(name, problem):
 # ---- the explorer
 
 class TestExplorer:
+    @pytest.mark.slow
     def test_draws_what_is_chosen(self, model):
         explorer = Explorer(model, TEST)
         assert explorer.story.ids.tolist() == trace_caption(model, TEST[0]).ids.tolist()
@@ -352,6 +357,7 @@ class TestExplorer:
             seen.add(drawn)
         assert explorer.story.words == ["a", "red", "circle", "<eos>"] and "circle" in explorer.note.value
 
+    @pytest.mark.slow
     def test_draws_once_for_each_choice(self, model, monkeypatch):
         explorer, drawn = Explorer(model, TEST), []
         plain = explorer.draw_word
@@ -361,6 +367,7 @@ class TestExplorer:
         explorer.controls["caption"].value = "a star"
         assert drawn == [(4, 1, None), (0, 1, None), (0, 1, None)] and not plt.get_fignums()
 
+    @pytest.mark.slow
     def test_a_mistake_leaves_the_last_drawing(self, model):
         explorer = Explorer(model, TEST)
         before, story = explorer.image.value, explorer.story
@@ -380,11 +387,13 @@ class TestExplorer:
         shown = Explorer(model, TEST[:1])._repr_mimebundle_()
         assert {"application/vnd.jupyter.widget-view+json", "image/png"} <= shown.keys()
 
+    @pytest.mark.slow
     def test_explores_translations(self, translator):
         explorer = Explorer(translator, ["a man.", "a dog."], beam=5)
         explorer.controls["picture"].value = 1
         assert translator.vocabulary.decode(explorer.story.ids) == translator.translate("a dog.")
 
+    @pytest.mark.slow
     def test_one_picture_or_sentence_will_do(self, model, translator):
         assert Explorer(model, TEST[0]).story.ids.tolist() == trace_caption(model, TEST[0]).ids.tolist()
         assert translator.vocabulary.decode(Explorer(translator, "a man.", beam=5).story.ids) == translator.translate("a man.")

@@ -68,7 +68,7 @@ class Model(TransformerCaptioner):
             nn.init.normal_(part.weight)
         nn.init.normal_(self.known.weight, std=3)
 
-    def look(self, batch: Batch):
+    def encode_inputs(self, batch: Batch):
         seen = {name: batch.require(name) for name in self.reads if name not in ("attributes", "region_mask")}
         rows = [self.project(F.pad(x, (0, 512 - x.shape[-1]))) for x in seen.values()]
         masks = [batch.region_mask if name in REGIONS else torch.ones(x.shape[:2]).bool() for name, x in seen.items()]
@@ -145,6 +145,7 @@ def one_line(fault) -> str:
 @pytest.mark.parametrize("backbone", ["pixels", "squeezenet1_1"])
 @pytest.mark.parametrize("kind", READS)
 class TestAPhoto:
+    @pytest.mark.slow
     def test_is_captioned_as_in_the_data_set(self, photos, kind, backbone, tmp_path):
         data, _ = photos
         run = trained(kind, backbone, photos, tmp_path / "run")
@@ -310,6 +311,7 @@ class TestBoxes:
     def run(self, photos, tmp_path, backbone="pixels"):
         return trained("regions", backbone, photos, tmp_path / "run")
 
+    @pytest.mark.slow
     def test_of_a_photo_without_any(self, photos, tmp_path, monkeypatch):
         self.run(photos, tmp_path)
         me = tmp_path / "me.png"
@@ -327,6 +329,7 @@ class TestBoxes:
         assert with_detector.caption(me) == with_detector.caption(Image.open(me))
         assert with_detector.processor([me]).region_mask.sum() == min(5, len(found(me)))
 
+    @pytest.mark.slow
     def test_of_the_training_are_found_again(self, photos, tmp_path):
         self.run(photos, tmp_path)
         assert captionlab.load(tmp_path / "run").processor.source == photos[1]
@@ -422,6 +425,7 @@ class TestWindows:
         assert seen.region_mask.sum() == 1
         torch.testing.assert_close(seen.boxes[0, 0], torch.tensor([0.6, 0.6, 0.8, 0.8]), atol=1e-3, rtol=0)
 
+    @pytest.mark.slow
     def test_stores_are_apart(self, photos):
         processor = ImageProcessor(preset("regions", "squeezenet1_1", boxes=photos[1]))
         windows = [{}, {"mirror": True}, {"window": (0, 0, 0.8, 0.8)}, {"window": (0.2, 0, 1, 0.8)}, {"window": (0.2, 0, 1, 0.8), "mirror": True}]
@@ -435,12 +439,12 @@ class TestWindows:
         torch.manual_seed(0)
         seen = [examples[0]["high"] for _ in range(60)]
         different = [x for i, x in enumerate(seen) if not any(x.equal(y) for y in seen[:i])]
-        assert len(examples.looks) == len(different) == ways
+        assert len(examples.input_variants) == len(different) == ways
 
     def test_scst_sees_whole_pictures_mirrored_or_not(self, tmp_path, monkeypatch):
         world, looks = as_photos(scenes(train=4, val=0, test=1, novel=0)), []
         train("any", world, replace(preset("pyramid"), flips=True, zoom=0.8), out=tmp_path / "xe")
-        monkeypatch.setattr(training, "_scst_wrapper", lambda run, examples: looks.append(len(examples.looks)))
+        monkeypatch.setattr(training, "_scst_wrapper", lambda run, examples: looks.append(len(examples.input_variants)))
         monkeypatch.setattr(loop, "Trainer", lambda *rest: (_ for _ in ()).throw(InterruptedError))
         with pytest.raises(InterruptedError):
             training.finetune_scst("any", tmp_path / "xe", tmp_path / "scst", data=world)
@@ -449,7 +453,7 @@ class TestWindows:
     def test_scenes_are_seen_as_their_captions_say(self):
         """Mirrored, *left of* would be wrong; in a window, a count would."""
         data, changed = scenes(train=2, val=1, test=1), replace(preset("pyramid"), flips=True, zoom=0.8)
-        assert len(training._training_set(data, Vocabulary.build(data.captions("train")), ImageProcessor(changed), input_transforms(ImageProcessor(changed))).looks) == 1
+        assert len(training._training_set(data, Vocabulary.build(data.captions("train")), ImageProcessor(changed), input_transforms(ImageProcessor(changed))).input_variants) == 1
 
     def test_corners_stay_inside(self):
         for zoom in (0.7, 0.8, 0.9, 1 / 3):
@@ -457,6 +461,7 @@ class TestWindows:
             seen = [ImageProcessor(preset("pyramid")).through(**changes).preprocess.window for changes in views]
             assert len({*seen}) == 4 and all(right - left == pytest.approx(zoom) for left, _, right, _ in seen)
 
+    @pytest.mark.slow
     def test_a_zoom_that_cannot_be_is_one_line(self):
         for zoom in (0.0, 1.5):
             with pytest.raises(ValueError, match="window"):
@@ -528,6 +533,8 @@ def test_unknown_fields(photos):
     one_line(fault)
 
 
+@pytest.mark.java
+@pytest.mark.slow
 def test_evaluated_with_and_without_stores(photos, tmp_path):
     data, boxes = photos
     run = trained("regions", "squeezenet1_1", photos, tmp_path / "run")
@@ -537,6 +544,8 @@ def test_evaluated_with_and_without_stores(photos, tmp_path):
     assert one == other
 
 
+@pytest.mark.java
+@pytest.mark.slow
 def test_stores_go_to_those_of_several_runs_that_read_them(photos, tmp_path):
     data, boxes = photos
     visual, pixels = (trained("regions", backbone, photos, tmp_path / backbone) for backbone in ("squeezenet1_1", "pixels"))

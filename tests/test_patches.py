@@ -62,7 +62,7 @@ def test_torchvision_prepares_its_input_like_this():
 @pytest.mark.parametrize("shape", [(1, 3, 100, 96), (1, 3, 96, 100), (1, 3, 8, 8), (1, 96, 96, 3)])
 @pytest.mark.parametrize("cut", [lambda images: patchify(images, 16), PatchEmbedding(16, 8)])
 def test_a_picture_that_does_not_fit_is_refused(cut, shape):
-    with pytest.raises(ValueError, match=f"{shape[2]} x {shape[3]} pixels is no multiple of the patch size 16"):
+    with pytest.raises(ValueError, match=f"{shape[2]} x {shape[3]} pixels is not a multiple of the patch size 16"):
         cut(torch.zeros(shape))
 
 

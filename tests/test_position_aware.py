@@ -131,6 +131,7 @@ class TestByHand:
             found.append((out, *torch.autograd.grad((out * out.detach().cos()).mean(), (x, *attention.parameters()))))
         torch.testing.assert_close(*found, rtol=within, atol=within)
 
+    @pytest.mark.slow
     def test_gradients_are_those_of_finite_differences(self):
         attention, x = attention_of(2, 3, torch.float64)
         assert torch.autograd.gradcheck(attention, x)
@@ -197,32 +198,32 @@ class TestVariants:
         assert words == 3 * 4 * 6 and total.isfinite()
         changed = replace(batch, low=batch.low + 1)
         with torch.no_grad():
-            same = torch.equal(model.look(batch)[0], model.look(changed)[0])
+            same = torch.equal(model.encode_inputs(batch)[0], model.encode_inputs(changed)[0])
         assert same == (variant == "vanilla")
 
     @pytest.mark.parametrize("cells", [(3, 5), (5, 3), 1, (1, 6), 4])
     def test_maps_of_any_shape_and_fine_maps_of_any_size(self, variant, cells):
         model, batch = model_and_batch(variant, cells, fine=7)
-        assert model.look(batch)[0].shape == (3, batch.high.shape[1], 16)
+        assert model.encode_inputs(batch)[0].shape == (3, batch.high.shape[1], 16)
 
     @pytest.mark.parametrize("cells", [14, 16, 64])
     def test_a_map_of_another_size_is_refused(self, variant, cells):
         model, batch = model_and_batch(variant)
         with pytest.raises(ValueError, match=rf"{cells} cells, and this model was made for 3 x 5 = 15"):
-            model.look(replace(batch, high=torch.randn(3, cells, 12)))
+            model.encode_inputs(replace(batch, high=torch.randn(3, cells, 12)))
 
     def test_knows_where_cells_are(self, variant):
         model, batch = model_and_batch(variant)
         shuffle = torch.randperm(15)
         shuffled = replace(batch, high=batch.high[:, shuffle])
         with torch.no_grad():
-            assert (model.look(shuffled)[0] - model.look(batch)[0][:, shuffle]).abs().max() > 1e-3
+            assert (model.encode_inputs(shuffled)[0] - model.encode_inputs(batch)[0][:, shuffle]).abs().max() > 1e-3
 
     def test_traces_change_nothing(self, variant):
         model, batch = model_and_batch(variant)
         trace = {"fusion": [], "self": []}
         with torch.no_grad():
-            torch.testing.assert_close(model.look(batch, trace)[0], model.look(batch)[0])
+            torch.testing.assert_close(model.encode_inputs(batch, trace)[0], model.encode_inputs(batch)[0])
         for weights in (*trace["fusion"], *trace["self"]):
             torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         assert len(trace["fusion"]) == (variant != "vanilla")

@@ -114,7 +114,7 @@ def test_base_is_kept_when_the_table_grows():
 
 @pytest.mark.parametrize("length, start", [(6, 0), (1, 5), (3, 3)])
 def test_learned_positions_end(length, start):
-    with pytest.raises(ValueError, match=f"{start + length} places, but positions were learnt for 5"):
+    with pytest.raises(ValueError, match=f"{start + length} positions, but encodings were learned for 5"):
         LearnedPositions(5, 4)(torch.zeros(2, length, 4), start=start)
 
 

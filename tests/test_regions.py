@@ -133,6 +133,7 @@ def graph_of(boxes) -> torch.Tensor:
 
 
 class TestGraph:        # eq-it-5
+    @pytest.mark.slow
     @given(BOXES)
     @example([(0, 0, 10, 10), (0, 0, 9, 10), (0, 1, 10, 10), (1, 0, 11, 10), (0, 0, 10, 1), (1, 0, 30, 1)])      # nine tenths exactly
     def test_equals_the_printed_equation(self, boxes):
@@ -199,6 +200,7 @@ class TestGraph:        # eq-it-5
             edges = set(map(tuple, spatial_graph(scene_regions(scene).boxes[None])[0, 0].nonzero().tolist()))
             assert edges == {(i, j) for i, word, j in scene.relations if word == "inside"}
 
+    @pytest.mark.slow
     def test_a_thousand_photos_in_a_fifth_of_a_second(self):
         """Time of one core, whatever else the machine does."""
         boxes, before = boxes_of(100_000).reshape(1000, 100, 4), torch.get_num_threads()
@@ -373,6 +375,7 @@ class TestOneForAll:
                 open_boxes(tmp_path / name if name != "gone.npz" else name)
             one_line(fault)
 
+    @pytest.mark.slow
     def test_flickr8k(self, real_data):
         found = open_boxes(real_data / "flickr8k" / "regions.npz")
         assert len(found) == 8000 and found.most == 36 and found.class_names[0] == "person"
@@ -520,6 +523,7 @@ def detector() -> Detector:
 
 
 class TestDetector:
+    @pytest.mark.slow
     def test_finds_boxes_in_any_picture(self, detector, tmp_path):
         picture = Image.fromarray(render(generate_scene(0), 200)).crop((0, 0, 200, 120))
         picture.save(tmp_path / "a.png")
@@ -527,6 +531,7 @@ class TestDetector:
         assert len(found) == 10 and found.boxes.max() > 0.5 and found.scores.diff().le(0).all()      # random ones are unsure: the least
         assert found.boxes.equal(detector(picture).boxes) and found.classes.max() < len(detector.class_names) == 91
 
+    @pytest.mark.slow
     def test_equals_torchvisions_own(self, detector):
         picture = Image.fromarray(render(generate_scene(1), 96))
         net = get_model(DETECTORS[1], weights=None, weights_backbone=None, box_score_thresh=0.0, box_detections_per_img=20)
@@ -542,6 +547,7 @@ class TestDetector:
         finally:
             detector.threshold = before
 
+    @pytest.mark.slow
     def test_weights_from_a_file(self, detector, tmp_path):
         torch.save(detector.net.state_dict(), tmp_path / "w.pth")
         again = Detector(DETECTORS[1], str(tmp_path / "w.pth"), most=20, seed=1)
@@ -551,6 +557,7 @@ class TestDetector:
             Detector(DETECTORS[1], str(tmp_path / "other.pth"))
         one_line(fault)
 
+    @pytest.mark.slow
     def test_the_large_one_is_made_the_same_way(self):
         large = open_boxes(DETECTORS[0], weights=None)
         large.net.transform.min_size, large.net.rpn._post_nms_top_n["testing"] = (64,), 30
@@ -630,6 +637,7 @@ class TestStore:
         assert {name: data for name, data in content(tmp_path).items() if name != "manifest.json"} == {
             name: data for name, data in content(whole.folder).items() if name != "manifest.json"}
 
+    @pytest.mark.slow
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
     def test_kill_9_at_random_moments(self, whole, pictures, tmp_path):
         (tmp_path / "program.py").write_text(PROGRAM)
@@ -668,6 +676,7 @@ class TestStore:
         assert store.shape["regions"] == (3, 7) and regions_from_store(store["2.jpg"])["regions"].equal(torch.tensor([[2.] * 7, [2.] * 7, [0.] * 7]))
         assert "line 4 is cut off" in store.skipped["9.jpg"] and len(store) == 3
 
+    @pytest.mark.slow
     def test_from_a_detector_and_from_a_dictionary(self, pictures, net, detector, tmp_path):
         images = dict(list(images_in(pictures).items())[:2])
         store = extract_regions(images, detector, tmp_path / "d", net, workers=1)
@@ -727,11 +736,13 @@ class TestCommand:
         assert "27 pictures, up to 6 regions x 512 each" in said.stdout and said.stdout.count("skipped:") == 3
         torch.testing.assert_close(dict(FeatureStore.open(tmp_path / "s")["00.png"]), dict(whole["00.png"]), rtol=2e-3, atol=1e-3)
 
+    @pytest.mark.slow
     def test_fewer_and_a_detector(self, pictures, tmp_path):
         said = self.call(pictures / "00.png", "--kind", "regions", "--boxes", DETECTORS[1], "--detector-weights", "none", "--most", 5, "--weights", "none",
                          "--size", SIZE, "--out", tmp_path / "s")
         assert said.exit_code == 0 and "1 pictures, up to 5 regions" in said.stdout, said.output
 
+    @pytest.mark.slow
     def test_features_of_the_file_cut_off(self, pictures, tmp_path):
         lines = b"".join(tsv_line(k, boxes_of(2).numpy(), features_of(2, k)) for k in (0, 1, 2))
         (tmp_path / "f.tsv").write_bytes(lines[:-30])

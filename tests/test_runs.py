@@ -103,6 +103,7 @@ class TestSavedAndLoaded:
         again = Run.load(run.save(tmp_path)).model
         assert again.output.weight is again.words.weight and "output.weight" not in run._unique_tensors(again)
 
+    @pytest.mark.slow
     def test_a_fresh_process_captions_a_file_as_we_do(self, trained, world, tmp_path):
         run, folder = trained
         picture = render(world["test"][0].image, 64)
@@ -203,6 +204,7 @@ class TestNeverHalf:
 
 
 class TestTraining:
+    @pytest.mark.slow
     def test_seeds_and_resuming(self, trained, world, tmp_path):
         run, folder = trained
         with pytest.raises(ValueError, match="--resume"):
@@ -240,6 +242,8 @@ class TestTraining:
 
 
 class TestEvaluation:
+    @pytest.mark.java
+    @pytest.mark.slow
     def test_result_as_it_is_written(self, trained, world, tmp_path, monkeypatch):
         (tmp_path / "results").mkdir()
         (tmp_path / "results" / "README.md").touch()
@@ -273,6 +277,7 @@ class TestEvaluation:
             marks[stage] = {evaluation.result_run(replace(one, metadata=one.metadata | {"stage": stage}), [])["made"] for one in (run, other)}
         assert {stage: len(found) for stage, found in marks.items()} == {"xe": 1, "distilled": 1, "scst": 2, "distilled-scst": 2}
 
+    @pytest.mark.java
     def test_a_perfect_captioner_sees_and_blind_it_does_not(self, world):
         items = world["test"]
         said = {"own": [item.captions[0] for item in items]}
@@ -281,6 +286,7 @@ class TestEvaluation:
         assert figures["own"]["truth"] == 100 and figures["own"]["BLEU-1"] == pytest.approx(100)
         assert figures["blind"]["truth"] < 50 and figures["blind"]["CIDEr"] < figures["own"]["CIDEr"] / 2
 
+    @pytest.mark.java
     def test_nothing_to_judge_is_said_before_the_work(self, trained, world, monkeypatch):
         monkeypatch.setattr(run, "caption_split", lambda *rest: pytest.fail("it has begun to caption"))
         with pytest.raises(ValueError, match="the split test of scenes is empty"):
@@ -380,6 +386,7 @@ class TestExplain:
         assert (found.whole[words] > 0.99).all() and torch.equal(found.control[words], found.whole[words])
         torch.testing.assert_close(found.without[words], torch.full((6,), 1 / 9))
 
+    @pytest.mark.slow
     def test_one_model_twice_is_explained_as_the_model(self, trained, world):
         model, seen = trained[0].model, trained[0].processor([world["test"][0].image])
         twice, ids = Ensemble([model, model]).eval(), torch.tensor([trained[0].search(seen, 1)[0].ids])
@@ -394,6 +401,7 @@ class TestExplain:
         with pytest.raises(ValueError, match="memory of one position"):
             erase_attended(run.model, memory, torch.tensor([[4]]))
 
+    @pytest.mark.slow
     def test_over_a_split_and_as_a_file(self, trained, world, tmp_path, monkeypatch):
         monkeypatch.setattr(results, "results_home", lambda: tmp_path)
         run = trained[0]
@@ -518,6 +526,7 @@ class TestShipped:
         sight, blind = (truth(said, worlds)["all"] for worlds in (shown, shown[1:] + shown[:1]))
         assert sight > 0.35 and sight > 2 * blind
 
+    @pytest.mark.slow
     def test_is_in_the_wheel_and_works_from_there(self, tmp_path):
         """The wheel is unpacked into a folder of its own, and a fresh process that knows only that folder captions a scene."""
         root = Path(__file__).resolve().parent.parent
@@ -537,6 +546,7 @@ class TestShipped:
         assert str(tmp_path / "there") in where and len(text.split()) > 3, said.stderr
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_with_what_it_was_begun_with(world, tmp_path):
     """Other captions make other words, even if they are as many: the weights would mean something else."""
     train("vanilla", world, BRIEF, out=tmp_path / "run")
@@ -550,6 +560,7 @@ def test_a_training_goes_on_with_what_it_was_begun_with(world, tmp_path):
     assert kept == {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
 
 
+@pytest.mark.slow
 def test_one_that_goes_on_was_called_as_at_first(world, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["captionlab", "train", "vanilla"])
     first = train("vanilla", world, BRIEF, out=tmp_path / "run").metadata
@@ -627,6 +638,7 @@ def test_a_device_by_number_is_refused(world, tmp_path, monkeypatch):
         train("vanilla", world, BRIEF, out=tmp_path / "run", device="cuda:1")
 
 
+@pytest.mark.slow
 def test_scst_goes_on_from_the_run_that_it_began_from(trained, world, tmp_path):
     run, folder = trained
     other = replace(run, metadata=run.metadata | {"history": []}).save(tmp_path / "other")
@@ -690,6 +702,7 @@ def test_results_on_another_data_set_of_the_same_name_are_told_apart(trained, tm
     assert "judged_on" not in evaluation.result_metadata(run, scenes(train=0, val=0, test=1, novel=0), "test", 1, 0.0)
 
 
+@pytest.mark.slow
 def test_two_trainings_do_not_share_a_folder(world, tmp_path):
     (tmp_path / "run").mkdir()
     with FileLock(tmp_path / "run/.lock"), pytest.raises(ValueError, match="another training is writing into .*run: wait"):
@@ -698,6 +711,7 @@ def test_two_trainings_do_not_share_a_folder(world, tmp_path):
     train("vanilla", world, BRIEF, out=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_training_does_not_go_on_with_other_pictures_of_the_same_words(world, tmp_path):
     train("vanilla", world, BRIEF, out=tmp_path / "run")
     items = world["train"]
@@ -733,6 +747,7 @@ def test_a_run_that_does_not_say_all_is_not_judged(trained, world):
             evaluate(replace(run, metadata={key: x for key, x in run.metadata.items() if key != name}), world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "[1]", "null"])
 def test_a_broken_note_of_how_a_training_began(text, world, tmp_path):
     train("vanilla", world, BRIEF, out=tmp_path / "run")

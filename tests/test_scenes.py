@@ -119,6 +119,7 @@ def test_captions_parse_and_are_true_and_parallel(seed):
         assert 0 < coverage([texts], [scene])["all"] <= 1
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=200, deadline=None)
 def test_every_form_of_every_claim_parses_back(data):
@@ -138,6 +139,7 @@ WORDS = sorted(
 )
 
 
+@pytest.mark.slow
 @given(st.text() | st.lists(st.sampled_from(WORDS), max_size=30).map(" ".join))
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_judged_without_an_exception(text):
@@ -316,6 +318,7 @@ def test_a_wrong_scene_word_is_caught(seed, word):
     )
 
 
+@pytest.mark.slow
 def test_what_is_called_symmetric_looks_symmetric():
     made = [scene for scene in map(generate_scene, range(800)) if "symmetric" in scene.attributes]
     assert any(o.texture == "striped" and o.x != 96 for scene in made for o in scene.objects)
@@ -324,6 +327,7 @@ def test_what_is_called_symmetric_looks_symmetric():
         assert np.array_equal(pictures, pictures[:, :, ::-1])
 
 
+@pytest.mark.slow
 @given(seeds)
 @settings(max_examples=60, deadline=None)
 def test_joined_claims_speak_of_different_objects(seed):
@@ -451,6 +455,7 @@ def inventory(scene: Scene) -> tuple:
     return tuple(sorted((o.shape, o.colour, o.size, o.texture) for o in scene.objects))
 
 
+@pytest.mark.slow
 def test_splits_share_no_scene_and_hold_out_pairs():
     drawn = {name: split(name, 250) for name in SPLITS}
     seen = {name: set(map(inventory, made)) for name, made in drawn.items()}

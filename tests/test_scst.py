@@ -76,6 +76,7 @@ class TestReward:
         torch.testing.assert_close(marks, alone)
         assert marks[0, 0] > 5 and marks[0, 1] == 0 and (marks[1] > 2).all()
 
+    @pytest.mark.slow
     @given(SPLIT)
     @settings(max_examples=60, deadline=None)
     def test_equals_pycocoevalcap(self, split):
@@ -146,7 +147,7 @@ class TestGradient:
 class TestSelfCritical:
     def test_log_probabilities_are_those_of_the_draw(self):
         class Eyes(TransformerCaptioner):
-            def look(self, batch):
+            def encode_inputs(self, batch):
                 return batch.require("grid"), None
 
         torch.manual_seed(0)
@@ -154,8 +155,8 @@ class TestSelfCritical:
         model.output.bias.data[EOS] += 1.0          # some captions end soon, some go on
         batch = Batch(grid=torch.randn(pictures, 5, 16), captions=padded([[[1, 4, 2]]] * pictures))
         memory = model.encode(batch)
-        said, scores = sample(model, memory, 4, max_length=24, forbid=[3])
-        found = SelfCritical(model, likes(4), 4, 24, forbid=[3]).chosen(memory, said)
+        said, scores = sample(model, memory, 4, max_length=24, suppress_tokens=[3])
+        found = SelfCritical(model, likes(4), 4, 24, suppress_tokens=[3]).chosen(memory, said)
         torch.testing.assert_close(found.sum(-1), scores, rtol=1e-4, atol=1e-5)
         assert not (said == 3).any() and not found[said == PAD].any()
         assert len((said != PAD).sum(-1).amax(-1).unique()) > 2      # so the groups are not equally long
@@ -196,6 +197,8 @@ def learned(world, tmp_path_factory):
 
 
 class TestRun:
+    @pytest.mark.java
+    @pytest.mark.slow
     def test_it_goes_on_from_a_run_and_resumes(self, learned, world, tmp_path):
         start, folder = learned
         made = finetune_scst("vanilla", folder, tmp_path / "scst", data=world)
@@ -232,6 +235,7 @@ class TestTranslations:
     def test_without_reference_nothing_is_worth_anything(self):
         assert Gleu(list)(padded([[[3, 4], []]]), padded([[[]]])).tolist() == [[0.0, 0.0]]
 
+    @pytest.mark.slow
     def test_a_translator_goes_on_by_gleu(self, tmp_path, monkeypatch):
         small, marks = translation.PRESETS["tiny"], []
         monkeypatch.setattr(Gleu, "alike", lambda self, *sentences: marks.append(1) or alike(self, *sentences))

@@ -46,6 +46,7 @@ def untimed(checkpoint):
     return checkpoint | {"history": history}
 
 
+@pytest.mark.slow
 def test_killed_twenty_times_and_resumed_is_never_killed(tmp_path):
     """Twenty times kill -9, at random moments, some while a checkpoint is being written: the same to the bit."""
     subprocess.run([sys.executable, SCRIPT, "killed", tmp_path], env=ALONE, check=True, timeout=200)
@@ -62,6 +63,7 @@ def free_port():
         return str(free.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_loss_curve_of_one(tmp_path):
     # "multi_gpu" is the launcher of several processes; ACCELERATE_USE_CPU gives each a share of the CPU.
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
@@ -151,8 +153,8 @@ class Encoding(tiny_training.Eyes):
         super().__init__(words, dropout=0.0)
         self.encoder = nn.Linear(8, 8)
 
-    def look(self, batch):
-        cells, mask = super().look(batch)
+    def encode_inputs(self, batch):
+        cells, mask = super().encode_inputs(batch)
         return self.encoder(cells), mask
 
 
@@ -241,6 +243,7 @@ def test_a_checkpoint_executes_no_code(tmp_path):
         read_checkpoint(tmp_path / "checkpoint.pt", SHORT)
 
 
+@pytest.mark.slow
 def test_the_best_epoch_is_kept_and_patience_ends_the_run():
     scores, kept = iter([1.0, 3.0, 2.0, 2.5, 9.0]), []
 
@@ -307,6 +310,7 @@ def test_another_file_of_torchs_is_no_checkpoint(tmp_path):
             read_checkpoint(tmp_path / "checkpoint.pt", TrainingConfig())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["model", "optimizer", "place", "history", "best"])
 def test_a_checkpoint_that_lacks_a_part_is_one_clear_line(part, tmp_path):
     tiny_training.trainer(config=SHORT, folder=tmp_path).fit()

@@ -76,7 +76,7 @@ class TestModel:
             x, y = model._embed(batch.source, 0), model._embed(words, 0)
             ahead = nn.Transformer.generate_square_subsequent_mask(words.shape[1])
             wanted = theirs(x, y, tgt_mask=ahead, src_key_padding_mask=pad, memory_key_padding_mask=pad)
-            found = model.hidden(model.encode(batch), words[:, None])[:, 0]
+            found = model.hidden_states(model.encode(batch), words[:, None])[:, 0]
         torch.testing.assert_close(found[words != 0], wanted[words != 0])
 
     def test_loss_is_that_of_all_logits(self):
@@ -133,7 +133,7 @@ class TestConsistency:
         batch, model = some(), model_of(replace(SMALL, dropout=0.3, consistency=5.0), train=True)
         twice = batch.select(torch.arange(5).repeat(2))
         torch.manual_seed(5)
-        hidden, words = model.before_words(twice)
+        hidden, words = model.target_hidden_states(twice)
         logits = model.output(hidden)
         first, second = (part.log_softmax(-1) for part in logits.chunk(2))
         divergence = sum(F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((first, second), (second, first))) / 2
@@ -148,7 +148,7 @@ class TestConsistency:
         words = [late.loss(batch)[1].item() for _ in range(3)]
         assert words == [words[0], words[0], 2 * words[0]]
         late.eval().loss(batch)
-        assert late.state_dict()["shown"] == 3 * len(batch)
+        assert late.state_dict()["samples_seen"] == 3 * len(batch)
 
     def test_disagreement_is_never_negative(self):
         x, y = torch.randn(2, 50, 9) * 20
@@ -175,6 +175,7 @@ class TestText:
         with pytest.raises(ValueError, match="too few"):
             SubwordVocabulary.build(["a dog"], 100, "en")
 
+    @pytest.mark.slow
     def test_real_references_make_the_round_trip(self, real_data):
         from captionlab.data.datasets import multi30k
 
@@ -197,10 +198,12 @@ class TestText:
 
 
 class TestRun:
+    @pytest.mark.slow
     def test_it_learns(self, trained):
         history = trained[0].metadata["history"]
         assert history[1]["loss"] < history[0]["loss"] - 0.5 and "score" in history[0]
 
+    @pytest.mark.slow
     def test_comes_back_with_both_vocabularies(self, trained, world):
         run, folder = trained
         again, said = captionlab.load(folder), [item.source for item in world["test"]][:8]
@@ -208,12 +211,14 @@ class TestRun:
         assert again.processor.vocabulary.to_dict() == run.processor.vocabulary.to_dict() and again.processor.vocabulary.language == "en"
         assert again.vocabulary.language == "de"
 
+    @pytest.mark.slow
     def test_vocabularies_apart(self, world, tmp_path):
         apart = replace(BRIEF, shared=False, training=replace(BRIEF.training, epochs=1))
         run = train("translation", world, apart, out=tmp_path / "run", max_val_items=0)
         assert run.vocabulary.tokens != run.processor.vocabulary.tokens
         assert Run.load(tmp_path / "run").translate("A red circle.") == run.translate("A red circle.")
 
+    @pytest.mark.slow
     def test_resumes_to_the_bit(self, trained, world, tmp_path, monkeypatch):
         """Killed in the second epoch, with pieces dropped and two passes, so with chance in every place there is."""
         preset = replace(BRIEF, dropout=0.1, consistency=1.0, piece_dropout=0.1)
@@ -233,6 +238,7 @@ class TestRun:
         resumed = train("translation", world, preset, out=tmp_path / "killed", resume=True, max_val_items=2)
         torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
 
+    @pytest.mark.slow
     def test_empty_lines_and_order(self, trained):
         run = trained[0]
         said = ["A red circle.", "", "A small blue square is above a green star.", " \t ", "A \u2603 star."]
@@ -240,6 +246,7 @@ class TestRun:
         assert len(found) == 5 and found[1] == found[3] == "" and found[0] == run.translate(said[0], beam=2)
         assert run.translate([]) == [] and run.translate("") == ""
 
+    @pytest.mark.slow
     def test_pictures_and_sentences_are_not_mixed_up(self, trained, tmp_path):
         with pytest.raises(ValueError, match="use translate"):
             trained[0].caption("photo.jpg")
@@ -251,6 +258,7 @@ class TestRun:
         with pytest.raises(ValueError, match="no sentences to translate"):
             train("translation", scenes(train=2, val=0, test=0, novel=0), out=tmp_path / "x")
 
+    @pytest.mark.slow
     def test_evaluation(self, trained, world):
         run = trained[0]
         found = evaluate(run, world, beam=2)
@@ -266,6 +274,7 @@ class TestRun:
         assert figures["own"]["BLEU"] == pytest.approx(100) and figures["own"]["truth"] == 100
         assert figures["blind"]["BLEU"] < 50
 
+    @pytest.mark.slow
     def test_trace(self, trained):
         run = trained[0]
         words, weights = run.trace("A red circle.")
@@ -276,6 +285,7 @@ class TestRun:
 class TestCommand:
     LINES = "A red circle.\n\nA \u2603 star.\n"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("how", ["file", "pipe"])
     def test_as_many_lines_out_as_in(self, trained, tmp_path, how):
         (tmp_path / "lines.txt").write_text(self.LINES, encoding="utf-8")
@@ -283,10 +293,12 @@ class TestCommand:
         told = CliRunner().invoke(app, ["translate", str(trained[1]), *source], input=self.LINES)
         assert told.exit_code == 0 and told.stdout.split("\n")[:-1] == trained[0].translate(self.LINES.split("\n")[:-1])
 
+    @pytest.mark.slow
     def test_a_sentence(self, trained):
         told = CliRunner().invoke(app, ["translate", str(trained[1]), "A red circle."])
         assert told.stdout == trained[0].translate("A red circle.") + "\n"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("arguments, line", [
         ([], "give sentences"), (["A dog.", "--file", "x.txt"], "give sentences"), (["--file", "absent.txt"], "no file")])
     def test_mistakes_are_one_line(self, trained, arguments, line):

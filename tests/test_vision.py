@@ -173,6 +173,7 @@ class TestPreprocess:
         middle = Preprocess(size=64, resize="crop", window=(0, 0.5, 1, 1)).pixels(photo)
         assert (middle == Preprocess(size=64, window=(0.125, 0.5, 0.875, 1)).pixels(photo)).all()
 
+    @pytest.mark.slow
     def test_small_windows_of_large_jpegs_are_sharp(self, picture, tmp_path):
         picture.resize((4000, 4000), Image.Resampling.BICUBIC).save(tmp_path / "large.jpg", quality=95)
         ours = Preprocess(size=64, window=(0.4, 0.4, 0.42, 0.42))
@@ -211,6 +212,7 @@ def classify(name, net, cells):
 
 
 class TestBackbone:
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["squeezenet1_1", "resnet50", "resnet101"])
     @torch.no_grad()
     def test_features_give_torchvisions_logits(self, images, name):
@@ -219,6 +221,7 @@ class TestBackbone:
         ours = classify(name, net, Backbone(name, None, seed=3)(images))
         torch.testing.assert_close(ours, net(images), rtol=1e-4, atol=1e-4 * ours.abs().max().item())
 
+    @pytest.mark.slow
     @torch.no_grad()
     def test_vit_patches_are_torchvisions(self, images, tmp_path):
         net = models.vit_b_16(weights=None, image_size=96).eval()
@@ -243,6 +246,7 @@ class TestBackbone:
         stages = net.stages(net.preprocess([Image.new("RGB", (9, 9))]))
         assert stages["fire5"].shape == (1, 28, 28, 256) and stages["fire9"].shape == (1, 14, 14, 512)
 
+    @pytest.mark.slow
     def test_stays_frozen(self, images):
         net = Backbone("resnet50", None)
         before = net(images)
@@ -271,6 +275,7 @@ class TestBackbone:
             Backbone("vit_b_16", None, size=225)
         one_line(fault)
 
+    @pytest.mark.slow
     def test_wrong_weights_are_one_line(self, tmp_path):
         torch.save({"a": torch.zeros(1)}, tmp_path / "other.pth")
         torch.save([1], tmp_path / "list.pth")
@@ -324,12 +329,14 @@ class TestPyramid:
         torch.save({name: x for name, x in detector.state_dict().items() if "num_batches" not in name}, file)
         return str(file)
 
+    @pytest.mark.slow
     def test_levels_are_torchvisions(self, detector, released, images):
         ours = Backbone("maskrcnn_resnet50_fpn", released).stages(images)
         for level, theirs in parents_pyramid(detector, images).items():
             torch.testing.assert_close(ours[level], theirs, rtol=1e-3, atol=1e-3 * theirs.abs().max().item())
         assert [tuple(ours[f"P{level}"].shape[1:]) for level in (2, 3, 4, 5)] == [(24, 24, 256), (12, 12, 256), (6, 6, 256), (3, 3, 256)]
 
+    @pytest.mark.slow
     def test_levels_are_those_of_the_net_that_torchvision_loads(self, released, images, monkeypatch):
         """With trained weights torchvision freezes the batch norms and changes their eps: to rounding, equal."""
         weights = models.detection.MaskRCNN_ResNet50_FPN_Weights.COCO_V1
@@ -342,12 +349,14 @@ class TestPyramid:
         from_file = Backbone("maskrcnn_resnet50_fpn", released)
         assert by_name.fingerprint == from_file.fingerprint != Backbone("maskrcnn_resnet50_fpn", None).fingerprint
 
+    @pytest.mark.slow
     def test_the_way_down_belongs_to_the_fingerprint(self):
         net = Backbone("maskrcnn_resnet50_fpn", None)
         changed = Backbone("maskrcnn_resnet50_fpn", None)
         next(changed.neck.parameters()).data[0] += 1
         assert net.fingerprint != changed.fingerprint
 
+    @pytest.mark.slow
     def test_papers_sizes(self, images):
         for name, size, widths in (("squeezenet1_1", 227, (256, 512)), ("maskrcnn_resnet50_fpn", 448, (256, 256))):
             net = Pyramid(name, None)
@@ -355,6 +364,7 @@ class TestPyramid:
             maps = net(torch.zeros(1, 3, size, size), (28, 14))
             assert [tuple(maps[level].shape) for level in ("low", "high")] == [(1, 28, 28, widths[0]), (1, 14, 14, widths[1])]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name, sizes", [("squeezenet1_1", (11, 5)), ("resnet50", (12, 3)), ("vit_b_16", (6, 6))])
     def test_two_stages_of_a_plain_net(self, images, name, sizes):
         net = Pyramid(name, None, size=96)

@@ -132,6 +132,7 @@ def test_channels_first_and_bytes_are_the_same_picture():
     np.testing.assert_allclose(as_picture(PICTURE[:, ::-1]), as_picture(PICTURE)[:, ::-1])
 
 
+@pytest.mark.slow
 @given(st.integers(1, 13), st.integers(1, 6))
 def test_panels_are_as_many_as_asked_for(count, columns):
     fig, axes = panels(count, columns, size=0.5)

@@ -34,7 +34,7 @@ class Eyes(TransformerCaptioner):
         super().__init__(BlockConfig(8, 2, 16, dropout), 1, words)
         self.encoder = nn.Linear(3, 8)
 
-    def look(self, batch):
+    def encode_inputs(self, batch):
         return self.encoder(batch.require("grid")), None
 
 

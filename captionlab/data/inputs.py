@@ -14,7 +14,8 @@ class InputConfig:
     """What a model reads, and how it is made from a picture.
 
     Args:
-        fields: the fields of `Batch` that the model reads, such as `("grid",)`. A preset fills them in.
+        fields: the fields of `Batch` that the model reads, such as `("grid",)`; a preset
+            fills them in.
         image_size: side of the square picture in pixels, before any backbone.
         backbone: name of the image backbone; "pixels" for none, "file" if the boxes bring features.
         grid: rows and columns of the coarse feature map, or one number for both; 0 for none.

@@ -118,7 +118,7 @@ class Beams:
 # %% ../../nbs/22_decoding.ipynb #882ec8ef
 @torch.no_grad()
 def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty: float = 0.0,
-                max_length: int = 30, forbid: Iterable[int] = ()) -> list[Hypothesis]:
+                max_length: int = 30, suppress_tokens: Iterable[int] = ()) -> list[Hypothesis]:
     """Look for the best caption of each picture, with several unfinished ones side by side.
 
     An ending counts if it is among the `width` best continuations of its step. The search of a picture stops when no unfinished
@@ -131,7 +131,7 @@ def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty
         length_penalty: p; a caption's score is its log-probability divided by `length ** p`, its length counting eos.
             0 is the plain sum, 1 the mean; a larger p favours longer captions.
         longest: T, the most tokens of a caption, eos included.
-        forbid: ids that may not be said, besides pad and bos.
+        suppress_tokens: ids that may not be said, besides pad and bos.
 
     Returns:
         The best caption of each of the B pictures, as `Found(ids, score)`.
@@ -142,11 +142,11 @@ def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty
     if width < 1 or max_length < 1 or not abs(length_penalty) <= 10:
         raise ValueError(f"a search with width {width}, length {max_length} and length penalty {length_penalty}: "
                          "take a width and a length of at least 1, and a penalty from -10 to 10")
-    forbid = [*forbid]
+    suppress_tokens = [*suppress_tokens]
     state, beams = model.start(memory, width), Beams(bos_tokens(model, len(memory), width), length_penalty, max_length)
     while beams.length < max_length:
         logits, state = model.step(state, beams.ids[..., -1])
-        state = state.reorder(beams.grow(log_probabilities(logits, forbid)))
+        state = state.reorder(beams.grow(log_probabilities(logits, suppress_tokens)))
         going = beams.open()
         if len(going) < len(beams.rows):
             state = state.select(going) if len(going) else state

@@ -38,9 +38,9 @@ class EnsembleState:
         """Caption c of picture b continues from caption `parents[b, c]`, shape `(B, C)`, in every part."""
         return EnsembleState([part.reorder(parents) for part in self.parts])
 
-    def hide(self, places: Tensor) -> "EnsembleState":
+    def mask_position(self, places: Tensor) -> "EnsembleState":
         """Without one position of each picture, shape `(B,)`, in every part; all parts see the same positions."""
-        return EnsembleState([part.hide(places) for part in self.parts])
+        return EnsembleState([part.mask_position(places) for part in self.parts])
 
 # %% ../../nbs/library/decoding/ensemble.ipynb #f677b2a1
 def mean_probabilities(logits: list[Tensor]) -> Tensor:

@@ -21,12 +21,12 @@ from ..text import Vocabulary
 PAD, BOS, EOS = Vocabulary.pad, Vocabulary.bos, Vocabulary.eos
 
 # %% ../../nbs/library/decoding/generation.ipynb #6f5b525e
-def log_probabilities(logits: Tensor, forbid: Iterable[int] = ()) -> Tensor:
+def log_probabilities(logits: Tensor, suppress_tokens: Iterable[int] = ()) -> Tensor:
     """Log-probabilities of the next word, with nothing left for words that may not be said.
 
     Args:
         logits: `(..., V)`.
-        forbid: ids that may not be said, besides pad and bos, which never are.
+        suppress_tokens: ids that may not be said, besides pad and bos, which never are.
 
     Returns:
         `(..., V)`; a forbidden word has minus infinity, the others sum to 1.
@@ -34,7 +34,7 @@ def log_probabilities(logits: Tensor, forbid: Iterable[int] = ()) -> Tensor:
     Raises:
         ValueError: the logits are not numbers, or no word is left that may be said.
     """
-    barred = torch.tensor([PAD, BOS, *forbid], device=logits.device)
+    barred = torch.tensor([PAD, BOS, *suppress_tokens], device=logits.device)
     left = logits.float().index_fill(-1, barred, -math.inf)
     if not logits.amax(-1).isfinite().all():          # minus infinity alone only says "never"
         raise ValueError("what the model expects next is not a number: its weights are broken, or what it was shown")
@@ -55,7 +55,7 @@ def bos_tokens(model: Captioner, pictures: int, captions: int) -> Tensor:
 # %% ../../nbs/library/decoding/generation.ipynb #b5e86135
 @torch.no_grad()
 def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor], captions: int = 1,
-          max_length: int = 30, forbid: Iterable[int] = ()) -> tuple[Tensor, Tensor]:
+          max_length: int = 30, suppress_tokens: Iterable[int] = ()) -> tuple[Tensor, Tensor]:
     """Write captions from left to right, each word chosen once and for all.
 
     Args:
@@ -64,7 +64,7 @@ def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor
         choose: from log-probabilities `(R, C, V)` of the next word to the words `(R, C)`.
         captions: C, how many to write for each picture.
         longest: T, the most tokens of a caption, eos included.
-        forbid: ids that may not be said.
+        suppress_tokens: ids that may not be said.
 
     Returns:
         Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's log-probability, `(B, C)`.
@@ -74,14 +74,14 @@ def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor
     """
     if max_length < 1:
         raise ValueError(f"captions of {max_length} tokens: let them have at least 1")
-    forbid = [*forbid]
+    suppress_tokens = [*suppress_tokens]
     state, tokens = model.start(memory, captions), bos_tokens(model, len(memory), captions)
     ids, scores = tokens.new_zeros(*tokens.shape, max_length), torch.zeros(tokens.shape, device=tokens.device)
     rows = torch.arange(len(memory), device=tokens.device)          # the pictures that are still being written about
     for t in range(max_length):
         logits, state = model.step(state, tokens)
         over = _over(tokens)            # what a model would say after the end is nobody's business
-        options = log_probabilities(logits.masked_fill(over[..., None], 0.0), forbid)
+        options = log_probabilities(logits.masked_fill(over[..., None], 0.0), suppress_tokens)
         tokens = choose(options)
         scores[rows] += options.gather(-1, tokens[..., None])[..., 0].masked_fill(over, 0.0)
         tokens = tokens.masked_fill(over, PAD)
@@ -94,19 +94,19 @@ def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor
     return ids[..., :t + 1], scores
 
 # %% ../../nbs/library/decoding/generation.ipynb #aabf25ea
-def greedy(model: Captioner, memory: Memory, max_length: int = 30, forbid: Iterable[int] = ()) -> Tensor:
+def greedy(model: Captioner, memory: Memory, max_length: int = 30, suppress_tokens: Iterable[int] = ()) -> Tensor:
     """Write one caption of each picture, always with the likeliest next word.
 
     Args:
         model: a captioner, in evaluation mode.
         memory: of B pictures.
         longest: T, the most tokens of a caption, eos included.
-        forbid: ids that may not be said, besides pad and bos.
+        suppress_tokens: ids that may not be said, besides pad and bos.
 
     Returns:
         Token ids `(B, T)`, without bos, padded with 0 after eos.
     """
-    return generate(model, memory, lambda options: options.argmax(-1), 1, max_length, forbid)[0][:, 0]
+    return generate(model, memory, lambda options: options.argmax(-1), 1, max_length, suppress_tokens)[0][:, 0]
 
 # %% ../../nbs/library/decoding/generation.ipynb #6873f8c8
 def apply_temperature(log_probs: Tensor, temperature: float) -> Tensor:
@@ -169,7 +169,7 @@ def _draw(options: Tensor, temperature: float, top_k: int, top_p: float, generat
 # %% ../../nbs/library/decoding/generation.ipynb #4b928f01
 def sample(model: Captioner, memory: Memory, captions: int = 1, temperature: float = 1.0, top_k: int = 0,
            top_p: float = 1.0, max_length: int = 30, generator: torch.Generator | None = None,
-           forbid: Iterable[int] = ()) -> tuple[Tensor, Tensor]:
+           suppress_tokens: Iterable[int] = ()) -> tuple[Tensor, Tensor]:
     """Draw captions at random, word by word.
 
     Args:
@@ -181,7 +181,7 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, temperature: flo
         top_p: draw from the likeliest words that have this share together, above 0; 1 for all.
         longest: T, the most tokens of a caption, eos included.
         generator: where the random numbers come from; None for PyTorch's own.
-        forbid: ids that may not be said, besides pad and bos.
+        suppress_tokens: ids that may not be said, besides pad and bos.
 
     Returns:
         Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's log-probability under the
@@ -194,20 +194,20 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, temperature: flo
         raise ValueError(f"temperature {temperature}, top_k {top_k}, top_p {top_p}: the temperature must be a number from 1e-6 "
                          "(greedy search is its limit), top_k 0 or more, top_p above 0 and at most 1")
     return generate(model, memory, lambda options: _draw(options, temperature, top_k, top_p, generator),
-                 captions, max_length, forbid)
+                 captions, max_length, suppress_tokens)
 
 # %% ../../nbs/library/decoding/generation.ipynb #cfd98eef
-def sequence_log_probs(model: Captioner, memory: Memory, said: Tensor, forbid: Iterable[int] = ()) -> Tensor:
+def sequence_log_probs(model: Captioner, memory: Memory, said: Tensor, suppress_tokens: Iterable[int] = ()) -> Tensor:
     """The log-probability of each word of given captions, in one pass over them.
 
     Args:
         model: a captioner.
         memory: of B pictures.
         said: token ids `(B, C, T)`, without bos, padded with 0 after eos.
-        forbid: ids that may not be said, besides pad and bos.
+        suppress_tokens: ids that may not be said, besides pad and bos.
 
     Returns:
         `(B, C, T)`; 0 for padding.
     """
-    options = log_probabilities(model.decode(memory, F.pad(said[..., :-1], (1, 0), value=BOS)), forbid)
+    options = log_probabilities(model.decode(memory, F.pad(said[..., :-1], (1, 0), value=BOS)), suppress_tokens)
     return options.gather(-1, said[..., None])[..., 0].masked_fill(said == PAD, 0.0)

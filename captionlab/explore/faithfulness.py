@@ -71,7 +71,7 @@ def erase_attended(model: Captioner, memory: Memory, ids: Tensor, layer: int = -
         logits, after = model.step(state, read, trace)
         looked = trace["cross"][layer][:, :, 0].mean(1)
         places = looked.argmax(-1), _random_other_position(looked, chance)
-        hidden = [model.step(state.hide(place), read)[0] for place in places]
+        hidden = [model.step(state.mask_position(place), read)[0] for place in places]
         odds = [x[:, 0].softmax(-1).gather(-1, said)[:, 0] for x in (logits, *hidden)]
         steps.append((places[0], *odds))
         state = after

@@ -57,7 +57,7 @@ def attention_by_relation(model: Model, batch: Batch) -> dict:
     """
     trace: dict[str, list] = {}
     _, boxes, mask = model.regions(batch)
-    model.look(batch, trace)
+    model.encode_inputs(batch, trace)
     graph = spatial_graph(boxes, mask)                                  # (B, 3, N, N)
     has_parent = graph[:, 0].any(-1)                                    # (B, N)
     counts = graph.sum(-1).mT[has_parent].float()                       # (regions, 3)
@@ -92,7 +92,7 @@ def _find_example(run: Run, items: Sequence[Item], inputs: dict) -> dict:
             continue
         query = candidates[0, 0]
         trace: dict[str, list] = {}
-        run.model.look(batch, trace)
+        run.model.encode_inputs(batch, trace)
         first_layer = trace["self"][0].mean(1)
         by_relation = _split_by_relation(first_layer, graph[None], run.model.variant.use_graph)
         weights = by_relation[0, query]                                 # (3, N)

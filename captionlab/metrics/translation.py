@@ -5,118 +5,131 @@
 # %% auto #0
 __all__ = ['TRANSLATION_SCORER', 'moses', 'judge_translations', 'score_translations']
 
-# %% ../../nbs/library/metrics/translation.ipynb #b921d8bf
+# %% ../../nbs/library/metrics/translation.ipynb #defe964b
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 
 import numpy as np
-from sacrebleu.metrics import BLEU, TER
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.ter import TER
 
 from .captions import Scores
 from .statistics import resampled_scores
 
-# %% ../../nbs/library/metrics/translation.ipynb #ff292850
+# %% ../../nbs/library/metrics/translation.ipynb #bf4e94c2
 @cache
 def _moses() -> tuple:
-    """Moses' punctuation normaliser and tokenizer for German; loading them takes a moment."""
+    """Return Moses' punctuation normaliser and tokenizer for German; loading takes a moment."""
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
     return MosesPunctNormalizer("de"), MosesTokenizer("de")
 
 
 def moses(text: str) -> str:
-    """A German sentence as the `wmt` scorer reads it: lower-case, plain punctuation, Moses tokens.
+    """Return a German sentence as the `wmt` scorer reads it.
 
     Args:
         text: the sentence as written.
 
     Returns:
-        Its tokens, joined by single spaces.
+        Its Moses tokens, lower-case and with plain punctuation, joined by single spaces.
 
     Source:
         The steps of Multi30K's `task1-tokenize.sh`, in its order.
     """
     normaliser, tokenizer = _moses()
-    plain = normaliser.normalize(text.lower())
-    return tokenizer.tokenize(plain, return_str=True, escape=False)
+    normalised = normaliser.normalize(text.lower())
+    return tokenizer.tokenize(normalised, return_str=True, escape=False)
 
-# %% ../../nbs/library/metrics/translation.ipynb #ad018e78
-def _signed(metric: type, **options) -> str:
-    """A metric of sacreBLEU with its signature for one reference a sentence."""
+# %% ../../nbs/library/metrics/translation.ipynb #d5ac4a27
+def _signature(metric: type, **options: object) -> str:
+    """Return the name of a sacreBLEU metric with its signature for one reference a sentence."""
     signature = metric(references=[[""]], **options).get_signature()
     return f"sacrebleu {metric.__name__}|{signature}"
 
 
-_WMT = (f"lower-cased, punctuation normalised, Moses tokens for German by "
-        f"sacremoses {version('sacremoses')}; then ")
+_WMT = (
+    "lower-cased, punctuation normalised, Moses tokens for German by "
+    f"sacremoses {version('sacremoses')}; then "
+)
+TRANSLATION_SCORER = {
+    "BLEU": _WMT + _signature(BLEU, tokenize="none", lowercase=True),
+    "TER": _WMT + _signature(TER),
+    "sacreBLEU": _signature(BLEU),
+}
 
-
-TRANSLATION_SCORER = {"BLEU": _WMT + _signed(BLEU, tokenize="none", lowercase=True),
-                      "TER": _WMT + _signed(TER),
-                      "sacreBLEU": _signed(BLEU)}
-
-# %% ../../nbs/library/metrics/translation.ipynb #a0a734e4
+# %% ../../nbs/library/metrics/translation.ipynb #bb41efd1
 def _bleu_counts(metric: BLEU, pairs: list[tuple[str, str]]) -> tuple[np.ndarray, np.ndarray]:
-    """What `sacrebleu_from_counts` reads, shape (S, 10), and the BLEU of each pair, shape (S,)."""
-    found = [metric.sentence_score(ours, [reference]) for ours, reference in pairs]
-    counts = [[one.sys_len, one.ref_len, *one.totals, *one.counts] for one in found]
-    return np.array(counts, dtype=float), np.array([one.score for one in found])
+    """Return what `sacrebleu_from_counts` reads, shape (S, 10), and BLEU of each pair, (S,)."""
+    results = [metric.sentence_score(ours, [reference]) for ours, reference in pairs]
+    counts = [[row.sys_len, row.ref_len, *row.totals, *row.counts] for row in results]
+    return np.array(counts, dtype=float), np.array([row.score for row in results])
 
 
 def _ter_counts(pairs: list[tuple[str, str]]) -> tuple[np.ndarray, np.ndarray]:
-    """What `ter_from_counts` reads, shape (S, 2), and the TER of each pair, shape (S,)."""
+    """Return what `ter_from_counts` reads, shape (S, 2), and TER of each pair, shape (S,)."""
     metric = TER()
-    found = [metric.sentence_score(ours, [reference]) for ours, reference in pairs]
-    counts = [[one.num_edits, one.ref_length] for one in found]
-    return np.array(counts, dtype=float), np.array([one.score for one in found])
+    results = [metric.sentence_score(ours, [reference]) for ours, reference in pairs]
+    counts = [[row.num_edits, row.ref_length] for row in results]
+    return np.array(counts, dtype=float), np.array([row.score for row in results])
 
-# %% ../../nbs/library/metrics/translation.ipynb #30e73975
-def judge_translations(hypotheses: Sequence[str], references: Sequence[str],
-                       ter: bool = True) -> Scores:
-    """BLEU, TER and sacreBLEU of German translations, and what they are made of.
+
+def judge_translations(
+    hypotheses: Sequence[str], references: Sequence[str], ter: bool = True
+) -> Scores:
+    """Return BLEU, TER and sacreBLEU of German translations, with the counts behind them.
 
     Args:
         hypotheses: S translations, as written.
-        references: for each of them the one translation to judge it by.
+        references: for each of them its one reference translation.
         ter: whether to compute TER, which takes more time than the others together.
 
     Returns:
-        Figures in percent; arrays of shape (S,) and counts of shape (S, ...). A sentence's own
-        BLEU leaves out the lengths of n-grams for which it has too few words.
+        Scores in percent; arrays of shape (S,) and counts of shape (S, ...). A sentence's own BLEU
+        leaves out the lengths of n-grams for which it has too few words.
 
     Raises:
-        ValueError: there is nothing to judge, or not one reference for each translation.
+        ValueError: there is nothing to score, or not one reference for each translation.
     """
     if not len(hypotheses) == len(references) > 0:
-        raise ValueError(f"{len(hypotheses)} translations and {len(references)} references: "
-                         "every translation needs one reference, and there must be some")
-    plain = list(zip(hypotheses, references))
-    cut = [(moses(ours), moses(reference)) for ours, reference in plain]
+        raise ValueError(
+            f"{len(hypotheses)} translations and {len(references)} references: "
+            "every translation needs one reference, and there must be some"
+        )
+    pairs = list(zip(hypotheses, references, strict=True))
+    tokens = [(moses(ours), moses(reference)) for ours, reference in pairs]
     wmt = BLEU(tokenize="none", lowercase=True, effective_order=True)
-    found = {"BLEU": _bleu_counts(wmt, cut)} | ({"TER": _ter_counts(cut)} if ter else {})
-    found["sacreBLEU"] = _bleu_counts(BLEU(effective_order=True), plain)
-    counts, each = ({name: pair[side] for name, pair in found.items()} for side in (0, 1))
-    scores = Scores(list(range(len(plain))), dict.fromkeys(found), each, counts)
-    whole = resampled_scores(scores, np.ones((1, len(plain))))
-    return replace(scores, corpus={name: float(figure[0]) for name, figure in whole.items()})
+    counts = {}
+    per_sentence = {}
+    counts["BLEU"], per_sentence["BLEU"] = _bleu_counts(wmt, tokens)
+    if ter:
+        counts["TER"], per_sentence["TER"] = _ter_counts(tokens)
+    default = BLEU(effective_order=True)
+    counts["sacreBLEU"], per_sentence["sacreBLEU"] = _bleu_counts(default, pairs)
+    # A corpus is the draw in which every sentence counts once.
+    unscored = Scores(list(range(len(pairs))), dict.fromkeys(counts, 0.0), per_sentence, counts)
+    corpus = resampled_scores(unscored, np.ones((1, len(pairs))))
+    corpus_scores = {name: float(values[0]) for name, values in corpus.items()}
+    return replace(unscored, corpus_scores=corpus_scores)
 
-# %% ../../nbs/library/metrics/translation.ipynb #adc81aa0
-def score_translations(hypotheses: Sequence[str], references: Sequence[str],
-                       ter: bool = True) -> dict[str, float]:
-    """BLEU and TER of German translations by the `wmt` scorer, and sacreBLEU's default.
+
+def score_translations(
+    hypotheses: Sequence[str], references: Sequence[str], ter: bool = True
+) -> dict[str, float]:
+    """Return BLEU and TER of German translations by the `wmt` scorer, and sacreBLEU's default.
 
     Args:
         hypotheses: the translations, as written.
-        references: for each of them the one translation to judge it by.
+        references: for each of them its one reference translation.
         ter: whether to compute TER, which takes more time than the others together.
 
     Returns:
         Percent, by the names of `TRANSLATION_SCORER`, which says how each is made. sacreBLEU's
-        default minds capitals: lower-case translations lose by it.
+        default distinguishes capitals, so lower-case translations lose by it.
 
     Raises:
-        ValueError: there is nothing to judge, or not one reference for each translation.
+        ValueError: there is nothing to score, or not one reference for each translation.
     """
-    return judge_translations(hypotheses, references, ter).corpus
+    return judge_translations(hypotheses, references, ter).corpus_scores

@@ -122,7 +122,7 @@ class Model(TransformerCaptioner):
             preset.encoder_config, class_token=preset.vit,
         )
 
-    def look(self, batch: Batch) -> tuple[Tensor, None]:
+    def encode_inputs(self, batch: Batch) -> tuple[Tensor, None]:
         """Return the encoded patches `(B, N, D)`, without the class token, and no mask.
 
         Args:
@@ -132,7 +132,7 @@ class Model(TransformerCaptioner):
         num_class_tokens = len(self.patch_encoder.class_token)      # 0 or 1
         return encoded[:, num_class_tokens:], None
 
-    def begin(self, batch: Batch) -> None:
+    def init_from_data(self, batch: Batch) -> None:
         """Whiten the projection of the patches if the preset asks for it.
 
         Args:
@@ -195,8 +195,8 @@ def _copy_block(block: EncoderBlock, layer: nn.Module) -> None:
     block.attention = copy_attention(layer.self_attention)
     attention_residual, feed_forward_residual = block.residuals
     pairs = (
-        (block.feed_forward.widen, layer.mlp[0]),
-        (block.feed_forward.narrow, layer.mlp[3]),
+        (block.feed_forward.up_proj, layer.mlp[0]),
+        (block.feed_forward.down_proj, layer.mlp[3]),
         (attention_residual.norm, layer.ln_1),
         (feed_forward_residual.norm, layer.ln_2),
     )

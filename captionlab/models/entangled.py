@@ -215,7 +215,9 @@ class EntangledBlock(DecoderBlock):
         context = (results["s"], results["v"], x)
         mixed = self.controller(*ends, context, trace_list(trace, "gate"))
         residual = self.residuals[1]
-        return mixed if isinstance(residual, nn.Identity) else residual.after(x, mixed)
+        if isinstance(residual, nn.Identity):
+            return mixed
+        return residual.add_output(x, mixed)
 
 # %% ../../nbs/34_entangled.ipynb #c48156bf
 @dataclass(frozen=True, kw_only=True)
@@ -324,7 +326,7 @@ class StreamMemory(Memory):
         masks = {name: mask[rows] for name, mask in self.mask.items()}
         return replace(self, layers=layers, mask=masks)
 
-    def hide(self, places: Tensor) -> "StreamMemory":
+    def mask_position(self, places: Tensor) -> "StreamMemory":
         """Return the memories without one position per picture, in the traced stream.
 
         Args:
@@ -367,7 +369,7 @@ class Model(TransformerCaptioner):
         ids = batch.require("attributes")
         return self.words(ids) * self.words.embedding_dim**0.5, padding_mask(ids)
 
-    def look(self, batch: Batch, trace: dict[str, Trace] | None = None) -> tuple[dict, dict]:
+    def encode_inputs(self, batch: Batch, trace: dict[str, Trace] | None = None) -> tuple[dict, dict]:
         """Return for each stream its encoding `(B, N, D)` and its mask `(B, 1, 1, N)`.
 
         Args:
@@ -389,7 +391,7 @@ class Model(TransformerCaptioner):
 
         See `Captioner.encode`.
         """
-        encoded, masks = self.look(batch)
+        encoded, masks = self.encode_inputs(batch)
         layers = self.decoder.project(encoded)
         return StreamMemory(layers=layers, mask=masks, traced_stream=self.traced_stream)
 

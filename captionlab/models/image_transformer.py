@@ -18,6 +18,7 @@ from captionlab.attention import (
     Dropout,
     KeyValue,
     MultiHeadAttention,
+    attend,
     masked_softmax,
     merge_heads,
     split_heads,
@@ -150,7 +151,7 @@ class GraphEncoder(Encoder):
         for number, block in enumerate(self.blocks, start=1):
             if number in variant.graph_layers:
                 block.attention = SpatialGraphAttention(
-                    config.width, config.heads, config.inside, variant.use_graph
+                    config.width, config.heads, config.inner_dropout_rate, variant.use_graph
                 )
             if variant.attention_gate:
                 block.attention = AttentionOnAttention(block.attention, config.width)
@@ -252,8 +253,12 @@ class ImplicitAttention(MultiHeadAttention):
     def _attend(self, x: Tensor, memory: KeyValue, mask: Tensor | None,
                 trace: list[Tensor] | None) -> Tensor:
         query = split_heads(self.query(x), self.heads).repeat(1, self.parts, 1, 1)
-        attend = self._fused if trace is None else self._traced
-        return merge_heads(attend(query, memory, mask, trace))
+        if trace is None:
+            heads = self._attend_fused(query, memory, mask)
+        else:
+            heads, weights = attend(query, *memory, mask, dropout=self.dropout)
+            trace.append(weights)
+        return merge_heads(heads)
 
 # %% ../../nbs/35_image_transformer.ipynb #8137874f
 @dataclass(frozen=True, kw_only=True)
@@ -311,13 +316,13 @@ class LSTMState:
         """
         return replace(self._index(rows), memory=self.memory.select(rows))
 
-    def hide(self, places: Tensor) -> "LSTMState":
+    def mask_position(self, places: Tensor) -> "LSTMState":
         """Return the state without one region per picture; the mean still contains it.
 
         Args:
             places: indices of the regions, shape `(B,)`.
         """
-        return replace(self, memory=self.memory.hide(places))
+        return replace(self, memory=self.memory.mask_position(places))
 
     def _index(self, index: Tensor | tuple[Tensor, Tensor]) -> "LSTMState":
         return replace(self, h=self.h[index], m=self.m[index], c=self.c[index])
@@ -342,8 +347,10 @@ class ImplicitDecoder(nn.Module):
         self.word_gates = nn.Linear(width, 4 * width)
         self.state_gates = nn.Linear(2 * width, 4 * width, bias=False)
         self.norm = nn.LayerNorm(width) if variant.query_norm else nn.Identity()
-        self.attention = ImplicitAttention(width, config.heads, variant.parts, config.inside,
-                                           variant.output_projection)
+        self.attention = ImplicitAttention(
+            width, config.heads, variant.parts, config.inner_dropout_rate,
+            variant.output_projection,
+        )
         self.gate = nn.Linear(2 * width, 2 * width)
         self.dropout = Dropout(dropout)
 
@@ -535,7 +542,7 @@ class Model(TransformerCaptioner):
         self.word_dropout = Dropout(preset.word_dropout)
         self.sampling = 0.0         # share of sampled words, above 0 only inside `loss`
         # A buffer is saved with the weights, so that a resumed training goes on counting.
-        self.register_buffer("shown", torch.zeros((), dtype=torch.long))
+        self.register_buffer("samples_seen", torch.zeros((), dtype=torch.long))
         # As in the authors' program: the output does not share these vectors, so they need not be
         # small.
         nn.init.normal_(self.words.weight)
@@ -551,7 +558,7 @@ class Model(TransformerCaptioner):
         """
         return as_regions(batch, self.max_boxes, self.grid)
 
-    def look(self, batch: Batch, trace: dict[str, list] | None = None) -> tuple[Tensor, Tensor]:
+    def encode_inputs(self, batch: Batch, trace: dict[str, list] | None = None) -> tuple[Tensor, Tensor]:
         """Return the encoded regions `(B, N, D)` and their mask `(B, 1, 1, N)`.
 
         Args:
@@ -568,7 +575,7 @@ class Model(TransformerCaptioner):
 
         See `Captioner.encode`.
         """
-        encoded, mask = self.look(batch)
+        encoded, mask = self.encode_inputs(batch)
         is_real = mask[:, 0, 0, :, None]                                # (B, N, 1)
         total = encoded.masked_fill(~is_real, 0).sum(1)
         mean = total / is_real.sum(1).clamp(min=1)                      # (B, D)
@@ -599,7 +606,7 @@ class Model(TransformerCaptioner):
             words = words.relu()
         return self.decoder.word_gates(self.word_dropout(words))
 
-    def hidden(self, memory: RegionMemory, tokens: Tensor) -> Tensor:
+    def hidden_states(self, memory: RegionMemory, tokens: Tensor) -> Tensor:
         """Return the contexts c_t that predict the word after each token, `(B, C, T, D)`.
 
         Args:
@@ -628,8 +635,8 @@ class Model(TransformerCaptioner):
             smoothing: likewise, unless the variant sets it.
         """
         if self.training and self.variant.scheduled_sampling:
-            self.sampling = min(0.5, 0.05 * (self.shown.item() // self.sampling_interval))
-            self.shown += len(batch) * world_size()
+            self.sampling = min(0.5, 0.05 * (self.samples_seen.item() // self.sampling_interval))
+            self.samples_seen += len(batch) * world_size()
         if self.variant.label_smoothing is not None:
             smoothing = self.variant.label_smoothing
         try:

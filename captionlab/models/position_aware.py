@@ -270,8 +270,9 @@ class PositionAwareEncoder(Encoder):
         super().__init__(layers, config)
         self.positions = RelativePositions(rows, columns, config.width)
         for block in self.blocks:
-            block.attention = PositionAwareAttention(config.width, config.heads, self.positions,
-                                                     config.inside)
+            block.attention = PositionAwareAttention(
+                config.width, config.heads, self.positions, config.inner_dropout_rate
+            )
 
 # %% ../../nbs/33_position_aware.ipynb #66c25738
 VARIANTS = ("vanilla", "fpn", "position_aware")
@@ -360,7 +361,7 @@ class Model(TransformerCaptioner):
         low = self.project_low(batch.require("low"))
         return self.fusion(high, low, trace)
 
-    def look(self, batch: Batch, trace: dict[str, list] | None = None) -> tuple[Tensor, None]:
+    def encode_inputs(self, batch: Batch, trace: dict[str, list] | None = None) -> tuple[Tensor, None]:
         """Return the encoded cells `(B, N, D)` and no mask: every cell may be attended to.
 
         Args:

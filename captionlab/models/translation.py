@@ -70,9 +70,9 @@ class Model(TransformerCaptioner):
         self.consistency = preset.consistency
         self.rdrop_start = preset.rdrop_start
         # A buffer is saved with the weights, so that a resumed training goes on counting.
-        self.register_buffer("shown", torch.zeros((), dtype=torch.long))
+        self.register_buffer("samples_seen", torch.zeros((), dtype=torch.long))
 
-    def look(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def encode_inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the encoded sources `(B, S, D)` and their mask `(B, 1, 1, S)`, False for padding.
 
         Args:
@@ -95,14 +95,14 @@ class Model(TransformerCaptioner):
         Source:
             Liang et al. 2021, section 2.1.
         """
-        started = self.shown.item() >= self.rdrop_start
+        started = self.samples_seen.item() >= self.rdrop_start
         if self.training:
-            self.shown += len(batch) * world_size()
+            self.samples_seen += len(batch) * world_size()
         if not (self.consistency and self.training and started):
             return super().loss(batch, smoothing)
         # The same rows twice: dropout differs between the two halves.
         doubled = batch.select(torch.arange(len(batch)).repeat(2))
-        hidden, words = self.before_words(doubled)                  # (2·R, D), (2·R,)
+        hidden, words = self.target_hidden_states(doubled)        # (2·R, D), (2·R,)
         passes = hidden.unflatten(0, (2, -1))                       # (2, R, D)
         targets = words.chunk(2)[0]
         total = fused_linear_cross_entropy(passes, self.output, targets, smoothing,

@@ -77,7 +77,7 @@ class Model(TransformerCaptioner):
         self.cell_positions = LearnedPositions(side**2, preset.width)
         self.encoder = Encoder(preset.encoder_layers, preset.config)
 
-    def look(self, batch: Batch) -> tuple[Tensor, None]:
+    def encode_inputs(self, batch: Batch) -> tuple[Tensor, None]:
         """Return the encoded cells `(B, N, D)` and no mask: every cell may be attended to.
 
         Args:

@@ -143,7 +143,7 @@ def _dataset_fingerprint(data: CaptionData) -> list[str]:
     if drawn := [item.name for items in data.splits.values() for item in items if isinstance(item.image, Scene)]:
         return [short_hash(drawn)]
     files = [item.image for items in data.splits.values() for item in items if isinstance(item.image, Path)]
-    if data.is_published or not files:
+    if data.is_official or not files:
         return []
     return [short_hash([(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()])]
 

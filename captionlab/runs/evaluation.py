@@ -174,7 +174,7 @@ def _score_captions(said: dict[str, list[str]], items: Sequence[Item], meteor: b
     """For each list of captions its figures in percent; of scenes also truth and coverage."""
     references = {item.image_id: list(item.captions) for item in items}
     max_val_items = score_runs({name: dict(zip(references, texts)) for name, texts in said.items()}, references, meteor)
-    return _add_truth({name: scores.corpus for name, scores in max_val_items.items()}, said, items)
+    return _add_truth({name: scores.corpus_scores for name, scores in max_val_items.items()}, said, items)
 
 
 def _add_truth(figures: dict[str, dict], said: dict[str, list[str]], items: Sequence[Item]) -> dict[str, dict]:
@@ -205,7 +205,7 @@ def result_metadata(run: Run, data: CaptionData, split: str, beam: int, length_p
     named = {"model": run.metadata["model"], "variant": run.metadata["variant"], "preset": run.metadata["preset_name"],
              "stage": run.metadata["stage"], "teachers": run.metadata.get("teachers"),
              "trained_on": run.metadata["data"] if run.metadata["data"] != data.name else None,
-             "judged_on": None if data.is_published else split_fingerprint(data[split]),      # another may have its name
+             "judged_on": None if data.is_official else split_fingerprint(data[split]),      # another may have its name
              "boxes": _other_boxes(run.processor), "sizes": short_hash(model_config(run.processor.preset)) if own else None}
     return {"data": data.name, "split": split, **{key: value for key, value in named.items() if value},
             "decoding": {"beam": beam, "length_penalty": length_penalty},

@@ -8,8 +8,7 @@ __all__ = ['published_results', 'flickr8k_test', 'human_baseline']
 # %% ../../nbs/library/runs/published.ipynb #78cc274b
 from pathlib import Path
 
-from ..metrics.captions import SCORER, score
-from ..metrics.files import leave_one_out
+from ..metrics.captions import SCORER, leave_one_out, score
 from ..metrics.statistics import confidence_intervals
 from .results import load_result, merge_run, provenance
 
@@ -114,7 +113,7 @@ def human_baseline(folder: str | Path, name: str | Path = "flickr8k/human") -> d
     max_val_items = score(candidates, references)
     metadata = {"data": "flickr8k", "split": "test", "model": "human", "scorer": SCORER,
              "references": "captions 1 to 4 judge caption 0", "pictures": len(candidates)}
-    run = {"seed": None, "metrics": max_val_items.corpus, "intervals": confidence_intervals(max_val_items),
+    run = {"seed": None, "metrics": max_val_items.corpus_scores, "intervals": confidence_intervals(max_val_items),
            "command": "python -c \"from captionlab import datasets, results; results.human_row(datasets.where('flickr8k'))\"",
            **provenance()}
     written = [{"image_id": key, "caption": caption} for key, caption in candidates.items()]

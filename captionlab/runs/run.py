@@ -38,6 +38,14 @@ from ..vision.attributes import AttributeDetector, load_detector, save_detector
 # %% ../../nbs/library/runs/run.ipynb #d388468b
 FORMAT = 1
 
+# Runs of format 1 name some parts of a model's parameters differently.
+_FORMAT_1_WEIGHTS = {
+    "widen": "up_proj",
+    "narrow": "down_proj",
+    "shown": "samples_seen",
+    "eyes": "patch_encoder",
+}
+
 # %% ../../nbs/library/runs/run.ipynb #2d1abbae
 def _unique_tensors(model: Captioner) -> dict[str, Tensor]:
     """A model's tensors by name; what two layers share is there once."""
@@ -45,11 +53,21 @@ def _unique_tensors(model: Captioner) -> dict[str, Tensor]:
     return {name: x.detach() for name, x in named if name in stored}
 
 # %% ../../nbs/library/runs/run.ipynb #93ea89a5
+def _rename_format_1(stored: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return stored tensors under today's names, where the model does not know their own."""
+    tensors = {}
+    for name, tensor in stored.items():
+        parts = [_FORMAT_1_WEIGHTS.get(part, part) for part in name.split(".")]
+        tensors[name if name in expected else ".".join(parts)] = tensor
+    return tensors
+
+
 def _load_weights(model: Captioner, file: Path) -> None:
     """Copy the weights of a safetensors file into a model, or say in one line why not."""
     try:
         content = file.read_bytes()
         found = safetensors.load(content)
+        found = _rename_format_1(found, _unique_tensors(model))
     except FileNotFoundError:
         raise FileNotFoundError(f"{file} is missing: copy the whole folder of the run") from None
     except (SafetensorError, OSError) as fault:
@@ -234,7 +252,7 @@ class Run:
             length_penalty: see `beam_search`.
         """
         memory, max_length = self.model.encode(batch.to(self.device)), self.processor.preset.max_length or 30
-        return beam_search(self.model, memory, beam, length_penalty, max_length, forbid=[self.vocabulary.unk])
+        return beam_search(self.model, memory, beam, length_penalty, max_length, suppress_tokens=[self.vocabulary.unk])
 
     @torch.no_grad()
     def read(self, batch: Batch, ids: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, list]]]:

@@ -117,7 +117,7 @@ def train(model: str, data: CaptionData | str, preset: str | BasePreset = "tiny"
              "stage": "distilled" if teachers else "xe", "seed": seed,
              "languages": [data.language, data.source], "parameters": sum(x.numel() for x in net.parameters())}
     examples = _training_set(data, vocabulary, processor, inputs)
-    net.begin(collate([examples[row] for row in range(min(len(examples), 500))]))
+    net.init_from_data(collate([examples[row] for row in range(min(len(examples), 500))]))
     judge = _make_validate_fn(vocabulary, processor, judging, inputs)
     told = _load_teachers(teachers, examples)
     names = [Path(teacher).name for teacher in teachers]
@@ -205,7 +205,7 @@ def _vocabulary(data: CaptionData, preset: BasePreset, boxes: str | os.PathLike 
 def _detector_for(data: CaptionData) -> AttributeDetector:
     """The detector that has the data set's name, if it learnt from no other split: pictures to be judged by may not teach."""
     detector = load_detector(data.name)
-    if not data.is_published and detector.metadata.get("learnt_from", split_fingerprint(data["train"])) != split_fingerprint(data["train"]):
+    if not data.is_official and detector.metadata.get("learnt_from", split_fingerprint(data["train"])) != split_fingerprint(data["train"]):
         raise ValueError(f"the attribute detector {data.name!r} learnt from other pictures than these: "
                          "make one of them with captionlab attributes train --out FILE, and name it with --detector")
     return detector
@@ -316,8 +316,8 @@ def _fits_scst(run: Run, model: str, start: str | os.PathLike) -> None:
 def _scst_wrapper(run: Run, examples: CaptionDataset) -> SelfCritical:
     """The run's captioner, to be marked by CIDEr-D with the rarities of its training captions, or a translator by GLEU."""
     reward = Gleu(run.vocabulary.words) if isinstance(run.processor, TextProcessor) else CiderD(
-        [[ids[1:] for ids in captions] for captions in examples.texts["captions"]])
-    return SelfCritical(run.model, reward, max_length=run.processor.preset.max_length or 30, forbid=[run.vocabulary.unk])
+        [[ids[1:] for ids in captions] for captions in examples.token_ids["captions"]])
+    return SelfCritical(run.model, reward, max_length=run.processor.preset.max_length or 30, suppress_tokens=[run.vocabulary.unk])
 
 # %% ../../nbs/library/runs/training.ipynb #8fd875af
 def _with_distillation(net: Captioner, examples: CaptionDataset, data: CaptionData, told: Sequence[Run], config: TrainingConfig) -> Distilled:
@@ -329,7 +329,7 @@ def _with_distillation(net: Captioner, examples: CaptionDataset, data: CaptionDa
     speaker, device = ensemble(told[0], told[1:]).model, Accelerator().device
     with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(config.precision) == "bf16"):
         lessons = soft_targets(speaker.to(device), seen)
-    for look in examples.looks:
+    for look in examples.input_variants:
         look.update(lessons)
     return Distilled(net)
 
