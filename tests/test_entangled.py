@@ -25,7 +25,7 @@ from captionlab.models.entangled import (
     VARIANTS,
     EntangledAttention,
     EntangledBlock,
-    Form,
+    EtaVariant,
     GatedController,
     Model,
 )
@@ -55,7 +55,9 @@ def batch_of(preset, pictures: int = 3, captions: int = 4) -> Batch:
 
 def model_of(variant: str = "eta", **sizes) -> tuple[Model, Batch]:
     torch.manual_seed(0)
-    preset = replace(PRESETS["tiny"], variant=variant, **dict(width=16, heads=2, hidden=32) | sizes)
+    inputs = {name: sizes.pop(name) for name in ("max_boxes", "grid") if name in sizes}
+    preset = replace(PRESETS["tiny"], variant=variant, inputs=replace(PRESETS["tiny"].inputs, **inputs),
+                     **dict(width=16, heads=2, hidden=32) | sizes)
     return Model(preset, V).eval(), batch_of(preset)
 
 
@@ -77,7 +79,7 @@ class TestEquations:
         v = norms[1](g_s + MultiHead(1, g_s, V, "v"))
         g_v = norms[2](a + MultiHead(2, a, V, "v"))
         s = norms[3](g_v + MultiHead(3, g_v, S, "s"))
-        c = torch.sigmoid(nn.functional.linear(torch.cat([g_s, g_v, a], -1), block.control.gate.weight, block.control.gate.bias))
+        c = torch.sigmoid(nn.functional.linear(torch.cat([g_s, g_v, a], -1), block.controller.gate.weight, block.controller.gate.bias))
         return norms[4](a + v * c + s * (1 - c))
 
     def test_a_block_is_the_papers(self):
@@ -85,7 +87,7 @@ class TestEquations:
         block, torchs = EntangledBlock(CONFIG, VARIANTS["eta"]).eval(), theirs(4)
         steps = ("s", "sv", "v", "vs")
         for step, source in zip(steps, torchs):
-            block.cross_attention.looks[step] = copy_attention(source)
+            block.cross_attention.attentions[step] = copy_attention(source)
         for parameter in (p for name, p in block.named_parameters() if "norm" in name):
             nn.init.normal_(parameter)
         norms = [*(block.cross_attention.residuals[step].norm for step in steps), block.residuals[1].norm]
@@ -97,16 +99,16 @@ class TestEquations:
 
     def test_each_step_has_weights_of_its_own(self):
         attention = EntangledAttention(CONFIG, ("sv", "vs"))
-        assert list(attention.looks) == ["s", "v", "sv", "vs"]
+        assert list(attention.attentions) == ["s", "v", "sv", "vs"]
         assert len({id(p) for p in attention.parameters()}) == 4 * 8 + 4 * 2
 
-    @pytest.mark.parametrize("bend", ACTIVATIONS)
+    @pytest.mark.parametrize("activation", ACTIVATIONS)
     @pytest.mark.parametrize("bias, which", [(1e4, 0), (-1e4, 1)])
-    def test_the_gate_at_0_and_1_gives_one_modality_exactly(self, bias, which, bend):
-        control = GatedController(16, bend)
+    def test_the_gate_at_0_and_1_gives_one_modality_exactly(self, bias, which, activation):
+        control = GatedController(16, activation)
         nn.init.zeros_(control.gate.weight), nn.init.constant_(control.gate.bias, bias)
         ends, context, trace = torch.randn(2, 3, 7, 16), torch.randn(3, 3, 7, 16), []
-        assert torch.equal(control(*ends, tuple(context), trace), ACTIVATIONS[bend](ends[which]))
+        assert torch.equal(control(*ends, tuple(context), trace), ACTIVATIONS[activation](ends[which]))
         assert (trace[0] == 1 - which).all()
 
     def test_the_gate_sees_both_guides_and_the_words(self):
@@ -114,15 +116,15 @@ class TestEquations:
         control(torch.randn(2, 16), torch.randn(2, 16), tuple(parts)).sum().backward()
         assert (parts.grad.abs().sum((1, 2)) > 0).all()
 
-    @pytest.mark.parametrize("bend, most", [("identity", 1.0), ("relu", 1.0), ("tanh", 1.0), ("sigmoid", 0.25)])
-    def test_equation_13(self, bend, most):
+    @pytest.mark.parametrize("activation, most", [("identity", 1.0), ("relu", 1.0), ("tanh", 1.0), ("sigmoid", 0.25)])
+    def test_equation_13(self, activation, most):
         """eq-eta-13: f' scales the gradient; the identity's is 1 everywhere, sigmoid's never above a quarter."""
         x = torch.randn(10_000, requires_grad=True)
-        control = GatedController(1, bend)
+        control = GatedController(1, activation)
         nn.init.zeros_(control.gate.weight), nn.init.constant_(control.gate.bias, 1e4)
         control(x[:, None], x.detach()[:, None], (x.detach()[:, None],) * 3).sum().backward()
         assert x.grad.max() <= most + 1e-6 and x.grad.max() > 0.99 * most
-        assert (x.grad == 1).all() == (bend == "identity")
+        assert (x.grad == 1).all() == (activation == "identity")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -202,7 +204,7 @@ def test_visual_only_is_the_plain_transformer():
     """One path of one attention is PyTorch's decoder layer: the baseline of the paper's tables is the real one."""
     torch.manual_seed(0)
     block, plain = EntangledBlock(CONFIG, VARIANTS["visual"]).eval(), Decoder(1, CONFIG).blocks[0].eval()
-    attention, residual = block.cross_attention.looks["v"], block.cross_attention.residuals["v"]
+    attention, residual = block.cross_attention.attentions["v"], block.cross_attention.residuals["v"]
     for ours, other in ((attention, plain.cross_attention), (residual, plain.residuals[1]), (block.residuals[0], plain.residuals[0]),
                         (block.residuals[2], plain.residuals[2]), (block.self_attention, plain.self_attention),
                         (block.feed_forward, plain.feed_forward)):
@@ -216,7 +218,7 @@ def test_keys_and_values_are_made_once_a_picture():
     model, batch = model_of()
     calls = defaultdict(int)
     for name, module in model.decoder.named_modules():
-        if name.endswith((".key", ".value")) and "looks" in name:
+        if name.endswith((".key", ".value")) and "cross_attention.attentions" in name:
             module.register_forward_hook(lambda _, inputs, __, name=name: calls.__setitem__(name, calls[name] + len(inputs[0])))
     beam_search(model, model.encode(batch), 5, max_length=12)
     assert len(calls) == 2 * 4 * len(model.decoder.blocks) and set(calls.values()) == {3}
@@ -233,7 +235,7 @@ def test_memory_is_never_copied_for_captions():
 
 def test_attributes_share_the_decoders_words():
     model, batch = model_of()
-    x, mask = model.semantic(batch)
+    x, mask = model.embed_attributes(batch)
     torch.testing.assert_close(x, model.words(batch.attributes) * 4)
     assert mask.shape == (3, 1, 1, 5) and mask.sum((1, 2, 3)).tolist() == [1, 2, 3]
     named = [name for name, p in model.named_parameters() if p.shape == (V, 16)]
@@ -253,7 +255,7 @@ class TestVisualInput:
     @pytest.mark.parametrize("most, cells, reads", [(4, 0, ["regions", "boxes", "region_mask"]), (0, 3, ["grid"]),
                                                     (4, 3, ["regions", "boxes", "region_mask", "grid"])])
     def test_regions_cells_or_both(self, most, cells, reads):
-        model, batch = model_of("visual", most=most, cells=cells)
+        model, batch = model_of("visual", max_boxes=most, grid=cells)
         x, mask = model.visual(batch)
         assert x.shape == (3, most + cells**2, 16) and mask.shape == (3, 1, 1, most + cells**2)
         assert [*replace(
@@ -262,7 +264,7 @@ class TestVisualInput:
         ).inputs.fields] == reads
 
     def test_a_cell_is_a_region_with_its_box(self):
-        model, batch = model_of("visual", most=9, cells=3)
+        model, batch = model_of("visual", max_boxes=9, grid=3)
         x, _ = model.visual(replace(batch, regions=batch.grid, boxes=cell_boxes(3).expand(3, -1, -1)))
         torch.testing.assert_close(x[:, :9], x[:, 9:])
 
@@ -277,10 +279,10 @@ class TestVisualInput:
             assert (model.encode_inputs(moved)[0]["v"] - model.encode_inputs(batch)[0]["v"])[batch.region_mask].abs().max() > 1e-3
 
 
-def gradient_norms(bend: str, layers: int = 6) -> Tensor:
+def gradient_norms(activation: str, layers: int = 6) -> Tensor:
     """Norm of the gradient at the output of each decoder block, `(layers,)`, through the controllers alone."""
     torch.manual_seed(0)
-    controls, words = nn.ModuleList(GatedController(32, bend) for _ in range(layers)), torch.randn(64, 32)
+    controls, words = nn.ModuleList(GatedController(32, activation) for _ in range(layers)), torch.randn(64, 32)
     x, kept = torch.randn(64, 32, requires_grad=True), []
     for control in controls:
         x = control(x, words, (words, words, words))
@@ -291,7 +293,8 @@ def gradient_norms(bend: str, layers: int = 6) -> Tensor:
 
 
 def test_saturated_functions_lose_the_gradient_with_depth():
-    kept = {bend: (gradient_norms(bend)[0] / gradient_norms(bend)[-1]).item() for bend in ACTIVATIONS}
+    norms = {activation: gradient_norms(activation) for activation in ACTIVATIONS}
+    kept = {activation: (row[0] / row[-1]).item() for activation, row in norms.items()}
     assert kept["sigmoid"] < kept["tanh"] < kept["identity"] and kept["sigmoid"] < kept["relu"] <= kept["identity"]
     assert kept["sigmoid"] < 0.25**5
 
@@ -331,9 +334,9 @@ def test_what_cannot_be_is_refused():
 
 
 def test_forms_say_what_the_paper_says():
-    assert VARIANTS["eta"] == Form(("sv", "vs")) and VARIANTS["stacked_v"].paths == ("sv",) and VARIANTS["stacked_s"].paths == ("vs",)
+    assert VARIANTS["eta"] == EtaVariant(("sv", "vs")) and VARIANTS["stacked_v"].paths == ("sv",) and VARIANTS["stacked_s"].paths == ("vs",)
     assert VARIANTS["parallel"].paths == ("v", "s")
-    assert {VARIANTS[name].bend for name in ("eta", "sigmoid", "tanh", "relu")} == set(ACTIVATIONS)
+    assert {VARIANTS[name].activation for name in ("eta", "sigmoid", "tanh", "relu")} == set(ACTIVATIONS)
 
 
 @pytest.fixture(scope="module")
@@ -349,10 +352,10 @@ def detector_of(world: CaptionData) -> AttributeDetector:
     return detector.eval()
 
 
-def run_of(world: CaptionData, variant: str = "eta", seed: int = 0, **changes) -> Run:
+def run_of(world: CaptionData, variant: str = "eta", seed: int = 0, **inputs) -> Run:
     """A run that was never trained."""
     torch.manual_seed(seed)
-    preset = replace(PRESETS["tiny"], variant=variant, **changes)
+    preset = replace(PRESETS["tiny"], variant=variant, inputs=replace(PRESETS["tiny"].inputs, **inputs))
     vocabulary = Vocabulary.build(world.captions("train"))
     detector = detector_of(world) if "attributes" in preset.inputs.fields else None
     model = Model(preset, len(vocabulary)).eval()
@@ -379,7 +382,7 @@ class TestRuns:
     @pytest.mark.java
     @pytest.mark.slow
     def test_the_oracle_tells_what_people_say(self, world, monkeypatch):
-        run, told = run_of(world, words=6), []
+        run, told = run_of(world, max_attributes=6), []
         plain = Run.captions
         monkeypatch.setattr(Run, "captions", lambda self, batch, *rest: told.append(batch.attributes) or plain(self, batch, *rest))
         found = evaluate(run, world, beam=1, meteor=False, oracle=True)
@@ -425,9 +428,9 @@ class TestRuns:
         with pytest.raises(ValueError, match="different vocabularies: train them on the same data"):
             ensemble(run, [replace(other, vocabulary=Vocabulary(["a"]))])
         with pytest.raises(ValueError, match="do not see the same regions"):
-            ensemble(run, [run_of(world, "visual", most=3)])
+            ensemble(run, [run_of(world, "visual", max_boxes=3)])
         with pytest.raises(ValueError, match=r"told attributes by other rules .*\(2, .*\(6,"):
-            ensemble(run_of(world, "semantic", words=2), [run_of(world, "semantic", words=6)])
+            ensemble(run_of(world, "semantic", max_attributes=2), [run_of(world, "semantic", max_attributes=6)])
 
     @pytest.mark.slow
     @pytest.mark.java
@@ -453,9 +456,9 @@ class TestGate:
     def test_is_measured_and_written(self, world, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         run = run_of(world)
-        monkeypatch.setattr("captionlab.models.entangled.load_data", lambda name: world)
-        nn.init.zeros_(run.model.decoder.blocks[0].control.gate.weight), nn.init.constant_(run.model.decoder.blocks[0].control.gate.bias, 1e4)
-        nn.init.zeros_(run.model.decoder.blocks[1].control.gate.weight), nn.init.constant_(run.model.decoder.blocks[1].control.gate.bias, -1e4)
+        monkeypatch.setattr("captionlab.explore.gates.load_dataset", lambda name: world)
+        nn.init.zeros_(run.model.decoder.blocks[0].controller.gate.weight), nn.init.constant_(run.model.decoder.blocks[0].controller.gate.bias, 1e4)
+        nn.init.zeros_(run.model.decoder.blocks[1].controller.gate.weight), nn.init.constant_(run.model.decoder.blocks[1].controller.gate.bias, -1e4)
         said = json.loads(measure_gate(run).read_text())
         assert said["split"] == "test" and said["classes"]
         assert all(row["gate"] == 0.5 and row["deviation"] == 0 and row["words"] > 0 for row in said["classes"].values())
@@ -475,7 +478,7 @@ class TestGate:
                 if number > EOS:
                     kept[word_class(run.vocabulary.tokens[number])].append(torch.stack(trace["gate"]).mean().item())
                 read = number
-        found = gate_by_class(run, items, input_transforms(run.processor), batch=3)
+        found = gate_by_class(run, items, input_transforms(run.processor), batch_size=3)
         kinds = {name: row for name, row in found.items() if "among" not in name}
         assert {name: row["words"] for name, row in kinds.items()} == {name: len(gates) for name, gates in kept.items()}
         for name, row in kinds.items():
@@ -495,8 +498,8 @@ def test_with_the_norm_first_the_words_are_counted_once():
     """An open gate gives one path exactly, and what the path brings has the words in it already."""
     torch.manual_seed(0)
     block = EntangledBlock(BlockConfig(16, 2, 32, norm="pre"), VARIANTS["eta"])
-    nn.init.zeros_(block.control.gate.weight)
-    nn.init.constant_(block.control.gate.bias, 30.0)
+    nn.init.zeros_(block.controller.gate.weight)
+    nn.init.constant_(block.controller.gate.bias, 30.0)
     x, memory = torch.randn(2, 3, 16), {"v": torch.randn(2, 5, 16), "s": torch.randn(2, 4, 16)}
     kept = block.cross_attention.project(memory)
     found = block.cross_attention(x, kept, dict.fromkeys("vs"))
@@ -508,7 +511,7 @@ def test_semantic_attention_needs_nothing_to_see():
         PRESETS["tiny"], inputs=replace(PRESETS["tiny"].inputs, max_boxes=0, grid=0),
         variant="semantic",
     ).inputs.fields == ("attributes",)
-    with pytest.raises(ValueError, match="no bend 'gelu'"):
+    with pytest.raises(ValueError, match="no activation 'gelu'"):
         GatedController(8, "gelu")
     for path in ("svs", "", "x"):
         with pytest.raises(ValueError, match=f"no path '{path}': give one step or two"):

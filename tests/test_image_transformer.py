@@ -13,13 +13,13 @@ from captionlab.blocks import BlockConfig, Encoder
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import Item, scenes
 from captionlab.decoding.beam import beam_search
-from captionlab.models import image_transformer
+from captionlab.explore import relations
 from captionlab.explore.relations import attention_by_relation, measure_relations
 from captionlab.models.image_transformer import (
     PRESETS,
     VARIANTS,
-    Form,
     GraphEncoder,
+    GraphVariant,
     ImplicitAttention,
     ImplicitDecoder,
     LSTMState,
@@ -83,24 +83,24 @@ def glu(z: list) -> list:
     return [a * sigmoid(b) for a, b in zip(z[:D], z[D:])]
 
 
-def encoder_layer(block: nn.Module, rows: list, boxes: list, form: Form, graph: bool) -> list:
+def encoder_layer(block: nn.Module, rows: list, boxes: list, variant: GraphVariant, graph: bool) -> list:
     """Equations (6), (7) and (4) for the real regions of one picture, or what a variant has in their place."""
-    attention, out, (first, second) = block.attention.attention if form.gate else block.attention, [], block.residuals
+    attention, out, (first, second) = block.attention.attention if variant.attention_gate else block.attention, [], block.residuals
     part = lambda layer, i: (layer.weight[i * D:(i + 1) * D], layer.bias[i * D:(i + 1) * D])
     project = lambda layer, i, x: times(part(layer, i)[0], x, part(layer, i)[1])
-    before = lambda x, residual: normed(x, residual.norm) if form.norm == "pre" else x
-    after = lambda x, residual: x if form.norm == "pre" else normed(x, residual.norm)
+    before = lambda x, residual: normed(x, residual.norm) if variant.norm == "pre" else x
+    after = lambda x, residual: x if variant.norm == "pre" else normed(x, residual.norm)
     seen = [before(x, first) for x in rows]
     for l, x in enumerate(rows):
         query, summed = times(attention.query.weight, seen[l], attention.query.bias), [0.0] * D
         for i in RELATIONS if graph else [0]:
-            allowed = [float(relation(boxes[l], boxes[m]) == i) if form.related else 1 / 3 for m in range(len(rows))]
+            allowed = [float(relation(boxes[l], boxes[m]) == i) if variant.use_graph else 1 / 3 for m in range(len(rows))]
             keys, values = ([project(layer, i, y) for y in seen] for layer in (attention.key, attention.value))
             summed = [a + b for a, b in zip(summed, heads(query, keys, values, allowed if graph else [1.0] * len(rows)))]
-        gated = block.attention.gate if form.gate else None
-        attended = glu(times(gated.weight, summed + seen[l], gated.bias)) if form.gate else times(attention.output.weight, summed, attention.output.bias)
+        gated = block.attention.gate if variant.attention_gate else None
+        attended = glu(times(gated.weight, summed + seen[l], gated.bias)) if variant.attention_gate else times(attention.output.weight, summed, attention.output.bias)
         x = after([a + b for a, b in zip(x, attended)], first)
-        if form.feed_forward:
+        if variant.feed_forward:
             wide = [max(0.0, v) for v in times(block.feed_forward.up_proj.weight, before(x, second), block.feed_forward.up_proj.bias)]
             fed = times(block.feed_forward.down_proj.weight, wide, block.feed_forward.down_proj.bias)
             x = after([a + b for a, b in zip(x, fed)], second)
@@ -124,8 +124,8 @@ def implicit(attention: ImplicitAttention, h: list, regions: list) -> list:
 
 def lstm(decoder: ImplicitDecoder, x: list, h: list, m: list) -> tuple[list, list]:
     """An LSTM cell by PyTorch's formula; x is the word and what goes with it."""
-    weight = torch.cat([decoder.from_word.weight, decoder.from_state.weight], 1)
-    gates = times(weight, x + h, decoder.from_word.bias)
+    weight = torch.cat([decoder.word_gates.weight, decoder.state_gates.weight], 1)
+    gates = times(weight, x + h, decoder.word_gates.bias)
     i, f, g, o = (gates[n * D:(n + 1) * D] for n in range(4))
     m = [sigmoid(b) * c + sigmoid(a) * math.tanh(d) for a, b, c, d in zip(i, f, m, g)]
     return [sigmoid(a) * math.tanh(b) for a, b in zip(o, m)], m
@@ -134,16 +134,16 @@ def lstm(decoder: ImplicitDecoder, x: list, h: list, m: list) -> tuple[list, lis
 def by_the_paper(model: Model, rows: list, boxes: list, tokens: list) -> list:
     """Softmax of equation (11) after every token of one caption, for the real regions of one picture."""
     x = [times(model.project[-1].weight, row, model.project[-1].bias) for row in rows]
-    form = model.form
+    variant = model.variant
     for number, block in enumerate(model.encoder.blocks, 1):
-        x = encoder_layer(block, x, boxes, form, number in form.graph)
-    x = [normed(row, model.encoder.norm) for row in x] if form.norm == "pre" else x
+        x = encoder_layer(block, x, boxes, variant, number in variant.graph_layers)
+    x = [normed(row, model.encoder.norm) for row in x] if variant.norm == "pre" else x
     mean = [sum(row[i] for row in x) / max(1, len(x)) for i in range(D)]
     decoder, h, m, c, said = model.decoder, [0.0] * D, [0.0] * D, [0.0] * D, []
     for token in tokens:
-        word = [max(0.0, v) if form.relu else v for v in model.words.weight[token].tolist()]
+        word = [max(0.0, v) if variant.word_relu else v for v in model.words.weight[token].tolist()]
         h, m = lstm(decoder, word + [a + b for a, b in zip(mean, c)], h, m)
-        asked = normed(h, decoder.norm) if form.query_norm else h
+        asked = normed(h, decoder.norm) if variant.query_norm else h
         c = glu(times(decoder.gate.weight, h + implicit(decoder.attention, asked, x), decoder.gate.bias))
         said.append(soft(times(model.output.weight, c, model.output.bias)))
     return said
@@ -159,9 +159,10 @@ def boxes_of(pictures: int, regions: int) -> Tensor:
     return boxes
 
 
-def model_and_batch(variant: str = "full", regions: int = 7, real: tuple = (7, 5, 1, 0), **more) -> tuple[Model, Batch]:
+def model_and_batch(variant: str = "full", regions: int = 7, real: tuple = (7, 5, 1, 0), grid: int = 0, **more) -> tuple[Model, Batch]:
     torch.manual_seed(0)
-    preset = replace(PRESETS["tiny"], width=D, heads=H, hidden=24, channels=6, variant=variant, **more)
+    preset = replace(PRESETS["tiny"], width=D, heads=H, hidden=24, channels=6, variant=variant,
+                     inputs=replace(PRESETS["tiny"].inputs, grid=grid), **more)
     mask = torch.arange(regions) < torch.tensor(real)[:, None]
     batch = Batch(regions=torch.randn(len(real), regions, 6), boxes=boxes_of(len(real), regions), region_mask=mask,
                   captions=torch.randint(3, V, (len(real), 3, 6)))
@@ -201,12 +202,12 @@ class TestAgainstThePaper:      # eq-it-6 eq-it-7 eq-it-8 eq-it-9 eq-it-10 eq-it
     def test_the_lstm_is_torchs(self):
         model, batch = model_and_batch()
         cell, decoder = nn.LSTMCell(2 * D, D), model.decoder
-        cell.weight_ih.data = torch.cat([decoder.from_word.weight, decoder.from_state.weight[:, :D]], 1).data
-        cell.weight_hh.data, cell.bias_ih.data = decoder.from_state.weight[:, D:].data, decoder.from_word.bias.data
+        cell.weight_ih.data = torch.cat([decoder.word_gates.weight, decoder.state_gates.weight[:, :D]], 1).data
+        cell.weight_hh.data, cell.bias_ih.data = decoder.state_gates.weight[:, D:].data, decoder.word_gates.bias.data
         nn.init.zeros_(cell.bias_hh)
         memory, (h, m, c, word) = model.encode(batch), torch.randn(4, 4, 3, D)
         state = LSTMState(memory, h, m, c)
-        ours = decoder.remember(decoder.from_word(word), state)
+        ours = decoder.lstm_cell(decoder.word_gates(word), state)
         theirs = cell(torch.cat([word, memory.mean[:, None] + c], -1).flatten(0, 1), (h.flatten(0, 1), m.flatten(0, 1)))
         torch.testing.assert_close([x.flatten(0, 1) for x in ours], list(theirs))
 
@@ -217,7 +218,7 @@ def twins(boxes: Tensor) -> tuple[GraphEncoder, Encoder, Tensor, Tensor]:
     """A graph encoder and a plain one whose weights are those of the neighbours, regions, and their graph."""
     torch.manual_seed(1)
     config = BlockConfig(D, H, 24)
-    ours, plain = GraphEncoder(2, config, Form()).eval(), Encoder(2, config).eval()
+    ours, plain = GraphEncoder(2, config, GraphVariant()).eval(), Encoder(2, config).eval()
     for block, twin in zip(ours.blocks, plain.blocks):
         twin.feed_forward.load_state_dict(block.feed_forward.state_dict())
         for name in ("query", "output"):
@@ -247,7 +248,7 @@ def test_with_equal_weights_of_the_relations_it_is_the_plain_layer():
 
 def test_without_relations_it_is_the_mean_of_three_plain_layers():
     torch.manual_seed(2)
-    ours, x = SpatialGraphAttention(D, H, related=False), torch.randn(3, 9, D)
+    ours, x = SpatialGraphAttention(D, H, use_graph=False), torch.randn(3, 9, D)
     found = []
     for i in RELATIONS:
         plain = nn.MultiheadAttention(D, H, batch_first=True)
@@ -274,7 +275,7 @@ def test_parts_have_the_mean_that_the_decoder_reads():
     for project in (True, False):
         attention, h, regions = ImplicitAttention(D, H, 3, project=project), torch.randn(2, 5, D), torch.randn(2, 9, D)
         kv = attention.project(regions)
-        torch.testing.assert_close(attention.apart(h, kv).mean(-2), attention(h, kv))
+        torch.testing.assert_close(attention.per_part(h, kv).mean(-2), attention(h, kv))
 
 
 # ---- pictures with nothing, little and much in them
@@ -442,8 +443,8 @@ class TestRelations:
         vocabulary, tiny = Vocabulary.build(world.captions("train")), replace(PRESETS["tiny"], variant=variant)
         metadata = {"model": "image_transformer", "variant": variant if variant != "full" else None, "preset_name": "tiny", "stage": "xe", "seed": 3, "source": "scenes", "command": "none"}
         run = Run(Model(tiny, len(vocabulary)).eval(), vocabulary, ImageProcessor(tiny), metadata)
-        monkeypatch.setattr("captionlab.models.image_transformer.load_data", lambda name: world)
-        path = measure_relations(run, batch=7)
+        monkeypatch.setattr("captionlab.explore.relations.load_dataset", lambda name: world)
+        path = measure_relations(run, batch_size=7)
         assert path == tmp_path / "results" / "scenes" / f"{name}.seed3.relations.json"
         assert measure_relations(run, split="train").name == f"{name}-train.seed3.relations.json"
         said, whole = json.loads(path.read_text()), attention_by_relation(run.model, run.processor([item.image for item in world["test"]]))
@@ -473,8 +474,8 @@ class TestRelations:
         boxes = torch.tensor([[[0, 0, .1, .1], [.2, .2, .9, .9], [.3, .3, .8, .8], [.4, .4, .5, .5], [0, 0, 1, 1]]])
         model, _ = model_and_batch(variant)
         batch = Batch(regions=torch.randn(1, 5, 6), boxes=boxes, region_mask=torch.tensor([[False, True, True, True, False]]))
-        monkeypatch.setattr(image_transformer, "_seen", lambda *rest: batch)
-        found = image_transformer._example(Run(model, None, None, {}), [Item("7", ())], {})
+        monkeypatch.setattr(relations, "make_batch", lambda *rest: batch)
+        found = relations.find_example(Run(model, None, None, {}), [Item("7", ())], {})
         assert found["image_id"] == 7 and found["query"] == 1 and len(found["boxes"]) == 3
         weights = torch.tensor(found["weights"])
         assert (weights > 0).int().tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
@@ -485,7 +486,7 @@ class TestRelations:
 class TestSampling:
     @pytest.mark.slow
     def test_starts_with_none_and_grows_by_a_twentieth(self):
-        model, batch = model_and_batch("released", every=8)
+        model, batch = model_and_batch("released", sampling_interval=8)
         shares = []
         model.decoder.register_forward_hook(lambda *_: shares.append(model.sampling))
         for _ in range(50):
@@ -495,7 +496,7 @@ class TestSampling:
         assert model.sampling == 0.0 and model.samples_seen == 200
 
     def test_reads_its_own_words_in_training_only(self):
-        model, batch = model_and_batch("sampling", every=1)
+        model, batch = model_and_batch("sampling", sampling_interval=1)
         model.samples_seen += 1000
         torch.manual_seed(0)
         evaluated = model.eval().loss(batch)[0]
@@ -535,7 +536,7 @@ def test_cells_alone_need_no_boxes_and_nothing_is_refused():
 
 
 def test_cells_are_regions_too():
-    model, batch = model_and_batch(cells=2)
+    model, batch = model_and_batch(grid=2)
     with pytest.raises(ValueError, match="this model reads grid"):
         model.encode(batch)
     grid = torch.randn(4, 4, 6)
@@ -543,7 +544,7 @@ def test_cells_are_regions_too():
     assert seen.shape == (4, 11, D) and mask[:, 0, 0].sum(-1).tolist() == [11, 9, 5, 4]
     twin = model_and_batch()[0]
     twin.load_state_dict(model.state_dict())
-    as_regions = Batch(regions=torch.cat([batch.regions, grid], 1), boxes=torch.cat([batch.boxes, cell_boxes(model.count[1]).expand(4, -1, -1)], 1),
+    as_regions = Batch(regions=torch.cat([batch.regions, grid], 1), boxes=torch.cat([batch.boxes, cell_boxes(model.grid).expand(4, -1, -1)], 1),
                        region_mask=torch.cat([batch.region_mask, torch.ones(4, 4).bool()], 1))
     torch.testing.assert_close(twin.encode_inputs(as_regions)[0], seen)
 

@@ -1,7 +1,6 @@
 """Models against PyTorch's and torchvision's, and what every model must keep."""
 from collections import defaultdict
 from dataclasses import asdict, fields, replace
-from importlib import import_module
 import json
 import pickle
 
@@ -12,16 +11,31 @@ from torchvision.models import VisionTransformer
 
 from captionlab.blocks import copy_decoder, copy_encoder
 from captionlab.data.batches import Batch
-from captionlab.models import cptr, vanilla
-from captionlab.models import preset_from_dict
+from captionlab.data.datasets import scenes
+from captionlab import models
+from captionlab.models import (
+    cptr,
+    find_preset,
+    list_models,
+    model_module,
+    preset_from_dict,
+    register,
+    unregister,
+    upgrade_preset_name,
+    vanilla,
+)
+from captionlab.runs.run import load
+from captionlab.runs.training import train
+from captionlab.vision.pixels import pixel_grid
 
-MODELS = ("vanilla", "cptr", "position_aware", "entangled", "image_transformer")
+# All models that look at pictures; test_translation.py tests the one that does not.
+MODELS = [name for name in list_models() if "source" not in model_module(name).PRESETS["tiny"].inputs.fields]
 V = 23
 
 
 def small_preset(name: str):
     """Sizes of few weights."""
-    return replace(import_module(f"captionlab.models.{name}").PRESETS["tiny"], width=16, heads=2, hidden=32)
+    return replace(model_module(name).PRESETS["tiny"], width=16, heads=2, hidden=32)
 
 
 def small(name: str):
@@ -37,7 +51,7 @@ def small(name: str):
               "region_mask": lambda: torch.arange(preset.inputs.max_boxes) < torch.tensor([[2], [4], [preset.inputs.max_boxes]]),
               "attributes": lambda: torch.randint(3, V, (3, 5)) * (torch.arange(5) < torch.tensor([[5], [3], [1]]))}
     batch = Batch(**{field: inputs[field]() for field in preset.inputs.fields}, captions=torch.randint(3, V, (3, 4, 7)))
-    return import_module(f"captionlab.models.{name}").Model(preset, V).eval(), batch
+    return model_module(name).Model(preset, V).eval(), batch
 
 
 def model_fields(batch: Batch) -> list[str]:
@@ -59,8 +73,8 @@ def says_the_same_word_by_word(model: nn.Module, batch: Batch) -> None:
 @pytest.mark.parametrize("name", MODELS)
 class TestEveryModel:
     def test_has_the_three_presets_and_json_can_hold_all(self, name):
-        presets = import_module(f"captionlab.models.{name}").PRESETS
-        assert {*presets} >= {"paper", "small", "tiny"}
+        presets = model_module(name).PRESETS
+        assert {*presets} >= {"paper", "squeezenet", "tiny"}
         for preset in presets.values():
             assert preset_from_dict(name, json.loads(json.dumps(asdict(preset)))) == preset
             assert set(preset.inputs.fields) <= {field.name for field in fields(Batch)}
@@ -156,8 +170,8 @@ class TestCPTR:
             images, tokens = torch.empty(1, 3, 384, 384), torch.ones(1, 1, 30, dtype=torch.long)
             memory, x = model.encode(Batch(images=images)), model._embed(tokens, 0)
             look_back, trace = torch.ones(1, 1, 30, 30, dtype=torch.bool), {}
-            patches = model.processor.places(model.processor.patches(images))
-            model.processor.encoder(patches, trace=trace)
+            patches = model.patch_encoder.positions(model.patch_encoder.patches(images))
+            model.patch_encoder.encoder(patches, trace=trace)
             model.decoder(x, memory.layers, look_back, trace=trace)
             logits = model.decode(memory, tokens)
         assert patches.shape == model.encode_inputs(Batch(images=images))[0].shape == (1, 576, 768)
@@ -165,22 +179,23 @@ class TestCPTR:
         averaged = {name: [tuple(w.mean(1).shape) for w in weights] for name, weights in trace.items()}
         assert averaged == {"self": [(1, 576, 576)] * 12 + [(1, 30, 30)] * 4, "cross": [(1, 30, 576)] * 4}
         assert model.output.weight is not model.words.weight
-        assert model.processor.encoder.blocks[0].feed_forward.up_proj.out_features == 3072
+        assert model.patch_encoder.encoder.blocks[0].feed_forward.up_proj.out_features == 3072
 
     @pytest.mark.parametrize("activation, agree", [("gelu", True), ("relu", False)])
     def test_equals_the_one_of_torchs_layers_with_gelu_only(self, activation, agree):
         torch.manual_seed(0)
         encodes, decodes = from_torch(activation)
-        sizes = dict(width=32, heads=4, hidden=64, encoder_layers=3, decoder_layers=2, size=32, patch=8)
-        ours = cptr.Model(replace(cptr.PRESETS["paper"], **sizes), V).eval()
-        ours.processor.encoder, ours.decoder = copy_encoder(encodes), copy_decoder(decodes)
-        for block in (*ours.processor.encoder.blocks, *ours.decoder.blocks):
+        sizes = dict(width=32, heads=4, hidden=64, encoder_layers=3, decoder_layers=2, patch_size=8)
+        inputs = replace(cptr.PRESETS["paper"].inputs, image_size=32)
+        ours = cptr.Model(replace(cptr.PRESETS["paper"], inputs=inputs, **sizes), V).eval()
+        ours.patch_encoder.encoder, ours.decoder = copy_encoder(encodes), copy_decoder(decodes)
+        for block in (*ours.patch_encoder.encoder.blocks, *ours.decoder.blocks):
             block.feed_forward.activation = nn.functional.gelu        # ours is always as the article builds it by hand
         images, tokens = torch.randn(2, 3, 32, 32), torch.randint(3, V, (2, 9))
         ahead = torch.ones(9, 9, dtype=torch.bool).triu(1)
         with torch.no_grad():
             words = ours.positions(ours.words(tokens) * 32**0.5)
-            theirs = ours.output(decodes(words, encodes(ours.processor.places(ours.processor.patches(images))), tgt_mask=ahead))
+            theirs = ours.output(decodes(words, encodes(ours.patch_encoder.positions(ours.patch_encoder.patches(images))), tgt_mask=ahead))
             mine = ours.decode(ours.encode(Batch(images=images)), tokens[:, None])[:, 0]
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-5) == agree
 
@@ -199,11 +214,11 @@ class TestCPTR:
         vit = VisionTransformer(image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=32)
         preset = replace(
             cptr.PRESETS["tiny"], inputs=replace(cptr.PRESETS["tiny"].inputs, image_size=32),
-            width=16, heads=2, hidden=32, patch=8, encoder_layers=2, encoder_hidden=32, vit=True,
+            width=16, heads=2, hidden=32, patch_size=8, encoder_layers=2, encoder_hidden=32, vit=True,
         )
         model = cptr.Model(preset, V)
-        model.processor.load_state_dict(cptr.copy_vit(vit).state_dict())
-        assert model.processor.encoder.norm.eps == 1e-6
+        model.patch_encoder.load_state_dict(cptr.copy_vit(vit).state_dict())
+        assert model.patch_encoder.encoder.norm.eps == 1e-6
         assert model.encode_inputs(Batch(images=torch.randn(2, 3, 32, 32)))[0].shape == (2, 16, 16), "the class token is left out"
 
     def test_whitened_patches_vary_alike_and_independently(self):
@@ -228,12 +243,12 @@ class TestCPTR:
         preset = replace(cptr.PRESETS["tiny"], width=16, heads=2, encoder_hidden=32, whiten=whiten)
         torch.manual_seed(0)
         model, images = cptr.Model(preset, V), torch.rand(60, 3, preset.inputs.image_size, preset.inputs.image_size) * torch.tensor([4.0, 1.0, 0.2])[:, None, None]
-        before = model.processor.patches.projection.weight.clone()
+        before = model.patch_encoder.patches.projection.weight.clone()
         model.init_from_data(Batch(images=images))
-        spread = torch.cov(model.processor.patches(images).flatten(0, 1).T)
-        assert torch.equal(before, model.processor.patches.projection.weight) != whiten
+        spread = torch.cov(model.patch_encoder.patches(images).flatten(0, 1).T)
+        assert torch.equal(before, model.patch_encoder.patches.projection.weight) != whiten
         assert torch.allclose(spread, torch.eye(16), atol=0.05) == whiten
-        assert model.processor.patches.projection.weight.requires_grad, "it is only a start"
+        assert model.patch_encoder.patches.projection.weight.requires_grad, "it is only a start"
 
     def test_a_picture_of_another_size_is_refused(self):
         model, _ = small("cptr")
@@ -250,8 +265,8 @@ class TestVanilla:
     def test_pixel_grid_is_in_reading_order(self):
         picture = torch.zeros(1, 3, 16, 16)
         picture[:, 1, 8:12, 4:8] = 1        # green in row 2, column 1 of 4 x 4 cells
-        assert vanilla.pixel_grid(picture, 4)[0].sum(-1).nonzero().tolist() == [[9]]
-        assert vanilla.pixel_grid(picture, 4)[0, 9].tolist() == [0] * 4 + [1] * 4 + [0] * 4
+        assert pixel_grid(picture, 4)[0].sum(-1).nonzero().tolist() == [[9]]
+        assert pixel_grid(picture, 4)[0, 9].tolist() == [0] * 4 + [1] * 4 + [0] * 4
 
     @pytest.mark.parametrize("seed", range(3))
     def test_places_tell_cells_apart(self, seed):
@@ -261,7 +276,7 @@ class TestVanilla:
         with torch.no_grad():
             difference = (model.decode(model.encode(batch), batch.captions)
                           - model.decode(model.encode(shuffled), batch.captions)).abs().max()
-            model.places.table.zero_()
+            model.cell_positions.table.zero_()
             torch.testing.assert_close(model.decode(model.encode(batch), batch.captions),
                                        model.decode(model.encode(shuffled), batch.captions), rtol=1e-4, atol=1e-5)
         assert difference > 1e-3
@@ -283,3 +298,87 @@ def test_the_count_of_words_is_exact_in_half_precision():
     batch = Batch(grid=torch.randn(1, 64, vanilla.PRESETS["tiny"].channels).bfloat16(), captions=torch.full((1, 37, 14), 4))
     with torch.no_grad():
         assert model.loss(batch)[1].item() == 37 * 13 == 481
+
+
+class NoPositions(vanilla.Model):
+    """A captioner from outside the package: the vanilla one without positions of cells."""
+
+    def __init__(self, preset, vocabulary_size: int):
+        super().__init__(preset, vocabulary_size)
+        self.cell_positions = nn.Identity()
+
+
+@pytest.fixture
+def registered():
+    """The name of a model that is registered for one test."""
+    register("no_positions", NoPositions, presets=vanilla.PRESETS)
+    yield "no_positions"
+    unregister("no_positions")
+
+
+class TestRegistry:
+    def test_a_registered_class_is_found_like_the_librarys(self, registered):
+        module = model_module(registered)
+        assert registered in list_models()
+        assert module.Model is NoPositions
+        assert module.Preset is vanilla.Preset
+        preset = find_preset(registered, "tiny")
+        assert preset_from_dict(registered, json.loads(json.dumps(asdict(preset)))) == preset
+        with pytest.raises(ValueError, match="no_positions has no variant 'fpn': leave --variant out"):
+            find_preset(registered, "tiny", "fpn")
+
+    @pytest.mark.slow
+    def test_a_registered_class_is_trained_saved_and_loaded(self, registered, tmp_path):
+        preset = replace(vanilla.PRESETS["tiny"], training=replace(vanilla.PRESETS["tiny"].training, epochs=1))
+        world = scenes(train=8, val=0, test=2, novel=0)
+        run = train(registered, world, preset, out=tmp_path / "run")
+        again = load(tmp_path / "run")
+        pictures = [item.image for item in world["test"]]
+        assert isinstance(again.model, NoPositions)
+        assert again.caption(pictures) == run.caption(pictures)
+
+    def test_modules_and_their_paths_can_be_registered(self):
+        for definition in (vanilla, "captionlab.models.vanilla"):
+            register("second_vanilla", definition)
+            assert model_module("second_vanilla") is vanilla
+            unregister("second_vanilla")
+
+    @pytest.mark.parametrize(("name", "model", "presets", "error"), [
+        ("vanilla", NoPositions, vanilla.PRESETS, "there is a model 'vanilla' already"),
+        ("not a name", NoPositions, vanilla.PRESETS, "no Python name"),
+        ("bare", NoPositions, None, "NoPositions comes without presets"),
+        ("twice", vanilla, vanilla.PRESETS, "a module has its own PRESETS"),
+    ])
+    def test_mistakes_are_refused(self, name, model, presets, error):
+        before = list_models()
+        with pytest.raises(ValueError, match=error):
+            register(name, model, presets)
+        assert list_models() == before
+
+    def test_a_module_without_a_model_is_refused(self):
+        with pytest.raises(TypeError, match="json lacks Model, Preset, PRESETS"):
+            register("from_json", json)
+        with pytest.raises(ValueError, match="no model 'from_json': choose from"):
+            unregister("from_json")
+
+    def test_public_names_are_listed_and_importable(self):
+        assert {"register", "list_models", "find_preset", "vanilla", "translation"} <= set(dir(models))
+        assert models.position_aware is model_module("position_aware")
+        with pytest.raises(AttributeError, match="has no attribute 'resnet'"):
+            models.resnet  # noqa: B018
+
+    @pytest.mark.parametrize(("model", "name", "today"), [
+        ("vanilla", "small", "squeezenet"), ("translation", "strong", "strong"), ("cptr", "tiny", "tiny"),
+    ])
+    def test_presets_that_runs_of_format_1_name(self, model, name, today):
+        assert upgrade_preset_name(model, name) == today
+        assert today in model_module(model).PRESETS
+
+    def test_presets_of_format_1_become_todays(self):
+        old = {"width": 16, "heads": 2, "hidden": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0,
+               "patch": 6, "eyes_hidden": 64, "longest": 18, "size": 48, "flips": True,
+               "recipe": {"epochs": 2, "rate": 3e-3, "pictures": 12, "betas": [0.9, 0.98]}}
+        preset = preset_from_dict("cptr", old)
+        assert (preset.patch_size, preset.encoder_hidden, preset.max_length) == (6, 64, 18)
+        assert (preset.inputs.image_size, preset.inputs.hflip, preset.inputs.fields) == (48, True, ("images",))
+        assert (preset.training.lr, preset.training.batch_size, preset.training.betas) == (3e-3, 12, (0.9, 0.98))

@@ -145,8 +145,8 @@ class TestByHand:
 
     def test_only_what_learns_keeps_weights(self, monkeypatch):
         attention, x = attention_of(2, 3, torch.float32)
-        kept, apply = [], position_aware._WeightsKept.apply
-        monkeypatch.setattr(position_aware._WeightsKept, "apply", lambda *parts: kept.append(1) or apply(*parts))
+        kept, attend = [], position_aware.attend_with_constant_columns
+        monkeypatch.setattr(position_aware, "attend_with_constant_columns", lambda *parts, scale: kept.append(1) or attend(*parts, scale=scale))
         found = attention(x)
         with torch.no_grad():
             torch.testing.assert_close(attention(x), found.detach())

@@ -20,7 +20,7 @@ from captionlab.data.batches import Batch, CaptionDataset
 from captionlab.data.datasets import scenes
 from captionlab.metrics.translation import score_translations
 from captionlab.models import vanilla
-from captionlab.models.translation import PRESETS, Model, Preset, disagreement
+from captionlab.models.translation import PRESETS, Model, Preset, symmetric_kl
 from captionlab.processors.text import TextProcessor
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.run import Run
@@ -106,7 +106,7 @@ class TestModel:
         shared, apart = model_of(), model_of(replace(SMALL, shared=False))
         assert shared.source_words is shared.words and shared.output.weight is shared.words.weight
         count = lambda model: sum(p.numel() for p in model.parameters())
-        assert apart.output.weight is apart.inputs.max_attributes.weight and count(apart) - count(shared) == 60 * 16
+        assert apart.output.weight is apart.words.weight and count(apart) - count(shared) == 60 * 16
 
     def test_another_dropout_inside(self):
         inside = lambda preset: {Model(preset, 60).encoder.blocks[0].attention.dropout.p, Model(preset, 60).decoder.blocks[0].feed_forward.dropout.p}
@@ -144,7 +144,7 @@ class TestConsistency:
 
     def test_it_begins_after_so_many_pairs(self):
         """One pass until then; the count is part of a checkpoint, and judging does not count."""
-        batch, late = some(), model_of(replace(SMALL, consistency=5.0, begins=2 * len(some())), train=True)
+        batch, late = some(), model_of(replace(SMALL, consistency=5.0, rdrop_start=2 * len(some())), train=True)
         words = [late.loss(batch)[1].item() for _ in range(3)]
         assert words == [words[0], words[0], 2 * words[0]]
         late.eval().loss(batch)
@@ -152,7 +152,7 @@ class TestConsistency:
 
     def test_disagreement_is_never_negative(self):
         x, y = torch.randn(2, 50, 9) * 20
-        assert disagreement(x, y) > 0 and disagreement(x, x) == 0
+        assert symmetric_kl(x, y) > 0 and symmetric_kl(x, x) == 0
 
 
 class TestText:
@@ -221,7 +221,7 @@ class TestRun:
     @pytest.mark.slow
     def test_resumes_to_the_bit(self, trained, world, tmp_path, monkeypatch):
         """Killed in the second epoch, with pieces dropped and two passes, so with chance in every place there is."""
-        preset = replace(BRIEF, dropout=0.1, consistency=1.0, piece_dropout=0.1)
+        preset = replace(BRIEF, dropout=0.1, consistency=1.0, bpe_dropout=0.1)
         whole = train("translation", world, preset, out=tmp_path / "whole", max_val_items=2)
         plain, calls = loop.Trainer._epoch, []
 

@@ -242,9 +242,9 @@ class Preset(BasePreset):
     channels: int
 
     def __post_init__(self):
-        super().__post_init__()
         if self.variant not in VARIANTS:
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
+        super().__post_init__()
         if "v" in self.streams:
             region_fields_of(self.inputs.max_boxes, self.inputs.grid)
         if "s" in self.streams and self.inputs.max_attributes < 1:

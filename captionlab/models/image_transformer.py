@@ -496,9 +496,9 @@ class Preset(BasePreset):
     sampling_interval: int = 5 * 113_287
 
     def __post_init__(self):
-        super().__post_init__()
         if self.variant not in VARIANTS:
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
+        super().__post_init__()
         region_fields_of(self.inputs.max_boxes, self.inputs.grid)
 
     @property

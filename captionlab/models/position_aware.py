@@ -301,9 +301,9 @@ class Preset(BasePreset):
     fine_channels: int
 
     def __post_init__(self):
-        super().__post_init__()
         if self.variant not in VARIANTS:
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
+        super().__post_init__()
 
     def input_fields(self) -> tuple[str, ...]:
         """Return the fields of `Batch` that the model reads."""

@@ -215,7 +215,7 @@ def _training_set(data: CaptionData, vocabulary: Vocabulary | SubwordVocabulary,
     """What a model of these eyes learns from."""
     items, preset = data["train"], processor.preset
     if isinstance(processor, TextProcessor):
-        return CaptionDataset(items, vocabulary, processor.vocabulary, max_length=preset.max_length, dropout=preset.piece_dropout)
+        return CaptionDataset(items, vocabulary, processor.vocabulary, max_length=preset.max_length, dropout=preset.bpe_dropout)
     return CaptionDataset(items, vocabulary, None, inputs, preset.max_length, _augmented_inputs(processor, data))
 
 # %% ../../nbs/library/runs/training.ipynb #fcf1e3f9
