@@ -12,7 +12,7 @@ from captionlab.models.entangled import PRESETS, Model, VisualInput
 from captionlab.positions import SinusoidalPositions
 from captionlab.training.loop import TrainStep
 
-PRESET, V = PRESETS["small"], 2500
+PRESET, V = PRESETS["squeezenet"], 2500
 B, C, T = 16, 5, 17
 
 

@@ -439,8 +439,8 @@ def test_train_by_command(alone):
     assert second.exit_code == 1 and "is there already: choose another file with --out" in second.output
     third = call("--count", "20", "--pool", "max", "--seed", "1", "--out", "max.safetensors", "--json")
     assert third.exit_code == 0 and load_result("few/attributes-max")["variant"] == "max", third.output
-    other = call("--preset", "small", "--out", "x", "--json")
-    assert other.exit_code == 1 and "its preset is 'tiny', that of this run is 'small'" in other.output and not (alone / "x").exists()
+    other = call("--preset", "squeezenet", "--out", "x", "--json")
+    assert other.exit_code == 1 and "its preset is 'tiny', that of this run is 'squeezenet'" in other.output and not (alone / "x").exists()
     wrong = call("--pool", "sum", "--out", "x")
     assert wrong.exit_code == 1 and "no pool 'sum'" in wrong.output and not (alone / "x").exists()
 
