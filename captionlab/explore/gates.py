@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, pstdev
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -108,18 +109,20 @@ def gate_by_class(run: Run, items: Sequence[Item], inputs: dict,
         among them": `gate`, the mean over words from 0 (semantic) to 1 (visual); `deviation`, the
         standard deviation over words; `words`, their number.
     """
+    model = cast(Model, run.model)
     gates: dict[str, list[float]] = defaultdict(list)
     for first in range(0, len(items), batch_size):
         batch = make_batch(run, items[first:first + batch_size], inputs).to(run.device)
         hypotheses = run.search(batch)
         captions = pad_sequences([hypothesis.ids for hypothesis in hypotheses]).to(run.device)
-        gate = trace_paths(run.model, batch, captions)["gate"].mean(-1)         # (B, T)
-        rows = zip(captions.tolist(), batch.attributes.tolist(), gate.tolist(), strict=True)
-        for ids, attributes, caption_gates in rows:
+        gate = trace_paths(model, batch, captions)["gate"].mean(-1)             # (B, T)
+        attributes = batch.require("attributes")                                # (B, A)
+        rows = zip(captions.tolist(), attributes.tolist(), gate.tolist(), strict=True)
+        for ids, attribute_ids, caption_gates in rows:
             for token, value in zip(ids, caption_gates, strict=True):
                 if token > run.vocabulary.eos:          # neither padding nor a special token
                     gates[word_class(run.vocabulary.tokens[token])].append(value)
-                    among = "among the attributes" if token in attributes else "not among them"
+                    among = "among the attributes" if token in attribute_ids else "not among them"
                     gates[among].append(value)
     return {name: {"gate": mean(values), "deviation": pstdev(values), "words": len(values)}
             for name, values in sorted(gates.items())}

@@ -8,6 +8,7 @@ __all__ = ['attention_by_relation', 'find_example', 'measure_relations']
 # %% ../../nbs/library/explore/relations.ipynb #f7ca2770
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -93,18 +94,19 @@ def find_example(run: Run, items: Sequence[Item], inputs: dict) -> dict:
         `image_id` of the picture, its `boxes`, the number of the region as `query`, and its
         `weights`, 3 lists of N, in the first layer; empty if there is no such region.
     """
+    model = cast(Model, run.model)
     for item in items:
         batch = make_batch(run, [item], inputs).to(run.device)
-        _, boxes, mask = run.model.regions(batch)
+        _, boxes, mask = model.regions(batch)
         graph = spatial_graph(boxes, mask)[0]                           # (3, N, N)
         candidates = (graph[0].any(-1) & graph[2].any(-1)).nonzero()
         if not len(candidates):
             continue
         query = candidates[0, 0]
         trace: dict[str, list] = {}
-        run.model.encode_inputs(batch, trace)
+        model.encode_inputs(batch, trace)
         first_layer = trace["self"][0].mean(1)
-        by_relation = _split_by_relation(first_layer, graph[None], run.model.variant.use_graph)
+        by_relation = _split_by_relation(first_layer, graph[None], model.variant.use_graph)
         weights = by_relation[0, query]                                 # (3, N)
         real = mask[0].nonzero()[:, 0]
         return {

@@ -7,13 +7,14 @@ __all__ = ['PRESETS', 'PatchEncoder', 'Preset', 'Model', 'copy_vit', 'whitening'
 
 # %% ../../nbs/32_cptr.ipynb #69d06e91
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 
 from ..attention import Dropout, copy_attention
-from ..blocks import BlockConfig, Encoder, EncoderBlock
+from ..blocks import BlockConfig, Encoder
 from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
@@ -57,10 +58,10 @@ class PatchEncoder(nn.Module):
         Raises:
             ValueError: if the pictures have another size.
         """
-        expected = (self.image_size, self.image_size)
-        if images.shape[-2:] != expected:
-            raise ValueError(f"pictures of {images.shape[-2]} x {images.shape[-1]} pixels, and this "
-                             f"model was made for {expected[0]} x {expected[1]}: resize them")
+        height, width = images.shape[-2:]
+        if (height, width) != (self.image_size, self.image_size):
+            raise ValueError(f"pictures of {height} x {width} pixels, and this model was made for "
+                             f"{self.image_size} x {self.image_size}: resize them")
         patches = self.patches(images)                              # (B, N, D)
         class_token = self.class_token.expand(len(images), -1, -1)  # (B, 0 or 1, D)
         rows = torch.cat([class_token, patches], dim=1)
@@ -177,12 +178,14 @@ def copy_vit(source: VisionTransformer) -> PatchEncoder:
         A `PatchEncoder` with a class token and copies of the weights, in the same mode; it maps
         images to `(B, 1 + N, D)`.
     """
-    layers = source.encoder.layers
+    layers: list[Any] = list(source.encoder.layers)
+    projection: Any = source.conv_proj
     config = BlockConfig(source.hidden_dim, layers[0].num_heads, source.mlp_dim,
                          source.encoder.dropout.p, "gelu", "pre", layers[0].ln_1.eps)
-    ours = PatchEncoder(source.image_size, source.patch_size, len(layers), config, class_token=True)
-    ours.to(source.conv_proj.weight)        # its device and precision
-    ours.patches.projection.load_state_dict(source.conv_proj.state_dict())
+    ours = PatchEncoder(source.image_size, source.patch_size, len(layers), config,
+                        class_token=True)
+    ours.to(projection.weight)        # its device and precision
+    ours.patches.projection.load_state_dict(projection.state_dict())
     ours.class_token.data = source.class_token.data[0].clone()
     ours.positions.table.data = source.encoder.pos_embedding.data[0].clone()
     ours.encoder.norm.load_state_dict(source.encoder.ln.state_dict())
@@ -191,7 +194,8 @@ def copy_vit(source: VisionTransformer) -> PatchEncoder:
     return ours.train(source.training)
 
 # %% ../../nbs/32_cptr.ipynb #adcf567c
-def _copy_block(block: EncoderBlock, layer: nn.Module) -> None:
+def _copy_block(block: Any, layer: Any) -> None:
+    """Copy the weights of torchvision's encoder block into ours."""
     block.attention = copy_attention(layer.self_attention)
     attention_residual, feed_forward_residual = block.residuals
     pairs = (
@@ -233,6 +237,7 @@ def whiten(patch_encoder: PatchEncoder, images: Tensor) -> None:
     """
     projection = patch_encoder.patches.projection
     patches = patchify(images, patch_encoder.patches.size).flatten(0, 1)    # (B·N, P)
-    weight, bias = whitening(patches, len(projection.bias))
+    weight, bias = whitening(patches, projection.out_channels)
+    assert projection.bias is not None, "a patch embedding has a bias"
     projection.weight[:len(weight)] = weight.unflatten(1, projection.weight.shape[1:])
     projection.bias[:len(bias)] = bias

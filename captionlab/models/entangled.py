@@ -8,22 +8,23 @@ __all__ = ['ACTIVATIONS', 'VARIANTS', 'PRESETS', 'EntangledAttention', 'GatedCon
 
 # %% ../../nbs/34_entangled.ipynb #afe046e0
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..attention import KeyValue
-from ..blocks import BlockConfig, DecoderBlock, Encoder, Trace, trace_list
+from ..attention import KeyValue, MultiHeadAttention
+from ..blocks import BlockConfig, DecoderBlock, Encoder, Residual, Trace, trace_list
 from ..captioner import Memory, TransformerCaptioner
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
 from ..masks import padding_mask
 from ..training.config import BasePreset, TrainingConfig
 from ..vision.regions import as_regions, region_fields_of
+from .vanilla import square_grid
 
 # %% ../../nbs/34_entangled.ipynb #7b78d432
 #| implements: eq-eta-9 eq-eta-10
@@ -54,7 +55,7 @@ class EntangledAttention(nn.Module):
         first_steps = [path[:1] for path in paths]
         steps = list(dict.fromkeys(first_steps + list(paths)))
         self.attentions = nn.ModuleDict({step: config.attention() for step in steps})
-        self.residuals = nn.ModuleDict(zip(steps, config.residuals(len(steps)), strict=True))
+        self.residuals = nn.ModuleDict(dict(zip(steps, config.residuals(len(steps)), strict=True)))
 
     def project(self, memories: dict[str, Tensor]) -> dict[str, KeyValue]:
         """Return keys and values of every attention, `(B, H, N, K)` each.
@@ -62,9 +63,11 @@ class EntangledAttention(nn.Module):
         Args:
             memories: `(B, N, D)` each, under "v" and "s".
         """
-        # The last letter of a step is the memory that it attends to.
-        return {step: attention.project(memories[step[-1]])
-                for step, attention in self.attentions.items()}
+        projected = {}
+        for step, attention in self.attentions.items():
+            memory = memories[step[-1]]         # the last letter names the memory
+            projected[step] = cast(MultiHeadAttention, attention).project(memory)
+        return projected
 
     def forward(self, x: Tensor, memory: dict[str, KeyValue], masks: dict[str, Tensor],
                 trace: Trace | None = None) -> dict[str, Tensor]:
@@ -194,6 +197,14 @@ class EntangledBlock(DecoderBlock):
         else:
             self.residuals[1] = nn.Identity()
 
+    def project(self, memory: dict[str, Tensor]) -> dict[str, KeyValue]:
+        """Return keys and values of every attention, `(B, H, N, K)` each.
+
+        Args:
+            memory: `(B, N, D)` each, under "v" and "s".
+        """
+        return self.cross_attention.project(memory)
+
     def cross_attend(self, x: Tensor, memory: dict[str, KeyValue],
                      mask: dict[str, Tensor] | None = None, trace: Trace | None = None) -> Tensor:
         """Attend to both memories and mix the results: `(B, C, T, D)` to the same.
@@ -215,9 +226,7 @@ class EntangledBlock(DecoderBlock):
         context = (results["s"], results["v"], x)
         mixed = self.controller(*ends, context, trace_list(trace, "gate"))
         residual = self.residuals[1]
-        if isinstance(residual, nn.Identity):
-            return mixed
-        return residual.add_output(x, mixed)
+        return residual.add_output(x, mixed) if isinstance(residual, Residual) else mixed
 
 # %% ../../nbs/34_entangled.ipynb #c48156bf
 @dataclass(frozen=True, kw_only=True)
@@ -246,9 +255,14 @@ class Preset(BasePreset):
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
         super().__post_init__()
         if "v" in self.streams:
-            region_fields_of(self.inputs.max_boxes, self.inputs.grid)
+            region_fields_of(self.inputs.max_boxes, self.grid)
         if "s" in self.streams and self.inputs.max_attributes < 1:
             raise ValueError("no attributes to read: choose max_attributes above 0")
+
+    @property
+    def grid(self) -> int:
+        """Rows, and columns, of the grid whose cells count as regions; 0 for none."""
+        return square_grid(self.inputs.grid)
 
     @property
     def variant_spec(self) -> EtaVariant:
@@ -264,7 +278,7 @@ class Preset(BasePreset):
         """Return the fields of `Batch` that the model reads."""
         fields = ()
         if "v" in self.streams:
-            fields += region_fields_of(self.inputs.max_boxes, self.inputs.grid)
+            fields += region_fields_of(self.inputs.max_boxes, self.grid)
         if "s" in self.streams:
             fields += ("attributes",)
         return fields
@@ -284,7 +298,7 @@ class VisualInput(nn.Module):
         self.project = nn.Sequential(input_norm, nn.Linear(preset.channels, preset.width))
         self.box_projection = nn.Linear(4, preset.width, bias=False)
         self.max_boxes = preset.inputs.max_boxes
-        self.grid = preset.inputs.grid
+        self.grid = preset.grid
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return vectors `(B, N, D)`, regions first, and their mask `(B, 1, 1, N)`.
@@ -296,6 +310,10 @@ class VisualInput(nn.Module):
         return self.project(features) + self.box_projection(boxes), mask[:, None, None]
 
 # %% ../../nbs/34_entangled.ipynb #efc43b19
+def _select_each(layer: dict[str, KeyValue], rows: Tensor) -> dict[str, KeyValue]:
+    return {step: kv.select(rows) for step, kv in layer.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class StreamMemory(Memory):
     """The encoded pictures of a batch: two memories side by side.
@@ -307,7 +325,7 @@ class StreamMemory(Memory):
     """
 
     layers: list[dict[str, KeyValue]]
-    mask: dict[str, Tensor]
+    mask: dict[str, Tensor] = field(default_factory=dict)
     traced_stream: str
 
     def __len__(self) -> int:
@@ -320,9 +338,7 @@ class StreamMemory(Memory):
         Args:
             rows: indices, shape `(R,)`.
         """
-        layers = []
-        for layer in self.layers:
-            layers.append({step: kv.select(rows) for step, kv in layer.items()})
+        layers = [_select_each(layer, rows) for layer in self.layers]
         masks = {name: mask[rows] for name, mask in self.mask.items()}
         return replace(self, layers=layers, mask=masks)
 
@@ -369,7 +385,8 @@ class Model(TransformerCaptioner):
         ids = batch.require("attributes")
         return self.words(ids) * self.words.embedding_dim**0.5, padding_mask(ids)
 
-    def encode_inputs(self, batch: Batch, trace: dict[str, Trace] | None = None) -> tuple[dict, dict]:
+    def encode_inputs(self, batch: Batch,
+                      trace: dict[str, Trace] | None = None) -> tuple[dict, dict]:
         """Return for each stream its encoding `(B, N, D)` and its mask `(B, 1, 1, N)`.
 
         Args:
@@ -380,8 +397,10 @@ class Model(TransformerCaptioner):
         encoded = {}
         masks = {}
         for name, encoder in self.encoders.items():
-            embed = self.visual if name == "v" else self.embed_attributes
-            x, masks[name] = embed(batch)
+            if self.visual is not None and name == "v":
+                x, masks[name] = self.visual(batch)
+            else:
+                x, masks[name] = self.embed_attributes(batch)
             stream_trace = None if trace is None else trace.setdefault(name, {})
             encoded[name] = encoder(self.dropout(x), masks[name], stream_trace)
         return encoded, masks
@@ -392,7 +411,7 @@ class Model(TransformerCaptioner):
         See `Captioner.encode`.
         """
         encoded, masks = self.encode_inputs(batch)
-        layers = self.decoder.project(encoded)
+        layers = [cast(EntangledBlock, block).project(encoded) for block in self.decoder.blocks]
         return StreamMemory(layers=layers, mask=masks, traced_stream=self.traced_stream)
 
 # %% ../../nbs/34_entangled.ipynb #0fed73c1

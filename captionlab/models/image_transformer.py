@@ -9,6 +9,7 @@ __all__ = ['VARIANTS', 'PRESETS', 'SpatialGraphAttention', 'GraphVariant', 'Grap
 # %% ../../nbs/35_image_transformer.ipynb #1e9cce31
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,7 @@ from captionlab.attention import (
     merge_heads,
     split_heads,
 )
+
 from ..blocks import BlockConfig, Encoder
 from ..captioner import Memory, TransformerCaptioner
 from ..data.batches import Batch
@@ -30,6 +32,7 @@ from ..data.inputs import InputConfig
 from ..training.config import BasePreset, TrainingConfig
 from ..training.distributed import world_size
 from ..vision.regions import as_regions, region_fields_of, spatial_graph
+from .vanilla import square_grid
 
 # %% ../../nbs/35_image_transformer.ipynb #d197e1e0
 #| implements: eq-it-6 eq-it-7
@@ -148,7 +151,8 @@ class GraphEncoder(Encoder):
     def __init__(self, layers: int, config: BlockConfig, variant: GraphVariant):
         super().__init__(layers, config)
         self.graph_layers = variant.graph_layers
-        for number, block in enumerate(self.blocks, start=1):
+        blocks: list[Any] = list(self.blocks)
+        for number, block in enumerate(blocks, start=1):
             if number in variant.graph_layers:
                 block.attention = SpatialGraphAttention(
                     config.width, config.heads, config.inner_dropout_rate, variant.use_graph
@@ -280,7 +284,8 @@ class RegionMemory(Memory):
             rows: indices, shape `(R,)`.
         """
         layers = [layer.select(rows) for layer in self.layers]
-        return replace(self, layers=layers, mask=self.mask[rows], mean=self.mean[rows])
+        mask = None if self.mask is None else self.mask[rows]
+        return replace(self, layers=layers, mask=mask, mean=self.mean[rows])
 
 # %% ../../nbs/35_image_transformer.ipynb #de792945
 @dataclass(frozen=True)
@@ -499,7 +504,11 @@ class Preset(BasePreset):
         if self.variant not in VARIANTS:
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
         super().__post_init__()
-        region_fields_of(self.inputs.max_boxes, self.inputs.grid)
+
+    @property
+    def grid(self) -> int:
+        """Rows, and columns, of the grid whose cells count as regions; 0 for none."""
+        return square_grid(self.inputs.grid)
 
     @property
     def variant_spec(self) -> GraphVariant:
@@ -513,7 +522,7 @@ class Preset(BasePreset):
 
     def input_fields(self) -> tuple[str, ...]:
         """Return the fields of `Batch` that the model reads."""
-        return region_fields_of(self.inputs.max_boxes, self.inputs.grid)
+        return region_fields_of(self.inputs.max_boxes, self.grid)
 
 # %% ../../nbs/35_image_transformer.ipynb #74d61189
 #| implements: eq-it-11
@@ -528,12 +537,14 @@ class Model(TransformerCaptioner):
         He et al. 2020, Figure 2.
     """
 
+    samples_seen: Tensor        # (), pictures in training so far
+
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, 0, vocabulary_size, tied=False)
         self.variant = preset.variant_spec
         self.sampling_interval = preset.sampling_interval
         self.max_boxes = preset.inputs.max_boxes
-        self.grid = preset.inputs.grid
+        self.grid = preset.grid
         uses_pixels = preset.inputs.backbone == "pixels"
         input_norm = nn.Identity() if uses_pixels else nn.LayerNorm(preset.channels)
         self.project = nn.Sequential(input_norm, nn.Linear(preset.channels, preset.width))
@@ -558,7 +569,8 @@ class Model(TransformerCaptioner):
         """
         return as_regions(batch, self.max_boxes, self.grid)
 
-    def encode_inputs(self, batch: Batch, trace: dict[str, list] | None = None) -> tuple[Tensor, Tensor]:
+    def encode_inputs(self, batch: Batch,
+                      trace: dict[str, list] | None = None) -> tuple[Tensor, Tensor]:
         """Return the encoded regions `(B, N, D)` and their mask `(B, 1, 1, N)`.
 
         Args:
@@ -615,9 +627,10 @@ class Model(TransformerCaptioner):
         """
         state = self.start(memory, tokens.shape[1])
         contexts = []
-        for t, word in enumerate(self.project_words(tokens).unbind(-2)):
+        for t, true_word in enumerate(self.project_words(tokens).unbind(-2)):
+            word = true_word                                            # (B, C, 4·D)
             if t and self.sampling:
-                word = self._scheduled_sampling(word, tokens[..., t], state.c)
+                word = self._scheduled_sampling(true_word, tokens[..., t], state.c)
             state = self.decoder(word, state)
             contexts.append(state.c)
         if not contexts:

@@ -19,10 +19,10 @@ from ..blocks import BlockConfig, Encoder
 from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
-from .relative_attention import attend_with_constant_columns
-from .vanilla import check_grid
 from ..positions import LearnedPositions
 from ..training.config import BasePreset, TrainingConfig
+from .relative_attention import attend_with_constant_columns
+from .vanilla import check_grid, grid_size
 
 # %% ../../nbs/33_position_aware.ipynb #d35ff14f
 #| implements: eq-pat-1 eq-pat-2 eq-pat-3
@@ -55,8 +55,9 @@ class FeatureFusion(nn.Module):
         query = self.query(high)
         key = self.key(low)
         if trace is None:
-            heads = (x.unsqueeze(1) for x in (query, key, low))     # one head of width D
-            return F.scaled_dot_product_attention(*heads).squeeze(1) + high
+            # One head of width D.
+            fused = F.scaled_dot_product_attention(query[:, None], key[:, None], low[:, None])
+            return fused.squeeze(1) + high
         attended, weights = attend(query, key, low)
         trace.append(weights)
         return attended + high
@@ -312,8 +313,7 @@ class Preset(BasePreset):
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of the coarse map, (m, n)."""
-        grid = self.inputs.grid
-        return (grid, grid) if isinstance(grid, int) else tuple(grid)
+        return grid_size(self.inputs.grid)
 
 # %% ../../nbs/33_position_aware.ipynb #25087f82
 class Model(TransformerCaptioner):
@@ -361,7 +361,8 @@ class Model(TransformerCaptioner):
         low = self.project_low(batch.require("low"))
         return self.fusion(high, low, trace)
 
-    def encode_inputs(self, batch: Batch, trace: dict[str, list] | None = None) -> tuple[Tensor, None]:
+    def encode_inputs(self, batch: Batch,
+                      trace: dict[str, list] | None = None) -> tuple[Tensor, None]:
         """Return the encoded cells `(B, N, D)` and no mask: every cell may be attended to.
 
         Args:

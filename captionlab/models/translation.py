@@ -6,7 +6,7 @@
 __all__ = ['PRESETS', 'Preset', 'Model', 'symmetric_kl']
 
 # %% ../../nbs/30_translation.ipynb #9e315018
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +39,7 @@ class Preset(BasePreset):
     effect here.
     """
 
-    inputs: InputConfig = InputConfig(fields=("source",))
+    inputs: InputConfig = field(default_factory=lambda: InputConfig(fields=("source",)))
     max_length: int | None = 100
     subwords: int
     shared: bool = True
@@ -59,6 +59,8 @@ class Model(TransformerCaptioner):
     Source:
         Vaswani et al. 2017, as rebuilt in the caption-translation text.
     """
+
+    samples_seen: Tensor        # (), sentence pairs in training so far
 
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size)
