@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['VARIANTS', 'PRESETS', 'SpatialGraphAttention', 'GraphVariant', 'GraphEncoder', 'ImplicitAttention', 'RegionMemory',
-           'LSTMState', 'ImplicitDecoder', 'AttentionOnAttention', 'Preset', 'Model']
+           'LSTMState', 'ImplicitDecoder', 'AttentionOnAttention', 'Preset', 'GraphCaptioner', 'Model']
 
 # %% ../../nbs/35_image_transformer.ipynb #1e9cce31
 import math
@@ -304,6 +304,20 @@ class LSTMState:
     m: Tensor
     c: Tensor
 
+    @classmethod
+    def zeros(cls, memory: RegionMemory, captions: int) -> "LSTMState":
+        """Return the state of C captions without words: h, m and c are 0, `(B, C, D)` each.
+
+        Args:
+            memory: of B pictures.
+            captions: C.
+        """
+        # The cell adds up small changes, which 16 bits would round away.
+        dtype = torch.promote_types(memory.mean.dtype, torch.float)
+        shape = (len(memory), captions, memory.mean.shape[-1])
+        zeros = memory.mean.new_zeros(shape, dtype=dtype)
+        return cls(memory, zeros, zeros, zeros)
+
     def reorder(self, parents: Tensor) -> "LSTMState":
         """Return a state in which caption c of picture b continues caption `parents[b, c]`.
 
@@ -524,39 +538,35 @@ class Preset(BasePreset):
         """Return the fields of `Batch` that the model reads."""
         return region_fields_of(self.inputs.max_boxes, self.grid)
 
-# %% ../../nbs/35_image_transformer.ipynb #74d61189
-#| implements: eq-it-11
-class Model(TransformerCaptioner):
-    """The Image Transformer: regions in, words out.
+# %% ../../nbs/35_image_transformer.ipynb #c35gcapt
+def _mean_of_real(encoded: Tensor, mask: Tensor) -> Tensor:
+    """Average regions (B, N, D) where the mask (B, N) is True: (B, D), 0 if there are none."""
+    is_real = mask[..., None]                                           # (B, N, 1)
+    total = encoded.masked_fill(~is_real, 0).sum(1)
+    return total / is_real.sum(1).clamp(min=1)
+
+
+class GraphCaptioner(TransformerCaptioner):
+    """The half of the Image Transformer that encodes regions.
 
     Args:
         preset: sizes, inputs and variant of the model.
         vocabulary_size: V.
 
     Source:
-        He et al. 2020, Figure 2.
+        He et al. 2020, §3.2.
     """
 
-    samples_seen: Tensor        # (), pictures in training so far
-
     def __init__(self, preset: Preset, vocabulary_size: int):
+        # No decoder blocks: `Model` has a decoder of its own.
         super().__init__(preset.config, 0, vocabulary_size, tied=False)
         self.variant = preset.variant_spec
-        self.sampling_interval = preset.sampling_interval
         self.max_boxes = preset.inputs.max_boxes
         self.grid = preset.grid
         uses_pixels = preset.inputs.backbone == "pixels"
         input_norm = nn.Identity() if uses_pixels else nn.LayerNorm(preset.channels)
         self.project = nn.Sequential(input_norm, nn.Linear(preset.channels, preset.width))
         self.encoder = GraphEncoder(preset.encoder_layers, preset.config, self.variant)
-        self.decoder = ImplicitDecoder(preset.config, self.variant, preset.word_dropout)
-        self.word_dropout = Dropout(preset.word_dropout)
-        self.sampling = 0.0         # share of sampled words, above 0 only inside `loss`
-        # A buffer is saved with the weights, so that a resumed training goes on counting.
-        self.register_buffer("samples_seen", torch.zeros((), dtype=torch.long))
-        # As in the authors' program: the output does not share these vectors, so they need not be
-        # small.
-        nn.init.normal_(self.words.weight)
 
     def regions(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Return the regions of a batch, and the cells if they count as regions.
@@ -582,24 +592,46 @@ class Model(TransformerCaptioner):
         graph = spatial_graph(boxes, mask)                              # (B, 3, N, N)
         return self.encoder(x, graph, trace), mask[:, None, None]
 
+# %% ../../nbs/35_image_transformer.ipynb #74d61189
+#| implements: eq-it-11
+class Model(GraphCaptioner):
+    """The Image Transformer: regions in, words out.
+
+    Args:
+        preset: sizes, inputs and variant of the model.
+        vocabulary_size: V.
+
+    Source:
+        He et al. 2020, Figure 2.
+    """
+
+    samples_seen: Tensor        # (), pictures in training so far
+
+    def __init__(self, preset: Preset, vocabulary_size: int):
+        super().__init__(preset, vocabulary_size)
+        self.sampling_interval = preset.sampling_interval
+        self.decoder = ImplicitDecoder(preset.config, self.variant, preset.word_dropout)
+        self.word_dropout = Dropout(preset.word_dropout)
+        self.sampling = 0.0         # share of sampled words, above 0 only inside `loss`
+        # A buffer is saved with the weights, so that a resumed training goes on counting.
+        self.register_buffer("samples_seen", torch.zeros((), dtype=torch.long))
+        # As in the authors' program: the output does not share these vectors, so they need not be
+        # small.
+        nn.init.normal_(self.words.weight)
+
     def encode(self, batch: Batch) -> RegionMemory:
         """Encode B pictures and project their regions to keys and values.
 
         See `Captioner.encode`.
         """
         encoded, mask = self.encode_inputs(batch)
-        is_real = mask[:, 0, 0, :, None]                                # (B, N, 1)
-        total = encoded.masked_fill(~is_real, 0).sum(1)
-        mean = total / is_real.sum(1).clamp(min=1)                      # (B, D)
-        return RegionMemory([self.decoder.attention.project(encoded)], mask, mean=mean)
+        mean = _mean_of_real(encoded, mask[:, 0, 0])
+        layers = [self.decoder.attention.project(encoded)]
+        return RegionMemory(layers, mask, mean=mean)
 
     def start(self, memory: RegionMemory, captions: int = 1) -> LSTMState:
         """Return a state of C captions without words: h, m and c are 0. See `Captioner.start`."""
-        # The cell adds up small changes, which 16 bits would round away.
-        dtype = torch.promote_types(memory.mean.dtype, torch.float)
-        shape = (len(memory), captions, memory.mean.shape[-1])
-        zeros = memory.mean.new_zeros(shape, dtype=dtype)
-        return LSTMState(memory, zeros, zeros, zeros)
+        return LSTMState.zeros(memory, captions)
 
     def step(self, state: LSTMState, tokens: Tensor,
              trace: dict[str, list] | None = None) -> tuple[Tensor, LSTMState]:
