@@ -67,7 +67,7 @@ class Model(TransformerCaptioner):
         if preset.shared:
             self.source_words = self.words
         else:
-            self.source_words = self._embedding(preset.subwords, preset.width)
+            self.source_words = self.make_embedding(preset.subwords, preset.width)
         self.encoder = Encoder(preset.encoder_layers, preset.config)
         self.consistency = preset.consistency
         self.rdrop_start = preset.rdrop_start
@@ -82,17 +82,17 @@ class Model(TransformerCaptioner):
         """
         source = batch.require("source")
         mask = padding_mask(source)
-        embedded = self._embed(source, 0, self.source_words)       # (B, S, D)
+        embedded = self.embed_tokens(source, 0, self.source_words)   # (B, S, D)
         return self.encoder(embedded, mask), mask
 
-    def loss(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Return the summed cross-entropy of `(B, C, T)` captions and the number of words.
 
         With R-Drop in training, both are those of two passes.
 
         Args:
             batch: with `source`, `(B, S)`, and `captions`.
-            smoothing: as in `Captioner.loss`.
+            label_smoothing: as in `Captioner.loss`.
 
         Source:
             Liang et al. 2021, section 2.1.
@@ -101,14 +101,15 @@ class Model(TransformerCaptioner):
         if self.training:
             self.samples_seen += len(batch) * world_size()
         if not (self.consistency and self.training and started):
-            return super().loss(batch, smoothing)
+            return super().loss(batch, label_smoothing)
         # The same rows twice: dropout differs between the two halves.
         doubled = batch.select(torch.arange(len(batch)).repeat(2))
         hidden, words = self.target_hidden_states(doubled)        # (2·R, D), (2·R,)
         passes = hidden.unflatten(0, (2, -1))                       # (2, R, D)
         targets = words.chunk(2)[0]
-        total = fused_linear_cross_entropy(passes, self.output, targets, smoothing,
-                                           self.consistency)
+        total = fused_linear_cross_entropy(passes, self.output, targets,
+                                           label_smoothing=label_smoothing,
+                                           consistency=self.consistency)
         return total, words.new_tensor(len(words))
 
 # %% ../../nbs/30_translation.ipynb #9320c7aa
