@@ -24,7 +24,7 @@ from ..data.inputs import InputConfig
 from ..masks import padding_mask
 from ..training.config import BasePreset, TrainingConfig
 from ..vision.regions import as_regions, region_field_names
-from .vanilla import square_grid
+from .vanilla import input_projection, square_grid
 
 # %% ../../nbs/34_entangled.ipynb #7b78d432
 #| implements: eq-eta-9 eq-eta-10
@@ -293,9 +293,7 @@ class VisualInput(nn.Module):
 
     def __init__(self, preset: Preset):
         super().__init__()
-        uses_pixels = preset.inputs.backbone == "pixels"
-        input_norm = nn.Identity() if uses_pixels else nn.LayerNorm(preset.channels)
-        self.project = nn.Sequential(input_norm, nn.Linear(preset.channels, preset.width))
+        self.project = input_projection(preset, preset.channels)
         self.box_projection = nn.Linear(4, preset.width, bias=False)
         self.max_boxes = preset.inputs.max_boxes
         self.grid = preset.grid

@@ -32,7 +32,7 @@ from ..data.inputs import InputConfig
 from ..training.config import BasePreset, TrainingConfig
 from ..training.distributed import world_size
 from ..vision.regions import as_regions, region_field_names, spatial_graph
-from .vanilla import square_grid
+from .vanilla import input_projection, square_grid
 
 # %% ../../nbs/35_image_transformer.ipynb #d197e1e0
 #| implements: eq-it-6 eq-it-7
@@ -461,9 +461,7 @@ for _change in _RELEASED.values():
 # Rows of the paper's ablation besides the full model.
 _TABLE_3 = {
     "baseline": GraphVariant(graph_layers=(), parts=1),
-    "layer1": GraphVariant(graph_layers=(1,), parts=1),
-    "layer2": GraphVariant(graph_layers=(2,), parts=1),
-    "layer3": GraphVariant(graph_layers=(3,), parts=1),
+    **{f"layer{n}": GraphVariant(graph_layers=(n,), parts=1) for n in (1, 2, 3)},
     "graph": GraphVariant(parts=1),
     "unrelated": GraphVariant(use_graph=False, parts=1),
     "m2": GraphVariant(parts=2),
@@ -558,9 +556,7 @@ class GraphCaptioner(TransformerCaptioner):
         self.variant = preset.variant_spec
         self.max_boxes = preset.inputs.max_boxes
         self.grid = preset.grid
-        uses_pixels = preset.inputs.backbone == "pixels"
-        input_norm = nn.Identity() if uses_pixels else nn.LayerNorm(preset.channels)
-        self.project = nn.Sequential(input_norm, nn.Linear(preset.channels, preset.width))
+        self.project = input_projection(preset, preset.channels)
         self.encoder = GraphEncoder(preset.encoder_layers, preset.config, self.variant)
 
     def regions(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -699,18 +695,15 @@ class Model(GraphCaptioner):
 # %% ../../nbs/35_image_transformer.ipynb #e322b236
 PRESETS = {
     "paper": Preset(
-        inputs=InputConfig(
-            backbone="file", boxes="coco/regions.tsv", max_boxes=100, image_size=224,
-        ),
+        inputs=InputConfig(backbone="file", boxes="coco/regions.tsv", max_boxes=100,
+                           image_size=224),
         width=1024, heads=8, hidden=2048, dropout=0.1, channels=2048, min_count=4, max_length=18,
-        training=TrainingConfig(
-            epochs=25, batch_size=10, lr=2e-4, warmup=2000, schedule="stairs", label_smoothing=0.0,
-            max_grad_norm=0.1, betas=(0.9, 0.999), ema_decay=0.0,
-        ),
-        scst=TrainingConfig(
-            epochs=35, batch_size=10, lr=2e-5, warmup=1, schedule="constant", label_smoothing=0.0,
-            max_grad_norm=0.1, betas=(0.9, 0.999), ema_decay=0.0,
-        ),
+        training=TrainingConfig(epochs=25, batch_size=10, lr=2e-4, warmup=2000, schedule="stairs",
+                                label_smoothing=0.0, max_grad_norm=0.1, betas=(0.9, 0.999),
+                                ema_decay=0.0),
+        scst=TrainingConfig(epochs=35, batch_size=10, lr=2e-5, warmup=1, schedule="constant",
+                            label_smoothing=0.0, max_grad_norm=0.1, betas=(0.9, 0.999),
+                            ema_decay=0.0),
     ),
     "squeezenet": Preset(
         inputs=InputConfig(
@@ -719,17 +712,14 @@ PRESETS = {
         ),
         width=256, heads=4, hidden=1024, dropout=0.3, channels=512, min_count=5, max_length=18,
         word_dropout=0.2, sampling_interval=5 * 6000,
-        training=TrainingConfig(
-            epochs=14, max_tokens=8 * 18, lr=8e-4, encoder_lr_scale=0.1, warmup=1000,
-            precision="auto",
-        ),
+        training=TrainingConfig(epochs=14, max_tokens=8 * 18, lr=8e-4, encoder_lr_scale=0.1,
+                                warmup=1000, precision="auto"),
     ),
     "tiny": Preset(
         inputs=InputConfig(backbone="pixels", max_boxes=6, image_size=64),
         width=96, heads=4, hidden=192, dropout=0.0, channels=48, word_dropout=0.0,
         sampling_interval=1000,
-        training=TrainingConfig(
-            epochs=6, batch_size=8, lr=2e-3, warmup=50, label_smoothing=0.0, ema_decay=0.98,
-        ),
+        training=TrainingConfig(epochs=6, batch_size=8, lr=2e-3, warmup=50, label_smoothing=0.0,
+                                ema_decay=0.98),
     ),
 }

@@ -22,7 +22,7 @@ from ..data.inputs import InputConfig
 from ..positions import LearnedPositions
 from ..training.config import BasePreset, TrainingConfig
 from .relative_attention import attend_with_constant_columns
-from .vanilla import check_grid, grid_size
+from .vanilla import check_grid, grid_size, input_projection
 
 # %% ../../nbs/33_position_aware.ipynb #d35ff14f
 #| implements: eq-pat-1 eq-pat-2 eq-pat-3
@@ -330,11 +330,11 @@ class Model(TransformerCaptioner):
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size)
         self.grid = preset.grid
-        self.project = _input_projection(preset, preset.channels)
+        self.project = input_projection(preset, preset.channels)
         self.project_low = None
         self.fusion = None
         if "low" in preset.inputs.fields:
-            self.project_low = _input_projection(preset, preset.fine_channels)
+            self.project_low = input_projection(preset, preset.fine_channels)
             self.fusion = FeatureFusion(preset.width)
         layers = preset.encoder_layers
         if preset.variant == "position_aware":
@@ -373,13 +373,6 @@ class Model(TransformerCaptioner):
         fused = self.fuse_maps(batch, None if trace is None else trace["fusion"])
         x = self.dropout(self.cell_positions(fused))
         return self.encoder(x, trace=trace), None
-
-# %% ../../nbs/33_position_aware.ipynb #79acc3c0
-def _input_projection(preset: Preset, channels: int) -> nn.Module:
-    """From a map's channels to width D; the cells of a network are first normalised."""
-    uses_pixels = preset.inputs.backbone == "pixels"
-    input_norm = nn.Identity() if uses_pixels else nn.LayerNorm(channels)
-    return nn.Sequential(input_norm, nn.Linear(channels, preset.width))
 
 # %% ../../nbs/33_position_aware.ipynb #ad8f11f8
 PRESETS = {
