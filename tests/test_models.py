@@ -218,7 +218,7 @@ class TestCPTR:
             images, tokens = torch.empty(1, 3, 384, 384), torch.ones(1, 1, 30, dtype=torch.long)
             memory, x = model.encode(Batch(images=images)), model.embed_tokens(tokens, 0)
             look_back, trace = torch.ones(1, 1, 30, 30, dtype=torch.bool), {}
-            patches = model.patch_encoder.positions(model.patch_encoder.patches(images))
+            patches = model.patch_encoder.pos_embed(model.patch_encoder.patches(images))
             model.patch_encoder.encoder(patches, trace=trace)
             model.decoder(x, memory.layers, look_back, trace=trace)
             logits = model.decode(memory, tokens)
@@ -261,7 +261,7 @@ class TestCPTR:
             theirs = ours.output(
                 decodes(
                     words,
-                    encodes(ours.patch_encoder.positions(ours.patch_encoder.patches(images))),
+                    encodes(ours.patch_encoder.pos_embed(ours.patch_encoder.patches(images))),
                     tgt_mask=ahead,
                 )
             )
@@ -376,7 +376,7 @@ class TestVanilla:
                 .abs()
                 .max()
             )
-            model.cell_positions.table.zero_()
+            model.pos_embed.table.zero_()
             torch.testing.assert_close(
                 model.decode(model.encode(batch), batch.captions),
                 model.decode(model.encode(shuffled), batch.captions),
@@ -416,7 +416,7 @@ class NoPositions(vanilla.Model):
 
     def __init__(self, preset, vocabulary_size: int):
         super().__init__(preset, vocabulary_size)
-        self.cell_positions = nn.Identity()
+        self.pos_embed = nn.Identity()
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ class PatchEncoder(nn.Module):
         # Without a class token the parameter has no rows: the same code serves both.
         self.class_token = nn.Parameter(torch.zeros(int(class_token), config.width))
         num_patches = (image_size // patch_size) ** 2
-        self.positions = LearnedPositions(num_patches + class_token, config.width)
+        self.pos_embed = LearnedPositions(num_patches + class_token, config.width)
         self.dropout = Dropout(config.dropout)
         self.encoder = Encoder(layers, config)
 
@@ -65,7 +65,7 @@ class PatchEncoder(nn.Module):
         patches = self.patches(images)                              # (B, N, D)
         class_token = self.class_token.expand(len(images), -1, -1)  # (B, 0 or 1, D)
         rows = torch.cat([class_token, patches], dim=1)
-        return self.encoder(self.dropout(self.positions(rows)))
+        return self.encoder(self.dropout(self.pos_embed(rows)))
 
 # %% ../../nbs/32_cptr.ipynb #3fc93092
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +187,7 @@ def copy_vit(source: VisionTransformer) -> PatchEncoder:
     ours.to(projection.weight)        # its device and precision
     ours.patches.projection.load_state_dict(projection.state_dict())
     ours.class_token.data = source.class_token.data[0].clone()
-    ours.positions.table.data = source.encoder.pos_embedding.data[0].clone()
+    ours.pos_embed.table.data = source.encoder.pos_embedding.data[0].clone()
     ours.encoder.norm.load_state_dict(source.encoder.ln.state_dict())
     for block, layer in zip(ours.encoder.blocks, layers, strict=True):
         _copy_block(block, layer)

@@ -338,10 +338,10 @@ class Model(TransformerCaptioner):
             self.fusion = FeatureFusion(preset.width)
         layers = preset.encoder_layers
         if preset.variant == "position_aware":
-            self.cell_positions = nn.Identity()
+            self.pos_embed = nn.Identity()
             self.encoder = PositionAwareEncoder(layers, preset.config, *self.grid)
         else:
-            self.cell_positions = LearnedPositions(math.prod(self.grid), preset.width)
+            self.pos_embed = LearnedPositions(math.prod(self.grid), preset.width)
             self.encoder = Encoder(layers, preset.config)
 
     def fuse_maps(self, batch: Batch, trace: list[Tensor] | None = None) -> Tensor:
@@ -371,7 +371,7 @@ class Model(TransformerCaptioner):
                 under "fusion", of the encoder's layers `(B, H, N, N)` under "self".
         """
         fused = self.fuse_maps(batch, None if trace is None else trace["fusion"])
-        x = self.dropout(self.cell_positions(fused))
+        x = self.dropout(self.pos_embed(fused))
         return self.encoder(x, trace=trace), None
 
 # %% ../../nbs/33_position_aware.ipynb #ad8f11f8

@@ -107,7 +107,7 @@ class Model(TransformerCaptioner):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size)
         self.grid = grid_size(preset.inputs.grid)
         self.project = input_projection(preset, preset.channels)
-        self.cell_positions = LearnedPositions(math.prod(self.grid), preset.width)
+        self.pos_embed = LearnedPositions(math.prod(self.grid), preset.width)
         self.encoder = Encoder(preset.encoder_layers, preset.config)
 
     def encode_inputs(self, batch: Batch) -> tuple[Tensor, None]:
@@ -117,7 +117,7 @@ class Model(TransformerCaptioner):
             batch: with `grid`, `(B, N, channels)`.
         """
         cells = check_grid(batch.require("grid"), self.grid)
-        x = self.cell_positions(self.project(cells))                # (B, N, D)
+        x = self.pos_embed(self.project(cells))                # (B, N, D)
         return self.encoder(self.dropout(x)), None
 
 # %% ../../nbs/31_vanilla.ipynb #2ba6c996
