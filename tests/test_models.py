@@ -526,3 +526,8 @@ class TestRegistry:
             12,
             (0.9, 0.98),
         )
+
+    def test_a_translator_of_format_1_reads_sentences(self):
+        preset = asdict(model_module("translation").PRESETS["tiny"])
+        old = {name: value for name, value in preset.items() if name != "inputs"}
+        assert preset_from_dict("translation", old).inputs.fields == ("source",)

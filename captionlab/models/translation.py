@@ -26,7 +26,7 @@ class Preset(BasePreset):
     """Sizes and training of the translator.
 
     Args:
-        inputs: what the model reads: the source sentence.
+        inputs: the translator reads the source sentence; there is nothing to choose.
         max_length: sentences are cut after so many tokens.
         subwords: V, entries of the vocabulary; of each of the two if they are not shared.
         shared: whether both languages share one vocabulary and one embedding.
@@ -39,13 +39,17 @@ class Preset(BasePreset):
     effect here.
     """
 
-    inputs: InputConfig = field(default_factory=lambda: InputConfig(fields=("source",)))
+    inputs: InputConfig = field(default_factory=InputConfig)
     max_length: int | None = 100
     subwords: int
     shared: bool = True
     consistency: float = 0.0
     rdrop_start: int = 0
     bpe_dropout: float = 0.0
+
+    def input_fields(self) -> tuple[str, ...]:
+        """Return the fields of `Batch` that the model reads."""
+        return ("source",)
 
 # %% ../../nbs/30_translation.ipynb #1b1b0ec9
 #| implements: eq-translation-5 eq-translation-6 eq-rdrop-loss
