@@ -266,7 +266,9 @@ class CiderDScorer:
         self.table = HashTable(keys)
         self.known = len(keys)
 
-    def count(self, table: TokenTable, fresh: HashTable) -> tuple[NgramCounts, np.ndarray]:
+    def count(
+        self, table: TokenTable, fresh: HashTable | None = None
+    ) -> tuple[NgramCounts, np.ndarray]:
         """Return the n-grams of captions, counted, and the idf of each.
 
         Args:
@@ -287,15 +289,18 @@ class CiderDScorer:
         counted = count_sorted(groups, ids)
         return counted, self.idf[np.minimum(counted.ids, self.known)]
 
-    def _number(self, packed: np.ndarray, fresh: HashTable) -> np.ndarray:
+    def _number(self, packed: np.ndarray, fresh: HashTable | None) -> np.ndarray:
         """Numbers of n-grams: rows of the training table, then of `fresh`, then what is free."""
         ids = self.table.find(packed)
+        free = self.known
+        if fresh is not None:
+            missing = np.flatnonzero(ids < 0)
+            rows = fresh.find(packed[missing])
+            ids[missing] = np.where(rows < 0, rows, rows + free)
+            free += fresh.size
         missing = np.flatnonzero(ids < 0)
-        rows = fresh.find(packed[missing])
-        ids[missing] = np.where(rows < 0, rows, rows + self.known)
-        missing = missing[rows < 0]
         _, others = np.unique(packed[missing], return_inverse=True)
-        ids[missing] = self.known + fresh.size + others
+        ids[missing] = free + others
         return ids
 
     def index(self, references: Sequence[Sequence[Sequence[int]]]) -> ReferenceIndex:
