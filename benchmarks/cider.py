@@ -1,4 +1,5 @@
 """CIDEr-D of 10,000 captions with 5 references each: ours against two that count n-grams in dictionaries, one core each."""
+
 import time
 from collections.abc import Callable
 from statistics import median
@@ -28,7 +29,7 @@ class CachedCider(CiderScorer):
         self.ctest = []
         for caption, captions in zip(candidates, references):
             self += (caption, captions)
-        assert len(self.crefs) == self.pictures          # compute_cider takes the corpus size from here
+        assert len(self.crefs) == self.pictures  # compute_cider takes the corpus size from here
         return np.array(self.compute_cider())
 
 
@@ -49,7 +50,9 @@ def made_up_captions() -> tuple[list, list]:
         other = rng.choice(VOCABULARY, (number, len(sentence)), p=chances) + 4
         return np.where(rng.random(other.shape) < 0.5, other, sentence).tolist()
 
-    sentences = [rng.choice(VOCABULARY, rng.integers(8, 15), p=chances) + 4 for _ in range(PICTURES)]
+    sentences = [
+        rng.choice(VOCABULARY, rng.integers(8, 15), p=chances) + 4 for _ in range(PICTURES)
+    ]
     pictures = [variants(sentence, REFERENCES + 1) for sentence in sentences]
     return [captions[1:] for captions in pictures], [captions[0] for captions in pictures]
 
@@ -72,7 +75,7 @@ def main() -> None:
         apart = abs(ways[peer]() - ways["ours"]()).max()
         assert apart < 1e-9, f"{peer} and ours differ by {apart:.1e}"
     times = {name: [] for name in ways}
-    for _ in range(ROUNDS):                             # in turns, so that all see the same machine
+    for _ in range(ROUNDS):  # in turns, so that all see the same machine
         for name, work in ways.items():
             times[name].append(core_seconds(work))
     ours, once, *peers = (PICTURES / median(seconds) for seconds in times.values())

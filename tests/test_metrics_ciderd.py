@@ -1,4 +1,5 @@
 """Fast CIDEr-D against pycocoevalcap and against the teaching version of the lesson on SCST."""
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +18,9 @@ from captionlab.metrics.ciderd import (
 from captionlab.scst import CiderD
 
 CAPTION = st.lists(st.integers(1, 6), max_size=12)
-PICTURES = st.lists(st.tuples(st.lists(CAPTION, min_size=1, max_size=5), CAPTION), min_size=1, max_size=8)
+PICTURES = st.lists(
+    st.tuples(st.lists(CAPTION, min_size=1, max_size=5), CAPTION), min_size=1, max_size=8
+)
 OFFSETS = pytest.mark.parametrize("offset", [0, 8_000, 32_700, 50_257, 10**9 - 100])
 
 
@@ -41,22 +44,32 @@ class TestAgainstOthers:
     @settings(max_examples=150)
     def test_equals_pycocoevalcap(self, pictures):
         references, candidates = zip(*pictures)
-        assume(any(ids for captions in references for ids in captions))      # pycocoevalcap stops where there is no word
-        np.testing.assert_allclose(score(references, candidates), pycoco(references, candidates), rtol=0, atol=1e-9)
+        assume(
+            any(ids for captions in references for ids in captions)
+        )  # pycocoevalcap stops where there is no word
+        np.testing.assert_allclose(
+            score(references, candidates), pycoco(references, candidates), rtol=0, atol=1e-9
+        )
 
     @given(PICTURES, PICTURES)
     @settings(max_examples=100)
-    def test_equals_the_teaching_version_on_pictures_that_are_not_of_the_training_data(self, training, pictures):
+    def test_equals_the_teaching_version_on_pictures_that_are_not_of_the_training_data(
+        self, training, pictures
+    ):
         references, candidates = zip(*pictures)
         training = [captions for captions, _ in training]
         slow = CiderD(training)
         expected = [slow.score([ids], captions)[0] for ids, captions in zip(candidates, references)]
-        np.testing.assert_allclose(score(references, candidates, training), expected, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(
+            score(references, candidates, training), expected, rtol=0, atol=1e-9
+        )
 
     @OFFSETS
     def test_any_size_of_vocabulary_gives_the_same_scores(self, offset):
         rng = np.random.default_rng(3)
-        references = [[rng.integers(1, 40, rng.integers(0, 14)).tolist() for _ in range(4)] for _ in range(30)]
+        references = [
+            [rng.integers(1, 40, rng.integers(0, 14)).tolist() for _ in range(4)] for _ in range(30)
+        ]
         candidates = [captions[0][:5] + captions[1][2:] for captions in references]
         moved = [[[token + offset for token in ids] for ids in captions] for captions in references]
         ours = score(moved, [[token + offset for token in ids] for ids in candidates])
@@ -69,11 +82,22 @@ class TestAgainstOthers:
         references, candidates = zip(*pictures)
         width, most = 13, max(map(len, references))
         rows = [[*captions, *[[]] * (most - len(captions))] for captions in references]
-        padded = torch.tensor([[ids + [0] * (width - len(ids)) for ids in captions] for captions in rows])
-        said = torch.tensor([[ids + [0] * (width - len(ids)), [0, *ids] + [0] * (width - 1 - len(ids))] for ids in candidates])
+        padded = torch.tensor(
+            [[ids + [0] * (width - len(ids)) for ids in captions] for captions in rows]
+        )
+        said = torch.tensor(
+            [
+                [ids + [0] * (width - len(ids)), [0, *ids] + [0] * (width - 1 - len(ids))]
+                for ids in candidates
+            ]
+        )
         ours = CiderDScorer(references).score_arrays(said.numpy(), padded.numpy())
-        np.testing.assert_allclose(ours, CiderD(references)(said, padded).numpy(), rtol=0, atol=1e-5)
-        np.testing.assert_array_equal(ours[:, 0], ours[:, 1])        # where the padding stands does not matter
+        np.testing.assert_allclose(
+            ours, CiderD(references)(said, padded).numpy(), rtol=0, atol=1e-5
+        )
+        np.testing.assert_array_equal(
+            ours[:, 0], ours[:, 1]
+        )  # where the padding stands does not matter
 
 
 REFERENCES = [[[3, 4, 5], [3, 4, 6]], [[7, 8]], []]
@@ -107,7 +131,9 @@ class TestEdges:
         index = scorer.index(REFERENCES)
         candidates = [[7, 8], [3, 4, 5], [3], [8]]
         pictures = np.array([1, 0, 0, 1])
-        alone = [scorer.score([ids], pictures[k:k + 1], index)[0] for k, ids in enumerate(candidates)]
+        alone = [
+            scorer.score([ids], pictures[k : k + 1], index)[0] for k, ids in enumerate(candidates)
+        ]
         np.testing.assert_array_equal(scorer.score(candidates, pictures, index), alone)
 
     def test_errors_say_what_to_do(self):
@@ -131,10 +157,17 @@ class TestParts:
     def test_packings_tell_the_same_ngrams_apart(self, captions):
         table = flatten_captions(captions)
         direct, paired = pack_ngrams(table), PairPacker()(table)
-        expected = [[tuple(ids[i:i + n]) for ids in captions for i in range(len(ids) - n + 1)] for n in (1, 2, 3, 4)]
+        expected = [
+            [tuple(ids[i : i + n]) for ids in captions for i in range(len(ids) - n + 1)]
+            for n in (1, 2, 3, 4)
+        ]
         for one, other, words in zip(direct, paired, expected):
             for packed, _ in (one, other):
-                assert len(set(zip(packed.tolist(), words))) == len(set(packed.tolist())) == len(set(words))
+                assert (
+                    len(set(zip(packed.tolist(), words)))
+                    == len(set(packed.tolist()))
+                    == len(set(words))
+                )
         distinct = {number for packed, _ in paired for number in packed.tolist()}
         assert len(distinct) == sum(len(set(words)) for words in expected)
 
@@ -144,12 +177,16 @@ class TestParts:
         stored = np.array(sorted(keys), np.int64)
         asked = np.array([*keys, *others], np.int64)
         rows = {key: row for row, key in enumerate(stored.tolist())}
-        assert HashTable(stored).find(asked).tolist() == [rows.get(key, -1) for key in asked.tolist()]
+        assert HashTable(stored).find(asked).tolist() == [
+            rows.get(key, -1) for key in asked.tolist()
+        ]
 
     def test_a_full_run_of_slots_wraps_around(self):
         keys = np.arange(8, dtype=np.int64)
         table = HashTable(keys)
-        table.keys = np.concatenate([[5, 6, 7], np.full(12, -1), [4]])       # 16 slots; 4 stands in the last
+        table.keys = np.concatenate(
+            [[5, 6, 7], np.full(12, -1), [4]]
+        )  # 16 slots; 4 stands in the last
         table.rows = np.concatenate([[1, 2, 3], np.full(12, -1), [0]])
         table._slots = lambda asked: np.full(len(asked), 15)
         assert table.find(np.array([4, 5, 7, 9])).tolist() == [0, 1, 3, -1]

@@ -1,4 +1,5 @@
 """SPICE: installation and messages without Java, and, where SPICE is installed, the program itself."""
+
 import hashlib
 import http.server
 import json
@@ -44,7 +45,13 @@ needs_spice = pytest.mark.skipif(not is_installed(), reason="SPICE is not instal
 
 def printed_scores(*values):
     kinds = ("All", *SUBSCORES.values())
-    rows = [{kind: {"f": value if kind != "Size" else None, "tp": 1, "fp": 0, "fn": 2} for kind in kinds} for value in values]
+    rows = [
+        {
+            kind: {"f": value if kind != "Size" else None, "tp": 1, "fp": 0, "fn": 2}
+            for kind in kinds
+        }
+        for value in values
+    ]
     return [{"image_id": row, "scores": scores} for row, scores in enumerate(rows)]
 
 
@@ -72,13 +79,20 @@ class TestWithoutTheProgram:
     def test_not_installed_is_one_line_that_says_how_to_get_it(self, tmp_path, monkeypatch):
         monkeypatch.setenv("CAPTIONLAB_DATA", str(tmp_path))
         monkeypatch.setattr(spice, "cache_home", lambda: tmp_path / "cache")
-        with pytest.raises(FileNotFoundError, match=r"SPICE is not installed: get it \(380 MB\) with: captionlab") as problem:
+        with pytest.raises(
+            FileNotFoundError, match=r"SPICE is not installed: get it \(380 MB\) with: captionlab"
+        ) as problem:
             score_spice({"a": GOOD}, REFERENCES)
         assert "\n" not in str(problem.value)
 
     def test_a_java_error_quotes_its_last_line(self, fake_program):
-        fake_program("echo Loading >&2; echo 'java.lang.OutOfMemoryError: Java heap space' >&2; echo >&2; exit 3")
-        with pytest.raises(RuntimeError, match="SPICE scored 0 of 1 runs and stopped: java.lang.OutOfMemoryError: Java heap space$"):
+        fake_program(
+            "echo Loading >&2; echo 'java.lang.OutOfMemoryError: Java heap space' >&2; echo >&2; exit 3"
+        )
+        with pytest.raises(
+            RuntimeError,
+            match="SPICE scored 0 of 1 runs and stopped: java.lang.OutOfMemoryError: Java heap space$",
+        ):
             score_spice({"a": GOOD}, REFERENCES)
 
     def test_scores_are_read_in_the_order_of_the_references(self, fake_program):
@@ -98,16 +112,21 @@ class TestWithoutTheProgram:
         fewer = {key: texts[1:] for key, texts in REFERENCES.items()}
         score_spice({"a": GOOD, "human": BAD}, REFERENCES, {"human": fewer})
         first, second = json.loads(sent.read_text())["jobs"]
-        assert first["references"] == list(REFERENCES.values()) and second["references"] == list(fewer.values())
+        assert first["references"] == list(REFERENCES.values()) and second["references"] == list(
+            fewer.values()
+        )
 
-    @pytest.mark.parametrize(("candidates", "references", "message"), [
-        ({1: "a"}, {1: ["b"], 2: ["c"]}, "1 pictures no candidate"),
-        ({1: "a", 2: "b"}, {1: ["b"]}, "1 candidates have no references"),
-        ({}, {}, "0 candidates have no references"),
-        ({1: "a"}, {1: []}, "1 pictures have no list of references"),
-        ({1: "a"}, {1: "a text"}, "1 pictures have no list of references"),
-        ({1: ["a"]}, {1: ["b"]}, "1 candidates are no text"),
-    ])
+    @pytest.mark.parametrize(
+        ("candidates", "references", "message"),
+        [
+            ({1: "a"}, {1: ["b"], 2: ["c"]}, "1 pictures no candidate"),
+            ({1: "a", 2: "b"}, {1: ["b"]}, "1 candidates have no references"),
+            ({}, {}, "0 candidates have no references"),
+            ({1: "a"}, {1: []}, "1 pictures have no list of references"),
+            ({1: "a"}, {1: "a text"}, "1 pictures have no list of references"),
+            ({1: ["a"]}, {1: ["b"]}, "1 candidates are no text"),
+        ],
+    )
     def test_wrong_input(self, fake_program, candidates, references, message):
         fake_program("exit 1")
         with pytest.raises(ValueError, match=message):
@@ -151,7 +170,9 @@ class TestMerging:
         assert cptr["scorer"]["CIDEr"] == "x" and "SPICE" in cptr["scorer"]
         assert human["runs"][0]["spice"]["subscores"]["objects"] == 50
 
-    @pytest.mark.parametrize(("name", "kind"), [("cptr.seed2", ValueError), ("vanilla.seed0", FileNotFoundError)])
+    @pytest.mark.parametrize(
+        ("name", "kind"), [("cptr.seed2", ValueError), ("vanilla.seed0", FileNotFoundError)]
+    )
     def test_nothing_is_written_if_one_cannot_be(self, folder, scores, name, kind):
         before = (folder / "cptr.json").read_bytes()
         with pytest.raises(kind):
@@ -164,24 +185,28 @@ class TestInstalling:
 
     @pytest.fixture
     def archive(self, monkeypatch):
-        archive = JavaArchive("a.jar", "group:a:1.0", hashlib.sha256(self.CONTENT).hexdigest(), "unset")
+        archive = JavaArchive(
+            "a.jar", "group:a:1.0", hashlib.sha256(self.CONTENT).hexdigest(), "unset"
+        )
         monkeypatch.setattr(spice, "ARCHIVES", (archive,))
         return archive
 
     @pytest.fixture
     def maven(self, tmp_path, monkeypatch):
         """Makes a shell script play Maven."""
+
         def play(script):
             folder = tmp_path / "bin"
             folder.mkdir(exist_ok=True)
             (folder / "mvn").write_text(f"#!/bin/sh\necho run >> {tmp_path}/runs\n{script}\n")
             (folder / "mvn").chmod(0o755)
             monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
         (tmp_path / "source").write_bytes(self.CONTENT)
         return play
 
     def test_maven_brings_it_once(self, archive, maven, tmp_path):
-        maven(f"cp {tmp_path}/source a.jar; echo \"$@\" > {tmp_path}/arguments")
+        maven(f'cp {tmp_path}/source a.jar; echo "$@" > {tmp_path}/arguments')
         goal = tmp_path / "mit Leerzeichen und Ümlauten"
         assert install_spice(goal) == install_spice(goal) == goal
         assert [file.name for file in goal.iterdir()] == ["a.jar"]
@@ -202,7 +227,9 @@ class TestInstalling:
 
     def test_mavens_error_is_quoted(self, archive, maven, tmp_path):
         maven("echo '[ERROR] no network'; exit 1")
-        with pytest.raises(OSError, match=r"Maven did not bring group:a:1.0 \(\[ERROR\] no network\)"):
+        with pytest.raises(
+            OSError, match=r"Maven did not bring group:a:1.0 \(\[ERROR\] no network\)"
+        ):
             install_spice(tmp_path)
 
     @pytest.fixture
@@ -223,7 +250,7 @@ class TestInstalling:
                 self.send_response(206 if start else 200)
                 self.send_header("Content-Length", str(len(content) - start))
                 self.end_headers()
-                self.wfile.write(content[start:state["stop_after"]])
+                self.wfile.write(content[start : state["stop_after"]])
 
             def log_message(self, *_):
                 pass
@@ -233,16 +260,23 @@ class TestInstalling:
         yield served, f"http://127.0.0.1:{server.server_port}", state
         server.shutdown()
 
-    def test_an_interrupted_download_goes_on_where_it_stopped(self, page, archive, tmp_path, monkeypatch):
+    def test_an_interrupted_download_goes_on_where_it_stopped(
+        self, page, archive, tmp_path, monkeypatch
+    ):
         served, address, state = page
         (served / "a.jar").write_bytes(self.CONTENT)
-        monkeypatch.setattr(spice, "ARCHIVES", (JavaArchive("a.jar", "", archive.sha256, f"{address}/a.jar"),))
+        monkeypatch.setattr(
+            spice, "ARCHIVES", (JavaArchive("a.jar", "", archive.sha256, f"{address}/a.jar"),)
+        )
         state["stop_after"] = 5000
         with pytest.raises(OSError, match="could not download a.jar .*try again, or install Maven"):
             install_spice(tmp_path / "goal")
         state["stop_after"] = None
         install_spice(tmp_path / "goal")
-        assert (tmp_path / "goal" / "a.jar").read_bytes() == self.CONTENT and state["starts"] == [0, 5000]
+        assert (tmp_path / "goal" / "a.jar").read_bytes() == self.CONTENT and state["starts"] == [
+            0,
+            5000,
+        ]
 
     def test_a_complete_part_is_taken_as_it_is(self, page, archive, tmp_path):
         served, address, _ = page
@@ -256,14 +290,21 @@ class TestInstalling:
         with zipfile.ZipFile(served / "all.zip", "w") as package:
             package.writestr("all/a.jar", self.CONTENT)
             package.writestr("all/b.jar", self.CONTENT)
-        both = [JavaArchive(name, "", archive.sha256, f"{address}/all.zip") for name in ("a.jar", "b.jar")]
+        both = [
+            JavaArchive(name, "", archive.sha256, f"{address}/all.zip")
+            for name in ("a.jar", "b.jar")
+        ]
         monkeypatch.setattr(spice, "ARCHIVES", tuple(both))
         install_spice(tmp_path / "goal")
         assert sorted(file.name for file in (tmp_path / "goal").iterdir()) == ["a.jar", "b.jar"]
         assert state["starts"] == [0]
 
     def test_a_page_that_is_gone(self, page, archive, tmp_path, monkeypatch):
-        monkeypatch.setattr(spice, "ARCHIVES", (JavaArchive("a.jar", "", archive.sha256, "http://127.0.0.1:9/a.jar"),))
+        monkeypatch.setattr(
+            spice,
+            "ARCHIVES",
+            (JavaArchive("a.jar", "", archive.sha256, "http://127.0.0.1:9/a.jar"),),
+        )
         with pytest.raises(OSError, match="could not download a.jar"):
             install_spice(tmp_path)
 
@@ -290,10 +331,25 @@ class TestTheProgram:
         assert parsed == ["parsing 2 of 2", "parsing 1 of 1", "parsing 0 of 2", "parsing 0 of 1"]
 
     def test_equals_the_program_run_by_hand(self, scored, tmp_path):
-        words = tokenize({("r", key): texts for key, texts in REFERENCES.items()} | {("c", key): [GOOD[key]] for key in GOOD})
-        entries = [{"image_id": str(key), "test": words["c", key][0], "refs": words["r", key]} for key in REFERENCES]
+        words = tokenize(
+            {("r", key): texts for key, texts in REFERENCES.items()}
+            | {("c", key): [GOOD[key]] for key in GOOD}
+        )
+        entries = [
+            {"image_id": str(key), "test": words["c", key][0], "refs": words["r", key]}
+            for key in REFERENCES
+        ]
         (tmp_path / "in.json").write_text(json.dumps(entries))
-        command = spice._java_command(find_spice(), "4G", "edu.anu.spice.SpiceScorer", "in.json", "-out", "out.json", "-subset", "-silent")
+        command = spice._java_command(
+            find_spice(),
+            "4G",
+            "edu.anu.spice.SpiceScorer",
+            "in.json",
+            "-out",
+            "out.json",
+            "-subset",
+            "-silent",
+        )
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
         printed = json.loads((tmp_path / "out.json").read_text())
         by_hand = spice._read_scores(list(REFERENCES), printed)
@@ -302,7 +358,9 @@ class TestTheProgram:
             np.testing.assert_array_equal(by_hand.parts[name], scored["good"].parts[name])
 
     @pytest.mark.parametrize("locale", ["C", "de_DE.UTF-8"])
-    def test_a_folder_with_blanks_and_umlauts_and_any_locale(self, tmp_path, monkeypatch, scored, locale):
+    def test_a_folder_with_blanks_and_umlauts_and_any_locale(
+        self, tmp_path, monkeypatch, scored, locale
+    ):
         folder = tmp_path / "mit Leerzeichen und Ümlauten" / "spice"
         folder.mkdir(parents=True)
         for archive in ARCHIVES:
