@@ -16,7 +16,8 @@ from functools import cache
 import numpy as np
 
 from .statistics import bootstrap_counts
-from ..scenes import NOUNS, Scene
+from ..scenes.language import NOUNS
+from ..scenes.world import Scene
 
 # %% ../../nbs/library/metrics/chair.ipynb #0a94cf52
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..files import check_writable, write_json
 from .captions import example_of
@@ -20,7 +21,7 @@ def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
 
 
-def _read_json(file: str | Path) -> object:
+def _read_json(file: str | Path) -> Any:
     """What a JSON file holds; NaN and Infinity, which Python would accept, are errors."""
     try:
         text = Path(file).read_text(encoding="utf-8-sig")

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..scenes import NOUNS, NUMBERS, VALUES, WORDS, Scene, check
+from ..scenes.language import NOUNS, NUMBERS, WORDS
+from ..scenes.verification import check
+from ..scenes.world import VALUES, Scene
 
 # %% ../../nbs/library/metrics/perturbations.ipynb #81d19f90
 def _word_groups() -> list[tuple[str, tuple[str, ...]]]:

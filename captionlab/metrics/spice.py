@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import HTTPError
@@ -298,7 +298,7 @@ def _defined_mean(part: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.divide(sums, totals, out=np.full(len(weights), np.nan), where=totals > 0)
 
 # %% ../../nbs/library/metrics/spice.ipynb #d45bc457
-def _read_scores(ids: Sequence, printed: Sequence[dict]) -> SpiceScores:
+def _read_scores(ids: Iterable, printed: Sequence[dict]) -> SpiceScores:
     """Scores from what the program prints for one job."""
     def column(kind: str) -> np.ndarray:
         values = [picture["scores"][kind]["f"] for picture in printed]
