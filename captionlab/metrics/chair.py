@@ -269,10 +269,10 @@ def read_detections(file: str | os.PathLike, min_score: float = 0.5) -> dict[str
         names, counts, classes = stored["names"], stored["counts"], stored["classes"]
         class_names, sure = stored["class_names"], stored["scores"] >= min_score
     ends = np.cumsum(counts)
-    found = {}
+    detected = {}
     for name, start, end in zip(names.tolist(), ends - counts, ends):
-        found[name] = set(class_names[np.unique(classes[start:end][sure[start:end]])].tolist())
-    return found
+        detected[name] = set(class_names[np.unique(classes[start:end][sure[start:end]])].tolist())
+    return detected
 
 
 def chair_photos(captions: Mapping[object, str], present: Mapping[object, Iterable[str]]) -> Chair:

@@ -264,7 +264,7 @@ class CiderDScorer:
         idf = self.max_idf - np.log(frequencies)
         self.idf = np.append(idf, self.max_idf)               # the last one is of unseen n-grams
         self.table = HashTable(keys)
-        self.known = len(keys)
+        self.table_size = len(keys)
 
     def count(
         self, table: TokenTable, fresh: HashTable | None = None
@@ -287,12 +287,12 @@ class CiderDScorer:
         groups = np.concatenate([rows * 4 + n for n, (_, rows) in enumerate(grams)])
         ids = self._number(packed, fresh)
         counted = count_sorted(groups, ids)
-        return counted, self.idf[np.minimum(counted.ids, self.known)]
+        return counted, self.idf[np.minimum(counted.ids, self.table_size)]
 
     def _number(self, packed: np.ndarray, fresh: HashTable | None) -> np.ndarray:
         """Numbers of n-grams: rows of the training table, then of `fresh`, then what is free."""
         ids = self.table.find(packed)
-        free = self.known
+        free = self.table_size
         if fresh is not None:
             missing = np.flatnonzero(ids < 0)
             rows = fresh.find(packed[missing])
@@ -372,8 +372,9 @@ class CiderDScorer:
         first_lines = np.cumsum(sizes) - sizes
         entries = np.arange(len(grams)) + np.repeat(index.starts[rows] - first_lines, sizes)
         captions = counted.groups[grams] >> 2
-        apart = np.maximum(table.lengths[captions], 1) - np.maximum(index.lengths[entries], 1)
-        penalty = np.exp(-(apart**2) / (2 * _SIGMA**2))
+        lengths = np.maximum(table.lengths[captions], 1)
+        length_gaps = lengths - np.maximum(index.lengths[entries], 1)
+        penalty = np.exp(-(length_gaps**2) / (2 * _SIGMA**2))
         clipped = np.minimum(counted.counts[grams], index.counts[entries])
         parts = clipped * index.weights[entries] * scale[counted.groups[grams]] * penalty
         return np.bincount(captions, parts, len(pictures))
