@@ -266,12 +266,16 @@ def read_detections(file: str | os.PathLike, min_score: float = 0.5) -> dict[str
         if lacking:
             raise ValueError(f"{file} has no {', '.join(sorted(lacking))}: "
                              "CHAIR needs the classes that a detector found")
-        names, counts, classes = stored["names"], stored["counts"], stored["classes"]
-        class_names, sure = stored["class_names"], stored["scores"] >= min_score
+        names = stored["names"]
+        counts = stored["counts"]
+        classes = stored["classes"]
+        class_names = stored["class_names"]
+        confident = stored["scores"] >= min_score
     ends = np.cumsum(counts)
     detected = {}
     for name, start, end in zip(names.tolist(), ends - counts, ends):
-        detected[name] = set(class_names[np.unique(classes[start:end][sure[start:end]])].tolist())
+        numbers = np.unique(classes[start:end][confident[start:end]])
+        detected[name] = set(class_names[numbers].tolist())
     return detected
 
 

@@ -129,10 +129,10 @@ class HashTable:
         while len(rows):                                   # who finds its slot taken tries the next
             free = self.keys[slots] == _EMPTY
             self.keys[slots[free]] = keys[rows[free]]
-            placed = self.keys[slots] == keys[rows]
-            self.rows[slots[placed]] = rows[placed]
-            rows = rows[~placed]
-            slots = self._next(slots[~placed])
+            is_placed = self.keys[slots] == keys[rows]
+            self.rows[slots[is_placed]] = rows[is_placed]
+            rows = rows[~is_placed]
+            slots = self._next(slots[~is_placed])
 
     def _slots(self, keys: np.ndarray) -> np.ndarray:
         return ((keys.view(np.uint64) * _MULTIPLIER) >> self.shift).view(np.int64)

@@ -66,8 +66,9 @@ def measure_diversity(captions: Sequence[str], training: Iterable[str] | None = 
     bigrams = [pair for caption in listed for pair in pairwise(caption)]
     copied = None
     if training is not None:
-        known = {split_caption(text) for text in training}
-        copied = _percent(sum(caption in known for caption in listed), len(listed))
+        training_captions = {split_caption(text) for text in training}
+        copies = sum(caption in training_captions for caption in listed)
+        copied = _percent(copies, len(listed))
     return Diversity(
         captions=len(listed),
         distinct=_percent(len(set(listed)), len(listed)),
