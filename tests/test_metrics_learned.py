@@ -34,7 +34,7 @@ def test_a_metric_gets_what_belongs_together_in_the_order_of_the_candidates():
         "stub", {"b": "two", "a": "one"}, {"a": 1, "b": 2, "c": 3}, {"a": ["x"], "b": ("y", "z")}
     )
     assert calls == [([2, 1], ["two", "one"], [["y", "z"], ["x"]])]
-    assert scores.ids == ["b", "a"] and scores.corpus == {"stub": 50}
+    assert scores.ids == ["b", "a"] and scores.corpus_scores == {"stub": 50}
     low, high = confidence_intervals(scores, 100)["stub"]
     assert 25 <= low <= high <= 75
     assert compare(scores, scores)["stub"].difference == 0

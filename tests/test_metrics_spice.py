@@ -319,9 +319,9 @@ def scored():
 class TestTheProgram:
     def test_what_is_stated_counts(self, scored):
         good, bad = scored["good"], scored["bad"]
-        assert good.each["SPICE"][0] > 50 and bad.each["SPICE"][0] == 0
+        assert good.per_image["SPICE"][0] > 50 and bad.per_image["SPICE"][0] == 0
         assert good.parts["colour"][0] > 0 and good.parts["count"][1] > bad.parts["count"][1]
-        assert good.each["SPICE"][2] == 0, "an empty caption states nothing"
+        assert good.per_image["SPICE"][2] == 0, "an empty caption states nothing"
         assert np.isnan(good.parts["count"][0])
 
     def test_captions_are_parsed_once(self):
@@ -353,7 +353,7 @@ class TestTheProgram:
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
         printed = json.loads((tmp_path / "out.json").read_text())
         by_hand = spice._read_scores(list(REFERENCES), printed)
-        np.testing.assert_array_equal(by_hand.each["SPICE"], scored["good"].each["SPICE"])
+        np.testing.assert_array_equal(by_hand.per_image["SPICE"], scored["good"].per_image["SPICE"])
         for name in SUBSCORES:
             np.testing.assert_array_equal(by_hand.parts[name], scored["good"].parts[name])
 
@@ -368,7 +368,7 @@ class TestTheProgram:
         monkeypatch.setenv("CAPTIONLAB_DATA", str(folder.parent))
         monkeypatch.setenv("LC_ALL", locale)
         again = score_spice({"good": GOOD}, REFERENCES, threads=1)["good"]
-        np.testing.assert_array_equal(again.each["SPICE"], scored["good"].each["SPICE"])
+        np.testing.assert_array_equal(again.per_image["SPICE"], scored["good"].per_image["SPICE"])
 
     def test_too_little_memory_is_a_clear_line(self):
         with pytest.raises(RuntimeError, match="SPICE scored 0 of 1 runs and stopped: .*"):

@@ -304,12 +304,12 @@ def _read_scores(ids: Iterable, printed: Sequence[dict]) -> SpiceScores:
         values = [picture["scores"][kind]["f"] for picture in printed]
         return 100 * np.array([np.nan if value is None else value for value in values])
 
-    each = column("All")
+    f_scores = column("All")
     tuples = [[picture["scores"]["All"][key] for key in ("tp", "fp", "fn")] for picture in printed]
     return SpiceScores(
         ids=list(ids),
-        corpus={"SPICE": float(each.mean())},
-        each={"SPICE": each},
+        corpus_scores={"SPICE": float(f_scores.mean())},
+        per_image={"SPICE": f_scores},
         counts={"SPICE": np.array(tuples, float)},
         parts={name: column(kind) for name, kind in SUBSCORES.items()},
     )
@@ -394,8 +394,8 @@ def spice_report(scored: dict[str, SpiceScores], resamples: int = 1000, seed: in
         weights = bootstrap_counts(len(scores.ids), resamples, seed)
         intervals = scores.subscore_intervals(resamples, seed)
         return {
-            "SPICE": scores.corpus["SPICE"],
-            "interval": list(_interval(_defined_mean(scores.each["SPICE"], weights))),
+            "SPICE": scores.corpus_scores["SPICE"],
+            "interval": list(_interval(_defined_mean(scores.per_image["SPICE"], weights))),
             "subscores": {name: _to_json(value) for name, value in scores.subscores().items()},
             "subscore_intervals": {
                 name: [_to_json(end) for end in interval] for name, interval in intervals.items()
