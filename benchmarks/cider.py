@@ -1,4 +1,4 @@
-"""CIDEr-D of 10,000 captions with 5 references each: ours against two that count n-grams in dictionaries, one core each."""
+"""CIDEr-D of 10,000 captions with 5 references each, against two that count in dictionaries."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ PICTURES, REFERENCES, VOCABULARY, ROUNDS = 10_000, 5, 8_000, 5
 
 
 class CachedCider(CiderScorer):
-    """CIDEr-D with document frequencies from an earlier pass, as self-critical training usually computes it."""
+    """CIDEr-D with document frequencies from an earlier pass, as SCST usually computes it."""
 
     def __init__(self, references: list[list[str]]):
         super().__init__(n=4, sigma=6.0)
@@ -27,7 +27,7 @@ class CachedCider(CiderScorer):
     def score_again(self, references: list[list[str]], candidates: list[str]) -> np.ndarray:
         self.crefs = []
         self.ctest = []
-        for caption, captions in zip(candidates, references):
+        for caption, captions in zip(candidates, references, strict=True):
             self += (caption, captions)
         assert len(self.crefs) == self.pictures  # compute_cider takes the corpus size from here
         return np.array(self.compute_cider())
@@ -41,7 +41,7 @@ def core_seconds(work: Callable) -> float:
 
 
 def made_up_captions() -> tuple[list, list]:
-    """References and candidates: variants of one sentence per picture, in words as unequally frequent as English ones."""
+    """References and candidates: variants of a sentence per picture, in Zipf's frequencies."""
     rng = np.random.default_rng(0)
     chances = 1 / np.arange(3, VOCABULARY + 3)
     chances /= chances.sum()
@@ -80,7 +80,7 @@ def main() -> None:
             times[name].append(core_seconds(work))
     ours, once, *peers = (PICTURES / median(seconds) for seconds in times.values())
     print(f"indexing the references, once: {PICTURES / once:.2f} s")
-    for name, peer in zip(("cider", "cider-vs-cached-frequencies"), peers):
+    for name, peer in zip(("cider", "cider-vs-cached-frequencies"), peers, strict=True):
         record(name, ours, peer, ours / peer, "captions/s of one core, 5 references")
 
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from captionlab.scenes import Object, Scene, check, describe_scene, split
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,6 @@ from captionlab.metrics.chair import (
     read_detections,
     shapes_in_caption,
 )
-from captionlab.scenes import Object, Scene, check, describe_scene, split
 
 SETS = st.lists(
     st.tuples(st.sets(st.sampled_from("abcd")), st.sets(st.sampled_from("abcd"))),
@@ -28,7 +28,7 @@ SETS = st.lists(
 class TestCounting:
     @given(SETS)
     def test_equals_the_definition(self, pairs):
-        named, present = zip(*pairs)
+        named, present = zip(*pairs, strict=True)
         chair = count_objects(named, present)
         mentioned = [(word, word not in there) for words, there in pairs for word in words]
         if mentioned:
@@ -70,7 +70,9 @@ class TestScenes:
         for language in ("en", "de"):
             captions = [describe_scene(scene, language) for scene in scenes]
             assert all(
-                check(text, scene) for texts, scene in zip(captions, scenes) for text in texts
+                check(text, scene)
+                for texts, scene in zip(captions, scenes, strict=True)
+                for text in texts
             )
             assert chair_scenes(captions, scenes).absent.sum() == 0
 

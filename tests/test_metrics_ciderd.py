@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from captionlab.scst import CiderD
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pycocoevalcap.cider.cider import Cider
@@ -15,7 +16,6 @@ from captionlab.metrics.ciderd import (
     flatten_captions,
     pack_ngrams,
 )
-from captionlab.scst import CiderD
 
 CAPTION = st.lists(st.integers(1, 6), max_size=12)
 PICTURES = st.lists(
@@ -43,7 +43,7 @@ class TestAgainstOthers:
     @given(PICTURES)
     @settings(max_examples=150)
     def test_equals_pycocoevalcap(self, pictures):
-        references, candidates = zip(*pictures)
+        references, candidates = zip(*pictures, strict=True)
         assume(
             any(ids for captions in references for ids in captions)
         )  # pycocoevalcap stops where there is no word
@@ -56,10 +56,13 @@ class TestAgainstOthers:
     def test_equals_the_teaching_version_on_pictures_that_are_not_of_the_training_data(
         self, training, pictures
     ):
-        references, candidates = zip(*pictures)
+        references, candidates = zip(*pictures, strict=True)
         training = [captions for captions, _ in training]
         slow = CiderD(training)
-        expected = [slow.score([ids], captions)[0] for ids, captions in zip(candidates, references)]
+        expected = [
+            slow.score([ids], captions)[0]
+            for ids, captions in zip(candidates, references, strict=True)
+        ]
         np.testing.assert_allclose(
             score(references, candidates, training), expected, rtol=0, atol=1e-9
         )
@@ -79,7 +82,7 @@ class TestAgainstOthers:
     @given(PICTURES)
     @settings(max_examples=50)
     def test_padded_arrays_equal_the_reward_of_the_lesson(self, pictures):
-        references, candidates = zip(*pictures)
+        references, candidates = zip(*pictures, strict=True)
         width, most = 13, max(map(len, references))
         rows = [[*captions, *[[]] * (most - len(captions))] for captions in references]
         padded = torch.tensor(
@@ -119,7 +122,10 @@ class TestEdges:
         candidates = [[9, 9, 9, 9], [9, 9, 9, 8]]
         references = [[[9, 9, 9, 9]], [[9, 9, 9, 9]]]
         slow = CiderD(training)
-        expected = [slow.score([ids], captions)[0] for ids, captions in zip(candidates, references)]
+        expected = [
+            slow.score([ids], captions)[0]
+            for ids, captions in zip(candidates, references, strict=True)
+        ]
         np.testing.assert_allclose(score(references, candidates, training), expected, atol=1e-12)
         assert expected[0] == pytest.approx(10)
 
@@ -161,10 +167,10 @@ class TestParts:
             [tuple(ids[i : i + n]) for ids in captions for i in range(len(ids) - n + 1)]
             for n in (1, 2, 3, 4)
         ]
-        for one, other, words in zip(direct, paired, expected):
+        for one, other, words in zip(direct, paired, expected, strict=True):
             for packed, _ in (one, other):
                 assert (
-                    len(set(zip(packed.tolist(), words)))
+                    len(set(zip(packed.tolist(), words, strict=True)))
                     == len(set(packed.tolist()))
                     == len(set(words))
                 )

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from captionlab.metrics.files import read_results
 
 from captionlab.metrics.coco_results import check_coco_results, export_coco, read_image_ids
-from captionlab.metrics.files import read_results
 
 NAMES = {3: "three.jpg", 1: "one.jpg", 2: "two.jpg"}
 CAPTIONS = {3: "a dog", 1: "ein Hund läuft", 2: "собака 犬"}
@@ -86,7 +86,7 @@ def test_faults_are_named(images, tmp_path, content, message):
 
 def test_another_name_is_a_fault(images, tmp_path):
     export(CAPTIONS, images, tmp_path).rename(tmp_path / "results.json")
-    with pytest.raises(ValueError, match="the name is not captions_<split>_<name>_results.json"):
+    with pytest.raises(ValueError, match="the name is not captions_<split>_<name>_results"):
         check_coco_results(tmp_path / "results.json", images)
 
 

@@ -19,7 +19,7 @@ TRAINING = [[[1, 2, 3, 4], [1, 2, 3]], [[5, 6, 7]], [[3, 3, 4]], [[8, 9]]]
 
 
 def pycoco_cosines(captions):
-    """Plain CIDEr of all pairs from the tf-idf dictionaries that pycocoevalcap builds, without the D version's changes."""
+    """Plain CIDEr of all pairs, with the document frequencies of pycocoevalcap."""
     scorer = CiderScorer(n=4)
     for texts in TRAINING:
         scorer += (None, [" ".join(map(str, ids)) for ids in texts])
@@ -58,7 +58,8 @@ class TestSelfCider:
     def test_lies_between_0_and_1_whatever_the_order(self, captions):
         scorer = CiderDScorer(TRAINING)
         value, turned = self_cider([captions, captions[::-1]], scorer)
-        assert 0 <= value <= 1 + 1e-9 and value == pytest.approx(turned, abs=1e-6)
+        assert 0 <= value <= 1 + 1e-9
+        assert value == pytest.approx(turned, abs=1e-6)
 
     def test_extremes(self):
         scorer = CiderDScorer(TRAINING)
@@ -81,9 +82,8 @@ class TestCounts:
             ["a dog and a dog", "A dog, and a dog!", "cats"], ["a dog and a dog", "dogs"]
         )
         assert (measured.captions, measured.vocabulary) == (3, 4)
-        assert measured.distinct == pytest.approx(200 / 3) and measured.copied == pytest.approx(
-            200 / 3
-        )
+        assert measured.distinct == pytest.approx(200 / 3)
+        assert measured.copied == pytest.approx(200 / 3)
         assert measured.distinct_1 == pytest.approx(100 * 4 / 11)
         assert measured.distinct_2 == pytest.approx(100 * 3 / 8)
         assert measured.mean_length == pytest.approx(11 / 3)

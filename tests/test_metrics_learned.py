@@ -12,7 +12,6 @@ from captionlab.metrics.learned import (
     score_learned,
 )
 
-
 @pytest.fixture(autouse=True)
 def _no_metrics_stay(monkeypatch):
     monkeypatch.setattr("captionlab.metrics.learned._FACTORIES", {})
@@ -34,7 +33,8 @@ def test_a_metric_gets_what_belongs_together_in_the_order_of_the_candidates():
         "stub", {"b": "two", "a": "one"}, {"a": 1, "b": 2, "c": 3}, {"a": ["x"], "b": ("y", "z")}
     )
     assert calls == [([2, 1], ["two", "one"], [["y", "z"], ["x"]])]
-    assert scores.ids == ["b", "a"] and scores.corpus_scores == {"stub": 50}
+    assert scores.ids == ["b", "a"]
+    assert scores.corpus_scores == {"stub": 50}
     low, high = confidence_intervals(scores, 100)["stub"]
     assert 25 <= low <= high <= 75
     assert compare(scores, scores)["stub"].difference == 0
@@ -43,7 +43,9 @@ def test_a_metric_gets_what_belongs_together_in_the_order_of_the_candidates():
 def test_the_network_is_loaded_when_it_is_needed():
     loaded = []
     register_metric("stub", lambda: loaded.append(1) or (lambda *_: [0.5]))
-    assert learned_metrics() == ["stub"] and not loaded and "stub" not in _FACTORIES
+    assert learned_metrics() == ["stub"]
+    assert not loaded
+    assert "stub" not in _FACTORIES
     score_learned("stub", {1: "a"}, {1: 0})
     assert loaded == [1]
 

@@ -15,9 +15,9 @@ from functools import cache
 
 import numpy as np
 
-from .statistics import bootstrap_counts
 from ..scenes.language import NOUNS
 from ..scenes.world import Scene
+from .statistics import bootstrap_counts
 
 # %% ../../nbs/library/metrics/chair.ipynb #0a94cf52
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def count_objects(named: Sequence[Iterable], present: Sequence[Iterable]) -> Cha
     """
     if len(named) != len(present):
         raise ValueError(f"{len(named)} captions and {len(present)} pictures: give one for each")
-    pairs = [(set(names), set(objects)) for names, objects in zip(named, present)]
+    pairs = [(set(names), set(objects)) for names, objects in zip(named, present, strict=True)]
     counts = [(len(names), len(names - objects), len(objects)) for names, objects in pairs]
     columns = np.array(counts, np.int64).reshape(-1, 3).T
     return Chair(*columns)
@@ -118,7 +118,7 @@ def chair_scenes(captions: Sequence[Sequence[str]], scenes: Sequence[Scene]) -> 
         raise ValueError("give one list of captions for each scene")
     named = [shapes_in_caption(text) for texts in captions for text in texts]
     shapes = [{obj.shape for obj in scene.objects} for scene in scenes]
-    present = [objects for objects, texts in zip(shapes, captions) for _ in texts]
+    present = [objects for objects, texts in zip(shapes, captions, strict=True) for _ in texts]
     return count_objects(named, present)
 
 # %% ../../nbs/library/metrics/chair.ipynb #7d1fab5a
@@ -273,7 +273,7 @@ def read_detections(file: str | os.PathLike, min_score: float = 0.5) -> dict[str
         confident = stored["scores"] >= min_score
     ends = np.cumsum(counts)
     detected = {}
-    for name, start, end in zip(names.tolist(), ends - counts, ends):
+    for name, start, end in zip(names.tolist(), ends - counts, ends, strict=True):
         numbers = np.unique(classes[start:end][confident[start:end]])
         detected[name] = set(class_names[numbers].tolist())
     return detected

@@ -256,7 +256,7 @@ class CiderDScorer:
         self.pack = pack_ngrams if largest < _DIRECT else PairPacker()
         self.limit = _DIRECT if largest < _DIRECT else 1 << _HALF
         picture_of = np.repeat(np.arange(len(pictures)), [len(texts) for texts in pictures])
-        packed, rows = (np.concatenate(part) for part in zip(*self.pack(table)))
+        packed, rows = (np.concatenate(part) for part in zip(*self.pack(table), strict=True))
         keys, ids = np.unique(packed, return_inverse=True)
         occurrences = count_sorted(picture_of[rows], ids)     # one per picture that has the n-gram
         frequencies = np.bincount(occurrences.ids, minlength=len(keys))

@@ -375,7 +375,8 @@ def score_spice(
 
     jobs = [make_job(name) for name in runs]
     printed, _ = _run_spice(jobs, threads or os.cpu_count() or 1, memory)
-    return {name: _read_scores(judges[name], lines) for name, lines in zip(runs, printed)}
+    pairs = zip(runs, printed, strict=True)
+    return {name: _read_scores(judges[name], lines) for name, lines in pairs}
 
 # %% ../../nbs/library/metrics/spice.ipynb #148a3847
 def spice_report(scored: dict[str, SpiceScores], resamples: int = 1000, seed: int = 0) -> dict:
