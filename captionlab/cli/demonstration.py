@@ -107,7 +107,7 @@ def _draw_demo(writer: "Run", scenes: "Sequence[Scene]") -> "Figure":
     for ax in grid:
         ax.set_axis_off()
     for ax, word, row in zip(grid, words, weights):
-        over_patches(render(scenes[shown], 288), row, (side, side), ax, top=float(weights.max()) / 2)
+        over_patches(render(scenes[shown], 288), row, (side, side), ax, vmax=float(weights.max()) / 2)
         ax.set_axis_on(), ax.set_title(word, fontsize=11)
     return figure
 

@@ -7,7 +7,6 @@ __all__ = ['features_extract', 'grid_inputs']
 
 # %% ../../nbs/library/cli/features.ipynb #eaac5623
 from typing import TYPE_CHECKING
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from captionlab.data.datasets import CaptionData, Item
 
 # %% ../../nbs/library/cli/features.ipynb #188e77ec
-_KINDS = {"grid": "features", "pyramid": "features", "regions": "regions", "attributes": "attributes"}        # kind to the module of captionlab whose `extract_command` makes it
+_KINDS = ("grid", "pyramid", "regions", "attributes")
 
 
 _OF_REGIONS = ("boxes", "most", "detector_weights")
@@ -66,12 +65,12 @@ def features_extract(
         raise ValueError(f"no features of kind {kind!r}: choose from {', '.join(_KINDS)}")
     _no_idle(ctx, kind)
     from captionlab.runs.folder import check_device
+    from captionlab.vision.extraction import extract_features
 
     check_device(device)
-    maker = import_module(f"captionlab.{_KINDS[kind]}")
-    own = {"boxes": boxes, "most": most, "detector_weights": detector_weights}
-    own = {name: value for name, value in own.items() if value is not None}
-    maker.extract_command(images, out, backbone, weights, grid, size, resize, device, kind=kind, **own)
+    extract_features(images, out, kind=kind, backbone=backbone, weights=weights, grid=grid, size=size,
+                     resize=resize, device=device, boxes=boxes, max_boxes=most,
+                     detector_weights=detector_weights or "DEFAULT")
 
 # %% ../../nbs/library/cli/features.ipynb #d03b9bc5
 def grid_inputs(world: "CaptionData", preset: str, features: Path | None) -> tuple["Callable[[Item], Tensor]", dict]:
@@ -85,4 +84,4 @@ def grid_inputs(world: "CaptionData", preset: str, features: Path | None) -> tup
     check_data_fits_model(world, processor.preset)
     stores, cells = open_feature_stores(processor, world, features), processor.preset.inputs.grid
     by_pixels = {"backbone": None, "preprocess": processor.preprocess.to_dict(), "grid": [cells, cells]}
-    return input_transforms(processor, stores)["grid"], stores[0].made_by if stores else by_pixels
+    return input_transforms(processor, stores)["grid"], stores[0].spec if stores else by_pixels
