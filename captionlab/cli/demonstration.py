@@ -63,9 +63,9 @@ def _demo_run(folder: Path) -> "Run":
 # %% ../../nbs/library/cli/demonstration.ipynb #d6345053
 def _verdict(text: str, scene: "Scene") -> str:
     """Whether a caption holds, and if not, which kinds of facts are wrong."""
-    from captionlab.scenes.verification import check
+    from captionlab.scenes.verification import verify_caption
 
-    claims = check(text, scene)
+    claims = verify_caption(text, scene)
     if claims is None:
         return "not a sentence"
     wrong = sorted({fact[0] for claim in claims for fact, holds in claim.items() if not holds})
@@ -107,7 +107,7 @@ def _draw_demo(writer: "Run", scenes: "Sequence[Scene]") -> "Figure":
     for ax in grid:
         ax.set_axis_off()
     for ax, word, row in zip(grid, words, weights):
-        over_patches(render(scenes[shown], 288), row, (side, side), ax, top=float(weights.max()) / 2)
+        over_patches(render(scenes[shown], 288), row, (side, side), ax, vmax=float(weights.max()) / 2)
         ax.set_axis_on(), ax.set_title(word, fontsize=11)
     return figure
 

@@ -35,7 +35,7 @@ def train(
     features: Annotated[list[Path] | None, typer.Option(help="A folder that features extract made; may be given several times.")] = None,
     boxes: Annotated[str | None, typer.Option(help="For models that read regions: a file, or a detector of torchvision's.")] = None,
     detector: Annotated[str | None, typer.Option(help="For models that read attributes: name or file of a detector.")] = None,
-    stage: Annotated[str, typer.Option(help="xe: learn people's words; scst: go on from a run, on marks for its own captions.")] = "xe",
+    stage: Annotated[str, typer.Option(help="xe: learn people's words; scst: go on from a run, with rewards for its own captions.")] = "xe",
     start: Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Where scst begins; preset, variant and seed are that run's, and its data unless --data says where it lies now.")] = None,
     teacher: Annotated[list[Path] | None, typer.Option(metavar="RUN", help="A trained run whose expectations it learns from as well; may be given several times.")] = None,
 ) -> None:
@@ -49,7 +49,7 @@ def train(
     said = [name for name in ("preset", "seed", "variant", "detector", "teacher")
             if ctx.get_parameter_source(name).name == "COMMANDLINE"]
     if start and said:
-        raise ValueError(f"scst goes on with what {start} is, and learns from marks alone: leave --{said[0]} out")
+        raise ValueError(f"scst goes on with what {start} is, and learns from rewards alone: leave --{said[0]} out")
     taught = "distilled" if teacher else None
     named = [f"{start.resolve().name}-scst"] if start else filter(None, [Path(data).stem, model, variant, preset, taught, str(seed)])
     out = out or Path("runs") / "-".join(named)

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['BoxView', 'CaptionTrace', 'ErasureScores', 'Explorer', 'GridView', 'WORD_CLASSES', 'WordView',
            'attention_by_relation', 'draw_caption', 'draw_heads', 'draw_word', 'erase_attended',
-           'evaluate_faithfulness', 'gate_by_class', 'measure_gate', 'measure_relations', 'occlude', 'pointing_game',
-           'pointing_hits', 'surprisal', 'trace_caption', 'trace_paths', 'word_class', 'write_faithfulness']
+           'evaluate_faithfulness', 'gate_by_class', 'measure_gate', 'measure_relations', 'occlude',
+           'pointing_game', 'pointing_hits', 'surprisal', 'trace_caption', 'trace_paths',
+           'word_class', 'write_faithfulness']
 
 # %% ../../nbs/library/explore/index.ipynb #expl0002
 from importlib import import_module
