@@ -136,7 +136,7 @@ def _save_trained_run(run: Run, trainer: Trainer) -> Run:
     """The run of a training that has come to its end, with what it noted, saved."""
     run.metadata |= {"history": trainer.history,
                   "train_seconds": round(sum(record["seconds"] for record in trainer.history), 1)}
-    if trainer.stepper.is_main:
+    if trainer.train_step.is_main_process:
         run.save(trainer.folder)
     return run
 
