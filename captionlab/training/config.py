@@ -100,7 +100,7 @@ class TrainingConfig:
         schedules = {
             "noam": partial(noam, warmup=self.warmup),
             "cosine": partial(cosine, warmup=self.warmup, total=steps * self.epochs),
-            "stairs": partial(step_decay, warmup=self.warmup, every=3 * steps),
+            "stairs": partial(step_decay, warmup=self.warmup, step_size=3 * steps),
             "constant": partial(constant, warmup=self.warmup),
         }
         if self.schedule not in schedules:
@@ -189,7 +189,7 @@ def resolve_precision(precision: str) -> str:
     """
     if precision != "auto":
         return precision
-    device = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).device.type
+    device = _device_type()
     if device == "cuda":
         use_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     elif device == "cpu" and hasattr(torch.cpu, "get_capabilities"):       # not in older versions
@@ -199,3 +199,9 @@ def resolve_precision(precision: str) -> str:
     else:
         use_bf16 = False
     return "bf16" if use_bf16 else "no"
+
+
+def _device_type() -> str:
+    """Return the type of the device that accelerate trains on, such as "cpu"."""
+    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    return state.device.type        # pyright: ignore[reportOptionalMemberAccess]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
@@ -86,7 +87,8 @@ class TrainStep:
         """
         loss, tokens = self._loss(batch)
         sums = torch.stack([loss.detach().float(), tokens.float()])
-        total_loss, total_tokens = self.accelerator.reduce(sums, "sum").tolist()
+        sums = cast(Tensor, self.accelerator.reduce(sums, "sum"))
+        total_loss, total_tokens = sums.tolist()
         if not math.isfinite(total_loss):
             raise ValueError(f"the loss of a step is {total_loss}: train with a lower lr, or look "
                              "for inputs that are not numbers")
@@ -113,7 +115,7 @@ class TrainStep:
     @property
     def lr(self) -> float:
         """The learning rate of the next step."""
-        return self.scheduler.get_last_lr()[0]
+        return float(self.scheduler.get_last_lr()[0])
 
     @property
     def is_main_process(self) -> bool:
@@ -238,9 +240,12 @@ class Trainer:
         while not self._is_finished():
             self.train_epoch()
             self._finish_epoch()
-        model = self.train_step.ema_model.module
+        model = self._averaged_model()
         model.load_state_dict(self.best)
         return model.eval()
+
+    def _averaged_model(self) -> Captioner:
+        return cast(Captioner, self.train_step.ema_model.module)
 
     def _is_finished(self) -> bool:
         return (self.state.epoch >= self.config.epochs
@@ -250,7 +255,8 @@ class Trainer:
         """Train on the batches of the current epoch that are not done yet."""
         self.sampler.set_epoch(self.state.epoch, self.state.step)
         total = self.state.step + len(self.sampler)
-        quiet = {} if self.train_step.is_main_process else {"disable": True}
+        # Not disable=False: that would override the environment variable TQDM_DISABLE.
+        quiet: dict[str, Any] = {} if self.train_step.is_main_process else {"disable": True}
         with tqdm(self.sampler, total=total, initial=self.state.step, leave=False,
                   desc=f"epoch {self.state.epoch + 1}", **quiet) as progress:
             for rows in progress:
@@ -270,7 +276,7 @@ class Trainer:
         record = {"epoch": self.state.epoch + 1, "loss": self.state.loss,
                   "rate": self.train_step.lr, "seconds": round(self.state.seconds, 2)}
         self.state = TrainerState(self.state.epoch + 1)
-        model = self.train_step.ema_model.module
+        model = self._averaged_model()
         if self.validate:
             metrics = self.validate(model.eval())
             # Numbers of NumPy and PyTorch could not be read back from a checkpoint.
@@ -335,6 +341,6 @@ def live_plot() -> Callable[[list[dict]], None]:
             ax.plot([record["epoch"] for record in records],
                     [record[name] for record in records], "o-")
             ax.set(xlabel="epoch", title=name)
-        handle.update(figure)
+        handle.update(figure)       # pyright: ignore[reportOptionalMemberAccess]
 
     return draw

@@ -55,16 +55,16 @@ def cosine(step: int, warmup: int, total: int) -> float:
     return constant(step, warmup) * 0.5 * decay
 
 # %% ../../nbs/library/training/schedules.ipynb #978c187a
-def step_decay(step: int, warmup: int, every: int, factor: float = 0.8) -> float:
+def step_decay(step: int, warmup: int, step_size: int, factor: float = 0.8) -> float:
     """Return the share of the peak rate: linear warm-up, then a factor every so many steps.
 
     Args:
         step: from 0.
         warmup: steps until the peak, at least 1.
-        every: steps between two decays.
+        step_size: steps between two decays.
         factor: of each decay, from 0 to 1.
 
     Returns:
         From 0 to 1.
     """
-    return constant(step, warmup) * factor ** (step // every)
+    return constant(step, warmup) * factor ** (step // step_size)
