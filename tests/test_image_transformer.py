@@ -564,7 +564,7 @@ def test_published_sizes():
     assert all(isinstance(block.attention, SpatialGraphAttention) for block in model.encoder.blocks)
     config = paper.training
     assert (config.epochs, config.batch_size, config.lr, config.warmup, config.schedule) == (25, 10, 2e-4, 2000, "stairs")
-    assert config.share(100)(0) == 1 / 2000 and config.share(1000)(3000) == 0.8
+    assert config.lr_lambda(100)(0) == 1 / 2000 and config.lr_lambda(1000)(3000) == 0.8
     with torch.device("meta"):
         released = Model(replace(paper, variant="released"), 10_369)
     assert released.encoder.blocks[0].attention.gate.weight.shape == (2048, 2048) and released.decoder.attention.output is None

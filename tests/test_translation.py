@@ -223,7 +223,7 @@ class TestRun:
         """Killed in the second epoch, with pieces dropped and two passes, so with chance in every place there is."""
         preset = replace(BRIEF, dropout=0.1, consistency=1.0, piece_dropout=0.1)
         whole = train("translation", world, preset, out=tmp_path / "whole", max_val_items=2)
-        plain, calls = loop.Trainer._epoch, []
+        plain, calls = loop.Trainer.train_epoch, []
 
         def dying(self):
             calls.append(1)
@@ -231,7 +231,7 @@ class TestRun:
                 raise KeyboardInterrupt
             plain(self)
 
-        monkeypatch.setattr(loop.Trainer, "_epoch", dying)
+        monkeypatch.setattr(loop.Trainer, "train_epoch", dying)
         with pytest.raises(KeyboardInterrupt):
             train("translation", world, preset, out=tmp_path / "killed", max_val_items=2)
         monkeypatch.undo()
