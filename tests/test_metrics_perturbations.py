@@ -1,7 +1,7 @@
 """Captions with a known error: always false, always one word apart, always the same for a seed."""
 
 import pytest
-from captionlab.scenes import Object, Scene, check, describe_scene, split
+from captionlab.scenes import Object, Scene, describe_scene, split, verify_caption
 
 from captionlab.metrics.perturbations import change_fact, shuffle_words
 
@@ -27,7 +27,7 @@ def test_every_change_makes_a_true_caption_false():
             if changed:
                 text, kind = changed
                 kinds.add(kind)
-                claims = check(text, scene)
+                claims = verify_caption(text, scene)
                 assert claims
                 assert not all(all(claim.values()) for claim in claims)
                 assert one_word_apart(caption, text)
