@@ -33,7 +33,9 @@ from captionlab.models.entangled import (
 from captionlab.processors.cache import input_transforms
 from captionlab.processors.image import ImageProcessor
 from captionlab.runs.evaluation import evaluate
-from captionlab.runs.run import Run, ensemble, load
+from captionlab.runs.ensembles import ensemble
+from captionlab.runs.metadata import RunMetadata
+from captionlab.runs.run import Run, load
 from captionlab.runs.training import train
 from captionlab.text import Vocabulary, normalise
 from captionlab.vision.attributes import AttributeDetector
@@ -498,7 +500,7 @@ def run_of(world: CaptionData, variant: str = "eta", seed: int = 0, **inputs) ->
         model,
         vocabulary,
         ImageProcessor(preset, detector=detector, vocabulary=vocabulary),
-        metadata,
+        RunMetadata.from_dict(metadata),
     )
 
 
@@ -517,7 +519,8 @@ class TestRuns:
         )
         processor = run.processor
         straight, turned = (
-            twin([world["train"][0].image]) for twin in (processor, processor.through(mirror=True))
+            twin([world["train"][0].image])
+            for twin in (processor, processor.with_preprocess(mirror=True))
         )
         torch.testing.assert_close(
             turned.boxes[..., [0, 2]],
@@ -537,8 +540,8 @@ class TestRuns:
             lambda self, batch, *rest: told.append(batch.attributes) or plain(self, batch, *rest),
         )
         found = evaluate(run, world, beam=1, meteor=False, oracle=True)
-        assert found["about"]["variant"] == "oracle"
-        assert run.metadata["variant"] is None
+        assert found["metadata"]["variant"] == "oracle"
+        assert run.metadata.variant is None
         words = set(run.processor.detector.words)
         for item, ids in zip(world["test"], torch.cat(told), strict=True):
             assert set(run.vocabulary.decode(ids).split()) == words & {
@@ -556,9 +559,9 @@ class TestRuns:
     def test_the_oracle_tells_whichever_of_two_runs_reads_words(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
         one, other = (
-            evaluate(first, world, beam=1, meteor=False, blind=False, oracle=True, fused=[second])[
-                "captions"
-            ]
+            evaluate(
+                first, world, beam=1, meteor=False, blind=False, oracle=True, members=[second]
+            )["captions"]
             for first, second in ((visual, semantic), (semantic, visual))
         )
         assert one == other
@@ -570,15 +573,15 @@ class TestRuns:
     @pytest.mark.java
     def test_a_fused_run_that_does_not_say_all_about_itself_is_one_line(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
-        del semantic.metadata["train_seconds"]
+        semantic.metadata.train_seconds = None
         with pytest.raises(ValueError, match="does not say its train_seconds"):
-            evaluate(visual, world, meteor=False, fused=[semantic])
+            evaluate(visual, world, meteor=False, members=[semantic])
 
     @pytest.mark.java
     @pytest.mark.slow
     def test_fused_runs_speak_as_their_ensemble(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
-        found = evaluate(visual, world, meteor=False, fused=[semantic])
+        found = evaluate(visual, world, meteor=False, members=[semantic])
         batch = semantic.processor([item.image for item in world["test"]])
         seen = visual.processor([item.image for item in world["test"]])
         both = replace(seen, attributes=batch.attributes)
@@ -587,12 +590,12 @@ class TestRuns:
         assert [row["caption"] for row in found["captions"]] == [
             visual.vocabulary.decode(one.ids) for one in said
         ]
-        assert found["about"]["variant"] == "visual+semantic"
-        assert found["about"]["parameters"] == 20
+        assert found["metadata"]["variant"] == "visual+semantic"
+        assert found["metadata"]["parameters"] == 20
 
     def test_runs_that_do_not_fit_are_not_fused(self, world):
         run, other = run_of(world, "visual"), run_of(world, "visual", seed=1)
-        assert ensemble(run, [other]).metadata["variant"] == "visual+visual"
+        assert ensemble(run, [other]).metadata.variant == "visual+visual"
         with pytest.raises(ValueError, match="different vocabularies: train them on the same data"):
             ensemble(run, [replace(other, vocabulary=Vocabulary(["a"]))])
         with pytest.raises(ValueError, match="do not see the same regions"):

@@ -28,6 +28,7 @@ from captionlab.models.image_transformer import (
     SpatialGraphAttention,
 )
 from captionlab.processors.image import ImageProcessor
+from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.run import Run
 from captionlab.text import Vocabulary
 from captionlab.vision.regions import cell_boxes, spatial_graph
@@ -679,7 +680,12 @@ class TestRelations:
             "source": "scenes",
             "command": "none",
         }
-        run = Run(Model(tiny, len(vocabulary)).eval(), vocabulary, ImageProcessor(tiny), metadata)
+        run = Run(
+            Model(tiny, len(vocabulary)).eval(),
+            vocabulary,
+            ImageProcessor(tiny),
+            RunMetadata.from_dict(metadata),
+        )
         monkeypatch.setattr("captionlab.explore.relations.load_dataset", lambda name: world)
         path = measure_relations(run, batch_size=7)
         assert path == tmp_path / "results" / "scenes" / f"{name}.seed3.relations.json"
@@ -695,7 +701,7 @@ class TestRelations:
 
     def test_a_run_that_has_nothing_to_measure_is_refused(self):
         run = SimpleNamespace(
-            model=torch.nn.Identity(), metadata={"source": "none", "model": "cptr"}
+            model=torch.nn.Identity(), metadata=RunMetadata(source="none", model="cptr")
         )
         with pytest.raises(ValueError, match="this run is of cptr: take one of image_transformer"):
             measure_relations(run)
@@ -849,8 +855,8 @@ def test_published_sizes():
         2000,
         "stairs",
     )
-    assert config.share(100)(0) == 1 / 2000
-    assert config.share(1000)(3000) == 0.8
+    assert config.lr_lambda(100)(0) == 1 / 2000
+    assert config.lr_lambda(1000)(3000) == 0.8
     with torch.device("meta"):
         released = Model(replace(paper, variant="released"), 10_369)
     assert released.encoder.blocks[0].attention.gate.weight.shape == (2048, 2048)

@@ -26,6 +26,7 @@ from captionlab.models import (
     vanilla,
 )
 from captionlab.runs.run import load
+from captionlab.runs.storage import read_run_json
 from captionlab.runs.training import train
 from captionlab.vision.pixels import pixel_grid
 
@@ -498,6 +499,12 @@ class TestRegistry:
     def test_presets_that_runs_of_format_1_name(self, model, name, today):
         assert upgrade_preset_name(model, name) == today
         assert today in model_module(model).PRESETS
+
+    @pytest.mark.parametrize(("number", "name"), [(1, "squeezenet"), (2, "small")])
+    def test_a_run_of_format_1_names_todays_preset(self, tmp_path, number, name):
+        file = tmp_path / "run.json"
+        file.write_text(json.dumps({"format": number, "model": "vanilla", "preset_name": "small"}))
+        assert read_run_json(file)["preset_name"] == name
 
     def test_presets_of_format_1_become_todays(self):
         old = {

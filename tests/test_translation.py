@@ -273,7 +273,7 @@ class TestText:
 class TestRun:
     @pytest.mark.slow
     def test_it_learns(self, trained):
-        history = trained[0].metadata["history"]
+        history = trained[0].metadata.history
         assert history[1]["loss"] < history[0]["loss"] - 0.5
         assert "score" in history[0]
 
@@ -283,15 +283,17 @@ class TestRun:
         again, said = captionlab.load(folder), [item.source for item in world["test"]][:8]
         assert isinstance(again.processor, TextProcessor)
         assert again.translate(said) == run.translate(said)
-        assert again.processor.vocabulary.to_dict() == run.processor.vocabulary.to_dict()
-        assert again.processor.vocabulary.language == "en"
+        assert (
+            again.processor.source_vocabulary.to_dict() == run.processor.source_vocabulary.to_dict()
+        )
+        assert again.processor.source_vocabulary.language == "en"
         assert again.vocabulary.language == "de"
 
     @pytest.mark.slow
     def test_vocabularies_apart(self, world, tmp_path):
         apart = replace(BRIEF, shared=False, training=replace(BRIEF.training, epochs=1))
         run = train("translation", world, apart, out=tmp_path / "run", max_val_items=0)
-        assert run.vocabulary.tokens != run.processor.vocabulary.tokens
+        assert run.vocabulary.tokens != run.processor.source_vocabulary.tokens
         assert Run.load(tmp_path / "run").translate("A red circle.") == run.translate(
             "A red circle."
         )
@@ -301,7 +303,7 @@ class TestRun:
         """Killed in the second epoch, with BPE-dropout and two passes: all that is random."""
         preset = replace(BRIEF, dropout=0.1, consistency=1.0, bpe_dropout=0.1)
         whole = train("translation", world, preset, out=tmp_path / "whole", max_val_items=2)
-        plain, calls = loop.Trainer._epoch, []
+        plain, calls = loop.Trainer.train_epoch, []
 
         def dying(self):
             calls.append(1)
@@ -309,7 +311,7 @@ class TestRun:
                 raise KeyboardInterrupt
             plain(self)
 
-        monkeypatch.setattr(loop.Trainer, "_epoch", dying)
+        monkeypatch.setattr(loop.Trainer, "train_epoch", dying)
         with pytest.raises(KeyboardInterrupt):
             train("translation", world, preset, out=tmp_path / "killed", max_val_items=2)
         monkeypatch.undo()
@@ -330,7 +332,7 @@ class TestRun:
             " \t ",
             "A \u2603 star.",
         ]
-        found = run.translate(said, beam=2, batch=2)
+        found = run.translate(said, beam=2, batch_size=2)
         assert len(found) == 5
         assert found[1] == found[3] == ""
         assert found[0] == run.translate(said[0], beam=2)
@@ -360,7 +362,7 @@ class TestRun:
         found = evaluate(run, world, beam=2)
         assert {"BLEU", "TER", "sacreBLEU", "truth"} <= set(found["run"]["metrics"])
         assert set(found["run"]["blind"]) == set(found["run"]["metrics"])
-        assert found["about"]["scorer"].keys() == {
+        assert found["metadata"]["scorer"].keys() == {
             name for name in found["run"]["metrics"] if ", " not in name
         }
         assert [one["caption"] for one in found["captions"]] == run.translate(
@@ -380,7 +382,10 @@ class TestRun:
     def test_trace(self, trained):
         run = trained[0]
         words, weights = run.trace("A red circle.")
-        assert weights.shape == (len(words), len(run.processor.vocabulary.encode("A red circle.")))
+        assert weights.shape == (
+            len(words),
+            len(run.processor.source_vocabulary.encode("A red circle.")),
+        )
         torch.testing.assert_close(weights.sum(1), torch.ones(len(words)))
 
 

@@ -147,15 +147,15 @@ def measure_gate(run: Run, data: str | None = None, split: str = "test") -> Path
         gated = [name for name, variant in VARIANTS.items() if len(variant.paths) > 1]
         raise ValueError("this run has no gate: take one of the entangled variants "
                          + ", ".join(gated))
-    dataset = load_dataset(data or run.metadata["source"])
+    dataset = load_dataset(data or run.metadata.source)
     stores = open_feature_stores(run.processor, dataset)
-    inputs = input_transforms(run.processor, stores, keep=0)
+    inputs = input_transforms(run.processor, stores, cache_bytes=0)
     file = artifact_path(run, dataset.name, "gate", split)
     write_json(file, {
         "data": dataset.name,
         "split": split,
         "rule": "captionlab.explore.gates.word_class",
-        "command": run.metadata["command"],
+        "command": run.metadata.command,
         "classes": gate_by_class(run, dataset[split], inputs),
     })
     return file

@@ -136,11 +136,11 @@ def measure_relations(run: Run, data: str | None = None, split: str = "test",
     """
     if not isinstance(run.model, Model):
         raise ValueError("only the Image Transformer attends by relation, and this run is of "
-                         f"{run.metadata['model']}: take one of image_transformer")
-    dataset = load_dataset(data or run.metadata["source"])
+                         f"{run.metadata.model}: take one of image_transformer")
+    dataset = load_dataset(data or run.metadata.source)
     items = dataset[split]
     stores = open_feature_stores(run.processor, dataset)
-    inputs = input_transforms(run.processor, stores, keep=0)
+    inputs = input_transforms(run.processor, stores, cache_bytes=0)
     parts = []
     for first in range(0, len(items), batch_size):
         batch = make_batch(run, items[first:first + batch_size], inputs).to(run.device)
@@ -156,7 +156,7 @@ def measure_relations(run: Run, data: str | None = None, split: str = "test",
         "data": dataset.name,
         "split": split,
         "regions": sum(part["regions"] for part in parts),
-        "command": run.metadata["command"],
+        "command": run.metadata.command,
         **shares,
         "example": find_example(run, items, inputs),
     })
