@@ -32,8 +32,8 @@ from captionlab.models.entangled import (
 )
 from captionlab.processors.cache import input_transforms
 from captionlab.processors.image import ImageProcessor
-from captionlab.runs.evaluation import evaluate
 from captionlab.runs.ensembles import ensemble
+from captionlab.runs.evaluation import evaluate
 from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.run import Run, load
 from captionlab.runs.training import train
@@ -598,9 +598,9 @@ class TestRuns:
         assert ensemble(run, [other]).metadata.variant == "visual+visual"
         with pytest.raises(ValueError, match="different vocabularies: train them on the same data"):
             ensemble(run, [replace(other, vocabulary=Vocabulary(["a"]))])
-        with pytest.raises(ValueError, match="do not see the same regions"):
+        with pytest.raises(ValueError, match="do not read the same regions"):
             ensemble(run, [run_of(world, "visual", max_boxes=3)])
-        with pytest.raises(ValueError, match=r"told attributes by other rules .*\(2, .*\(6,"):
+        with pytest.raises(ValueError, match=r"read attributes by other rules .*\(2, .*\(6,"):
             ensemble(
                 run_of(world, "semantic", max_attributes=2),
                 [run_of(world, "semantic", max_attributes=6)],

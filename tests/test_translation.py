@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -371,12 +372,13 @@ class TestRun:
 
     def test_a_perfect_translator_scores_100_and_blind_it_does_not(self, world):
         items = world["test"]
-        said = {"own": [item.captions[0].lower() for item in items]}
-        said["blind"] = [said["own"][row] for row in evaluation.derangement(len(items))]
-        figures = evaluation._score_translations(said, items)
-        assert figures["own"]["BLEU"] == pytest.approx(100)
-        assert figures["own"]["truth"] == 100
-        assert figures["blind"]["BLEU"] < 50
+        captions = [item.captions[0].lower() for item in items]
+        others = evaluation.derangement(len(items))
+        run = SimpleNamespace(translates=True)
+        scores = evaluation.score_split(run, captions, items, others=others)
+        assert scores["metrics"]["BLEU"] == pytest.approx(100)
+        assert scores["metrics"]["truth"] == 100
+        assert scores["blind"]["BLEU"] < 50
 
     @pytest.mark.slow
     def test_trace(self, trained):
