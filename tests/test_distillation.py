@@ -24,10 +24,10 @@ class Blind(TransformerCaptioner):
 
     def __init__(self, words, dropout=0.0):
         super().__init__(BlockConfig(16, 2, 32, dropout=dropout), 1, words)
-        self.encoder = torch.nn.Linear(1, 16)
+        self.projection = torch.nn.Linear(1, 16)
 
     def encode_inputs(self, batch):
-        return self.encoder(batch.require("grid")), None
+        return self.projection(batch.require("grid")), None
 
 
 def number(item):

@@ -262,11 +262,11 @@ def test_a_word_hangs_on_its_thing(model):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vanilla", "position_aware"])
 def test_a_photo_with_a_window_painted_over_is_another_photo(name, real_data):
-    """The preset `small`, a real photo and a real network: one window against a picture painted by hand."""
+    """The preset `squeezenet`, a real photo and a real network: one window against a picture painted by hand."""
     module = import_module(f"captionlab.models.{name}")
     torch.manual_seed(0)
     vocabulary = Vocabulary("a dog in the snow".split())
-    run = Run(module.Model(module.PRESETS["small"], len(vocabulary)).eval(), vocabulary, ImageProcessor(module.PRESETS["small"]), {})
+    run = Run(module.Model(module.PRESETS["squeezenet"], len(vocabulary)).eval(), vocabulary, ImageProcessor(module.PRESETS["squeezenet"]), {})
     photo = sorted((real_data / "flickr8k/images").glob("*.jpg"))[0]
     story = trace_caption(run, photo, "a dog in the snow")
     hidden = occlude(run, photo, story, story.view.grid, side=1 / 7, paint=(0, 0, 0))

@@ -147,12 +147,12 @@ class TestGradient:
 
 class TestSelfCritical:
     def test_log_probabilities_are_those_of_the_draw(self):
-        class Eyes(TransformerCaptioner):
+        class GridCaptioner(TransformerCaptioner):
             def encode_inputs(self, batch):
                 return batch.require("grid"), None
 
         torch.manual_seed(0)
-        model, pictures = Eyes(BlockConfig(16, 2, 32, dropout=0.1), 2, 9).eval(), 21
+        model, pictures = GridCaptioner(BlockConfig(16, 2, 32, dropout=0.1), 2, 9).eval(), 21
         model.output.bias.data[EOS] += 1.0          # some captions end soon, some go on
         batch = Batch(grid=torch.randn(pictures, 5, 16), captions=padded([[[1, 4, 2]]] * pictures))
         memory = model.encode(batch)

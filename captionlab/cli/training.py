@@ -26,7 +26,7 @@ def train(
     ctx: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="vanilla, cptr, translation, ...")],
     data: Annotated[str, typer.Option(help="Name, folder or file of the data set.")] = "scenes",
-    preset: Annotated[str, typer.Option(help="tiny, small, paper or another that the model has, such as strong or scenes")] = "tiny",
+    preset: Annotated[str, typer.Option(help="tiny, squeezenet, paper or another that the model has, such as strong or scenes")] = "tiny",
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of weights, order and dropout.")] = 0,
     variant: Annotated[str | None, typer.Option(help="Of the model, such as fpn of position_aware; the paper's full one by default.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/DATA-MODEL[-VARIANT]-PRESET[-distilled]-SEED, or runs/RUN-scst, by default.")] = None,
@@ -85,7 +85,7 @@ def _judgement(found: dict) -> str:
 @attributes_app.command("train")
 def attributes_train(
     data: Annotated[str, typer.Option(help="Name, folder or file of the data set.")] = "scenes",
-    preset: Annotated[str, typer.Option(help="What it looks at: tiny, small or paper, as of the model vanilla.")] = "tiny",
+    preset: Annotated[str, typer.Option(help="What it looks at: tiny, squeezenet or paper, as of the model vanilla.")] = "tiny",
     count: Annotated[int, typer.Option(min=1, help="How many words.")] = 300,
     hidden: Annotated[int, typer.Option(min=0, help="Width of a hidden layer, 0 for none.")] = 0,
     pool: Annotated[str, typer.Option(help="How cells make a picture: noisy-or, max or mean.")] = "noisy-or",

@@ -244,6 +244,6 @@ def save_trained_run(run: Run, trainer: Trainer, folder: Path) -> Run:
     run.metadata.history = trainer.history
     seconds = sum(record["seconds"] for record in trainer.history)
     run.metadata.train_seconds = round(seconds, 1)
-    if trainer.stepper.is_main:
+    if trainer.train_step.is_main_process:
         run.save(folder)
     return run
