@@ -459,7 +459,7 @@ class TestBoxes:
         for picture in (me, Image.open(me), np.asarray(Image.open(me))):
             with pytest.raises(
                 ValueError,
-                match=r"no boxes of .*has none; name a detector or a file .* such as --boxes fasterrcnn",
+                match=r"no boxes of .*has none; name a detector or a file .* --boxes fasterrcnn",
             ) as fault:
                 captionlab.load(tmp_path / "run").caption(picture)
             one_line(fault)

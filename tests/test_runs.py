@@ -902,7 +902,7 @@ class TestLanguages:
     def test_captions_in_another_are_refused(self, german, world, act):
         with pytest.raises(
             ValueError,
-            match="trained on captions in de, and those of scenes are in en: give a data set in its",
+            match="trained on captions in de, and those of scenes are in en: give a data set",
         ):
             act(german, world)
 
@@ -1008,7 +1008,7 @@ def test_the_data_that_a_run_learnt_from_is_named_if_it_is_gone(trained):
     lost = replace(run, metadata=replace(run.metadata, source="gone/mine.csv"))
     with pytest.raises(
         FileNotFoundError,
-        match=r"trained on gone/mine.csv, and there is no file .*; or name the data set with --data",
+        match=r"trained on gone/mine.csv, and there is no file .*; or name the data set",
     ):
         data_module.load_run_data(lost, None)
 
