@@ -60,7 +60,7 @@ def main() -> None:
         images = {file.name: file for file in files}
 
         def store() -> FeatureStore:
-            return extract_maps(images, ours, folder / f"store-{next(turn)}", GRID, chunk=32)
+            return extract_maps(images, ours, folder / f"store-{next(turn)}", GRID, chunk_size=32)
 
         def loop(threads: int) -> np.ndarray:
             return plain_loop(files, net, ours.size, threads, folder / "rows.npy")

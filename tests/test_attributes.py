@@ -13,9 +13,9 @@ from PIL import Image
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from captionlab import files
 from captionlab.cli import application
 from captionlab.data import datasets
+from captionlab.processors import cache
 from captionlab.vision import attributes
 from captionlab.attention import MultiHeadAttention
 from captionlab.vision.attributes import (
@@ -39,7 +39,7 @@ from captionlab.vision.attributes import (
 )
 from captionlab.vision.extraction import (
     detector_backbone,
-    extract_attribute_folder,
+    extract_features,
     extract_attributes,
 )
 from captionlab.data.batches import Batch
@@ -106,7 +106,7 @@ def test_pools_against_probabilities():
 def test_words_are_counted_without_stop_words():
     said = ["A dog, a dog and a ball.", "The BALL is on the grass", "Dogs run"]
     assert frequent_words(said) == ["ball", "dog", "dogs", "grass", "run"]
-    assert frequent_words(said, 2) == ["ball", "dog"] and frequent_words(said, 2, stop=()) == ["a", "ball"]
+    assert frequent_words(said, 2) == ["ball", "dog"] and frequent_words(said, 2, stop_words=()) == ["a", "ball"]
     assert not {word for word in STOP_WORDS if word != word.lower()} and "two" not in STOP_WORDS
 
 
@@ -174,7 +174,7 @@ def planted():
 @pytest.fixture(scope="module")
 def trained(planted):
     data, see, _ = planted
-    return train_detector(data, see, count=10, epochs=12, pictures=20, rate=0.02, seed=3)
+    return train_detector(data, see, num_words=10, epochs=12, batch_size=20, lr=0.02, seed=3)
 
 
 def test_what_was_planted_is_found(planted, trained):
@@ -198,14 +198,14 @@ def test_it_is_found_where_it_was_planted(planted, trained):
 @pytest.mark.slow
 def test_a_seed_is_a_detector(planted, trained):
     data, see, _ = planted
-    again, other = (train_detector(data, see, count=10, epochs=12, pictures=20, rate=0.02, seed=seed) for seed in (3, 4))
+    again, other = (train_detector(data, see, num_words=10, epochs=12, batch_size=20, lr=0.02, seed=seed) for seed in (3, 4))
     assert again.fingerprint == trained.fingerprint != other.fingerprint
     assert [r["score"] for r in again.metadata["history"]] == [r["score"] for r in trained.metadata["history"]]
 
 
 def test_the_best_epoch_is_kept_and_patience_ends(planted):
     data, see, _ = planted
-    net = train_detector(data, see, count=10, epochs=30, pictures=20, rate=0.5, patience=2)
+    net = train_detector(data, see, num_words=10, epochs=30, batch_size=20, lr=0.5, patience=2)
     scores = [record["score"] for record in net.metadata["history"]]
     assert len(scores) < 30 and len(scores) == scores.index(max(scores)) + 3
     assert evaluate_detector(net, data["val"], see)["mAP"] == pytest.approx(max(scores))
@@ -215,7 +215,7 @@ def test_training_begins_at_what_one_would_say_blindly():
     prevalence = torch.tensor([0.04, 0.3, 0.9])
     for pool in POOLINGS:
         net = AttributeDetector(4, WORDS, pool=pool)
-        net.begin_at(prevalence, 49)
+        net.init_bias(prevalence, 49)
         assert (net(torch.randn(2, 49, 4)).sigmoid() - prevalence).abs().max() < 0.05
 
 
@@ -243,15 +243,15 @@ WORDBOOK = Vocabulary(["dog", "snow", "ball", "runs"])
 
 def test_ids_are_sorted_known_and_padded():
     sure = torch.tensor([[0.2, 0.9, 0.95, 0.5], [0.1, 0.1, 0.1, 0.1]])
-    ids = to_ids(sure, ["dog", "snow", "yeti", "ball"], WORDBOOK, count=6, threshold=0.15)
+    ids = to_ids(sure, ["dog", "snow", "yeti", "ball"], WORDBOOK, max_attributes=6, threshold=0.15)
     assert ids.dtype == torch.long and ids.tolist() == [[5, 6, 4, 0, 0, 0], [0] * 6]
-    assert to_ids(sure, ["dog", "snow", "yeti", "ball"], WORDBOOK, count=1, threshold=0.15).tolist() == [[5], [0]]
+    assert to_ids(sure, ["dog", "snow", "yeti", "ball"], WORDBOOK, max_attributes=1, threshold=0.15).tolist() == [[5], [0]]
     assert WORDBOOK.decode(ids[0]) == "snow ball dog"
     assert to_ids(sure[:, :1], ["yeti"], WORDBOOK, threshold=0).eq(0).all()        # the unknown word is never told
 
 
 def test_an_empty_row_attends_to_nothing_and_gives_zeros():
-    ids = to_ids(torch.zeros(2, 2), ["dog", "snow"], WORDBOOK, count=3)
+    ids = to_ids(torch.zeros(2, 2), ["dog", "snow"], WORDBOOK, max_attributes=3)
     ids[0, 0] = 4
     attend, table = MultiHeadAttention(8, 2, bias=False), torch.nn.Embedding(len(WORDBOOK), 8)
     seen = attend(torch.randn(2, 5, 8), table(ids), mask=padding_mask(ids))
@@ -260,17 +260,17 @@ def test_an_empty_row_attends_to_nothing_and_gives_zeros():
 
 def test_oracle_says_what_most_captions_say():
     said = [["a dog in snow", "the dog runs", "dog and ball"], ["fog"]]
-    assert oracle_attributes(said, ["ball", "dog", "runs", "fog"], WORDBOOK, count=3).tolist() == [[4, 6, 7], [0, 0, 0]]
+    assert oracle_attributes(said, ["ball", "dog", "runs", "fog"], WORDBOOK, max_attributes=3).tolist() == [[4, 6, 7], [0, 0, 0]]
 
 
 def test_detect_is_the_chances_as_ids(planted, trained):
     data, see, _ = planted
     book = Vocabulary(["glow", "spark"])
     grid = torch.stack([see(item) for item in data["test"]])
-    ids = detect(trained, grid, book, count=3, threshold=0.5)
-    assert ids.shape == (80, 3) and torch.equal(ids, to_ids(predict_proba(trained, data["test"], see), trained.words, book, 3, 0.5))
+    ids = detect(trained, grid, book, max_attributes=3, threshold=0.5)
+    assert ids.shape == (80, 3) and torch.equal(ids, to_ids(predict_proba(trained, data["test"], see), trained.words, book, max_attributes=3, threshold=0.5))
     assert (ids == 0).all(1).any() and {4, 5, 0} == set(ids.unique().tolist())
-    assert torch.equal(detect(trained, grid[:7], book, 3, 0.5), ids[:7])
+    assert torch.equal(detect(trained, grid[:7], book, max_attributes=3, threshold=0.5), ids[:7])
 
 
 def test_a_batch_carries_them():
@@ -292,7 +292,7 @@ def test_a_detector_comes_back(planted, trained, tmp_path):
 
 
 def test_a_detector_is_found_by_its_name(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "cache_home", lambda: tmp_path)
+    monkeypatch.setattr(attributes, "cache_home", lambda: tmp_path)
     save_detector(trained, detector_file("mine"))
     assert (tmp_path / "attributes" / "mine.safetensors").exists() and load_detector("mine").words == trained.words
     with pytest.raises(FileNotFoundError, match="there is no detector yours: captionlab attributes train makes one"):
@@ -310,7 +310,7 @@ def test_what_is_no_detector_is_refused_in_one_line(trained, tmp_path):
     (tmp_path / "half").write_bytes(good.read_bytes()[:-40])
     (tmp_path / "text").write_text("I am a text")
     save_file({"weight": torch.zeros(2)}, tmp_path / "other")
-    save_file({"weight": torch.zeros(2)}, tmp_path / "short", {attributes._MARK: json.dumps({"sizes": trained.sizes, "about": {}})})
+    save_file({"weight": torch.zeros(2)}, tmp_path / "short", {"captionlab attributes 1": json.dumps({"sizes": trained.config, "about": {}})})
     for name in ("pickle", "half", "text", "other", "short"):
         with pytest.raises(ValueError, match=f"{name} holds no attribute detector, or a broken one") as fault:
             load_detector(tmp_path / name)
@@ -324,7 +324,7 @@ def test_a_failed_write_leaves_the_old_one(trained, tmp_path, monkeypatch):
     def breaks(*_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("captionlab.features.os.fsync", breaks)
+    monkeypatch.setattr("captionlab.files.os.fsync", breaks)
     with pytest.raises(OSError):
         save_detector(AttributeDetector(2, ["x"]), file)
     assert file.read_bytes() == before
@@ -351,7 +351,7 @@ def on_a_net(tmp_path_factory):
 @pytest.mark.slow
 def test_the_store_holds_what_the_detector_says(on_a_net, tmp_path, capsys):
     folder, net, detector = on_a_net
-    store = extract_attribute_folder([folder / "pictures"], tmp_path / "s", weights=str(folder / "d.safetensors"))
+    store = extract_features([folder / "pictures"], tmp_path / "s", kind="attributes", weights=str(folder / "d.safetensors"))
     assert store.shape == (1, 3) and set(store.skipped) == {"odd.png"} and "chances of 3 words" in capsys.readouterr().out
     with torch.no_grad():
         for name in ("0.png", "4.png"):
@@ -360,33 +360,33 @@ def test_the_store_holds_what_the_detector_says(on_a_net, tmp_path, capsys):
     (tmp_path / "s" / "manifest.json").write_text((tmp_path / "s" / "manifest.json").read_text().replace('"complete":true', '"complete":false'))
     with pytest.raises(ValueError, match=r"not complete .*: run captionlab features extract IMAGES --kind attributes --weights \S+/d.safetensors --out"):
         FeatureStore.open(tmp_path / "s")
-    again = extract_attribute_folder([folder / "pictures"], tmp_path / "s", weights=str(folder / "d.safetensors"))
+    again = extract_features([folder / "pictures"], tmp_path / "s", kind="attributes", weights=str(folder / "d.safetensors"))
     assert again["0.png"].equal(store["0.png"])
 
 
 def test_interrupted_it_ends_with_the_same_bytes(on_a_net, tmp_path):
     folder, _, detector = on_a_net
     images = {f"{k}": folder / "pictures" / f"{k % 5}.png" for k in range(12)}
-    whole = extract_attributes(images, detector, tmp_path / "whole", chunk=2, workers=2)
+    whole = extract_attributes(images, detector, tmp_path / "whole", chunk_size=2, num_workers=2)
     images["7"] = None
     with pytest.raises(Exception):
-        extract_attributes(images, detector, tmp_path / "again", chunk=2, workers=1)
+        extract_attributes(images, detector, tmp_path / "again", chunk_size=2, num_workers=1)
     made = sorted(file.name for file in (tmp_path / "again").glob("chunk-*"))
     images["7"] = folder / "pictures" / "2.png"
-    extract_attributes(images, detector, tmp_path / "again", chunk=2, workers=1)
+    extract_attributes(images, detector, tmp_path / "again", chunk_size=2, num_workers=1)
     assert 0 < len(made) < 6
     assert all((tmp_path / "again" / file.name).read_bytes() == file.read_bytes() for file in whole.folder.iterdir())
 
 
 def test_another_detector_is_another_store(on_a_net, tmp_path):
     folder, _, detector = on_a_net
-    extract_attribute_folder([folder / "pictures"], tmp_path / "s", weights=str(folder / "d.safetensors"))
+    extract_features([folder / "pictures"], tmp_path / "s", kind="attributes", weights=str(folder / "d.safetensors"))
     other = load_detector(folder / "d.safetensors")
     other.output.bias.data += 1
     save_detector(other, tmp_path / "other")
     with pytest.raises(ValueError, match="holds other features .*fingerprint"):
-        extract_attribute_folder([folder / "pictures"], tmp_path / "s", weights=str(tmp_path / "other"))
-    assert FeatureStore.open(tmp_path / "s").made_by["backbone"]["fingerprint"] == detector.fingerprint
+        extract_features([folder / "pictures"], tmp_path / "s", kind="attributes", weights=str(tmp_path / "other"))
+    assert FeatureStore.open(tmp_path / "s").spec["backbone"]["fingerprint"] == detector.fingerprint
 
 
 def test_what_cannot_be_extracted(on_a_net, trained, tmp_path):
@@ -398,7 +398,7 @@ def test_what_cannot_be_extracted(on_a_net, trained, tmp_path):
     with pytest.raises(ValueError, match="weights None of squeezenet1_1 are others"):
         detector_backbone(changed)
     with pytest.raises(ValueError, match="leave --grid and --size out"):
-        extract_attribute_folder([folder / "pictures"], tmp_path / "s", grid="7")
+        extract_features([folder / "pictures"], tmp_path / "s", kind="attributes", grid="7")
 
 
 # ---- the command
@@ -408,8 +408,8 @@ def alone(tmp_path, monkeypatch):
     """Empty folders, and a small data set of scenes with picture files."""
     (tmp_path / "data").mkdir()
     monkeypatch.setenv("CAPTIONLAB_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(files, "cache_home", lambda: tmp_path / "cache")
-    monkeypatch.setattr(files, "cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr(attributes, "cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr(cache, "cache_home", lambda: tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "README.md").touch()

@@ -23,7 +23,7 @@ from captionlab.vision.extraction import extract_attributes
 from captionlab.captioner import TransformerCaptioner
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import CaptionData, Item, scenes
-from captionlab.vision.extraction import extract_map_folder, extract_maps
+from captionlab.vision.extraction import extract_features, extract_maps
 from captionlab.vision.boxes import Detector, open_boxes, save_boxes
 from captionlab.vision.extraction import extract_regions
 from captionlab.vision.regions import Regions, scene_regions
@@ -221,7 +221,7 @@ class TestStoresOfTheCommand:
                     vocabulary=Vocabulary.build(photos[0].captions("train")))
 
     def test_pyramid(self, photos, folder, tmp_path):
-        extract_map_folder([folder], tmp_path / "p", weights="none", grid="4,2", size=64, kind="pyramid")
+        extract_features([folder], tmp_path / "p", weights="none", grid="4,2", size=64, kind="pyramid")
         processor = self.processor("pyramid", photos)
         stores = open_feature_stores(processor, photos[0], tmp_path / "p")
         own = open_feature_stores(processor, photos[0])
@@ -239,10 +239,10 @@ class TestStoresOfTheCommand:
     def test_regions_and_what_is_missing(self, photos, tmp_path):
         data, boxes = photos
         images = {item.name: item.image for items in data.splits.values() for item in items}
-        made = extract_regions(images, open_boxes(boxes), tmp_path / "r", Backbone("squeezenet1_1", None, 64), most=5)
+        made = extract_regions(images, open_boxes(boxes), tmp_path / "r", Backbone("squeezenet1_1", None, 64), max_boxes=5)
         processor = self.processor("all", photos)
         stores = open_feature_stores(processor, data, [tmp_path / "r"])
-        assert [store.made_by["kind"] for store in stores] == ["regions", "grid+pyramid+attributes"]
+        assert [store.spec["kind"] for store in stores] == ["regions", "grid+pyramid+attributes"]
         inputs, own = input_transforms(processor, stores), input_transforms(processor, open_feature_stores(processor, data))
         for item in data["test"]:
             for name in READS["all"]:
@@ -323,7 +323,7 @@ class TestBoxes:
         save_boxes(tmp_path / "mine.npz", {"me.png": scene_regions(generate_scene(7))})
         with_file = captionlab.load(tmp_path / "run", boxes=tmp_path / "mine.npz")
         assert with_file.caption(me) and with_file.processor([me]).region_mask.sum() == min(5, len(generate_scene(7).objects))
-        found = Detector("fasterrcnn_mobilenet_v3_large_320_fpn", None, least=3)
+        found = Detector("fasterrcnn_mobilenet_v3_large_320_fpn", None, min_boxes=3)
         monkeypatch.setattr(boxes, "open_boxes", lambda source: found)
         with_detector = captionlab.load(tmp_path / "run", boxes=found.name)
         assert with_detector.caption(me) == with_detector.caption(Image.open(me))
@@ -539,7 +539,7 @@ def test_evaluated_with_and_without_stores(photos, tmp_path):
     data, boxes = photos
     run = trained("regions", "squeezenet1_1", photos, tmp_path / "run")
     images = {item.name: item.image for items in data.splits.values() for item in items}
-    extract_regions(images, open_boxes(boxes), tmp_path / "r", Backbone("squeezenet1_1", None, 64), most=5)
+    extract_regions(images, open_boxes(boxes), tmp_path / "r", Backbone("squeezenet1_1", None, 64), max_boxes=5)
     one, other = (evaluate(run, data, features=folders, meteor=False)["captions"] for folders in ((), [tmp_path / "r"]))
     assert one == other
 

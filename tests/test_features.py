@@ -15,7 +15,7 @@ from PIL import Image
 
 from captionlab import files
 from captionlab.files import write_atomically
-from captionlab.vision.extraction import extract_map_folder, extract_maps, find_images, map_spec
+from captionlab.vision.extraction import extract_features, extract_maps, find_images, map_spec
 from captionlab.vision.features import FeatureStore, diff_specs, fill_store
 from captionlab.vision.backbones import Backbone, Pyramid
 from captionlab.vision.images import Preprocess
@@ -49,13 +49,13 @@ def pyramid() -> Pyramid:
 @pytest.fixture(scope="module")
 def whole(pictures, net, tmp_path_factory) -> FeatureStore:
     """The store of an uninterrupted run."""
-    return extract_maps(find_images(pictures), net, tmp_path_factory.mktemp("whole") / "store", grid=2, chunk=CHUNK, batch=3, workers=2)
+    return extract_maps(find_images(pictures), net, tmp_path_factory.mktemp("whole") / "store", grid=2, chunk_size=CHUNK, batch_size=3, num_workers=2)
 
 
 @pytest.fixture(scope="module")
 def both(pictures, pyramid, tmp_path_factory) -> FeatureStore:
     """The same of a pyramid."""
-    return extract_maps(find_images(pictures), pyramid, tmp_path_factory.mktemp("both") / "store", grid=(3, 2), chunk=CHUNK, batch=3, workers=2)
+    return extract_maps(find_images(pictures), pyramid, tmp_path_factory.mktemp("both") / "store", grid=(3, 2), chunk_size=CHUNK, batch_size=3, num_workers=2)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -96,7 +96,7 @@ class TestFeatures:
 
     def test_workers_do_not_change_a_bit(self, whole, pictures, net, tmp_path):
         for workers in (1, 3):
-            extract_maps(find_images(pictures), net, tmp_path / str(workers), grid=2, chunk=CHUNK, batch=3, workers=workers)
+            extract_maps(find_images(pictures), net, tmp_path / str(workers), grid=2, chunk_size=CHUNK, batch_size=3, num_workers=workers)
             assert content(tmp_path / str(workers)) == content(whole.folder)
 
     def test_threads_are_given_back(self, pictures, net, tmp_path):
@@ -152,12 +152,12 @@ class TestPyramid:
         (dict(backbone=Backbone("squeezenet1_1", None, SIZE), grid=2), "kind is pyramid, not None")])
     def test_other_recipe_is_refused_with_the_command(self, both, pyramid, wanted, says):
         with pytest.raises(ValueError, match=f"stale: .*{says}.*captionlab features extract") as fault:
-            FeatureStore.open(both.folder, expect=map_spec(**dict(backbone=pyramid, grid=(3, 2), batch=3) | wanted))
+            FeatureStore.open(both.folder, expect=map_spec(**dict(backbone=pyramid, grid=(3, 2), batch_size=3) | wanted))
         one_line(fault)
-        FeatureStore.open(both.folder, expect=map_spec(pyramid, grid=(3, 2), batch=3))
+        FeatureStore.open(both.folder, expect=map_spec(pyramid, grid=(3, 2), batch_size=3))
 
     def test_command_can_be_run_again(self, both):
-        said = files.command_line(both.made_by, "out")
+        said = files.command_line(both.spec, "out")
         assert "--kind pyramid" in said and "--grid 3x3,2x2" in said and f"--size {SIZE}" in said
 
 
@@ -172,10 +172,10 @@ class TestInterrupted:
                 raise OSError("no space left on device")
             real(source, target)
 
-        monkeypatch.setattr(features.os, "replace", failing)
+        monkeypatch.setattr(files.os, "replace", failing)
         for attempt in range(40):
             try:
-                extract_maps(find_images(pictures), net, tmp_path / "s", grid=2, chunk=CHUNK, batch=3, workers=2)
+                extract_maps(find_images(pictures), net, tmp_path / "s", grid=2, chunk_size=CHUNK, batch_size=3, num_workers=2)
                 break
             except OSError:
                 with pytest.raises((ValueError, FileNotFoundError)):
@@ -219,7 +219,7 @@ class TestInterrupted:
             raise RuntimeError("broken")
 
         with pytest.raises(RuntimeError, match="broken"):
-            fill_store(tmp_path / "s", names(300), (1, 1), TOY, breaks, chunk=1, workers=1)
+            fill_store(tmp_path / "s", names(300), breaks, shape=(1, 1), spec=TOY, chunk_size=1, num_workers=1)
         assert len(asked) < 300
 
 
@@ -227,8 +227,8 @@ class TestInterrupted:
 PROGRAM = f"""
 import os, random, signal, sys, time
 from pathlib import Path
-from captionlab.features import extract, find_images
-from captionlab.vision import KIND
+from captionlab.vision.backbones import KIND
+from captionlab.vision.extraction import extract_maps, find_images
 pictures, out = sys.argv[1:]
 chance, done, net = random.Random(), 0, KIND("squeezenet1_1", None, size={SIZE})
 for attempt in range(60):
@@ -236,7 +236,7 @@ for attempt in range(60):
     if not child:
         replace = os.replace
         os.replace = lambda *names: time.sleep(0.02) or replace(*names)     # or a fast machine is done before it can be killed
-        extract(find_images(pictures), net, out, grid=CELLS, chunk={CHUNK}, batch=3, workers=2)
+        extract_maps(find_images(pictures), net, out, grid=CELLS, chunk_size={CHUNK}, batch_size=3, num_workers=2)
         os._exit(0)
     while done == before and os.waitpid(child, os.WNOHANG) == (0, 0):       # until it has made something new
         time.sleep(0.001)
@@ -258,27 +258,27 @@ else:
 
 class TestStale:
     def test_complete_and_expected_opens(self, whole, net):
-        assert FeatureStore.open(whole.folder, expect=map_spec(net, grid=2, batch=3)).names == whole.names
+        assert FeatureStore.open(whole.folder, expect=map_spec(net, grid=2, batch_size=3)).names == whole.names
 
     @pytest.mark.parametrize("change, says", [
         (dict(backbone=Backbone("squeezenet1_1", None, size=SIZE, seed=1)), "backbone fingerprint"),
         (dict(preprocess=Preprocess(size=SIZE, resize="crop")), "preprocess resize is stretch, not crop"),
         (dict(grid=(2, 1)), r"grid is \[2, 2\], not \[2, 1\]"),
-        (dict(batch=4), "batch is 3, not 4")])
+        (dict(batch_size=4), "batch is 3, not 4")])
     def test_other_recipe_is_refused_with_the_command(self, whole, pictures, net, change, says):
-        wanted = dict(backbone=net, preprocess=net.preprocess, grid=2, batch=3) | change
+        wanted = dict(backbone=net, preprocess=net.preprocess, grid=2, batch_size=3) | change
         with pytest.raises(ValueError, match=f"stale: .*{says}.*captionlab features extract .*--weights none") as fault:
             FeatureStore.open(whole.folder, expect=map_spec(**wanted))
         one_line(fault)
         before = content(whole.folder)
         with pytest.raises(ValueError, match="holds other features .*--out") as fault:
-            extract_maps(find_images(pictures), wanted.pop("backbone"), whole.folder, chunk=CHUNK, **wanted)
+            extract_maps(find_images(pictures), wanted.pop("backbone"), whole.folder, chunk_size=CHUNK, **wanted)
         one_line(fault)
         assert content(whole.folder) == before
 
     def test_other_pictures_are_refused(self, whole, pictures, net):
         with pytest.raises(ValueError, match="its names differ"):
-            extract_maps({"a": pictures / "000.png"}, net, whole.folder, grid=2, chunk=CHUNK, batch=3)
+            extract_maps({"a": pictures / "000.png"}, net, whole.folder, grid=2, chunk_size=CHUNK, batch_size=3)
 
     def test_label_of_weights_does_not_matter(self):
         one, other = ({"backbone": {"name": "n", "weights": w, "fingerprint": "f"}, "grid": g} for w, g in (("a.pth", (7, 7)), ("DEFAULT", [7, 7])))
@@ -300,7 +300,7 @@ class TestStale:
     def test_what_does_not_fit_is_refused(self, tmp_path):
         for bad in (1e6, np.nan):
             with pytest.raises(ValueError, match="toy do not fit into 16 bits"):
-                fill_store(tmp_path / str(bad), names(2), (1, 1), TOY, lambda part: (np.full((len(part), 1, 1), bad), {}))
+                fill_store(tmp_path / str(bad), names(2), lambda part: (np.full((len(part), 1, 1), bad), {}), shape=(1, 1), spec=TOY)
 
 
 class TestManyPictures:
@@ -353,26 +353,26 @@ class TestFind:
 
 class TestCommand:
     def test_makes_a_store_and_tells(self, pictures, tmp_path, capsys):
-        store = extract_map_folder([pictures], tmp_path / "out", weights="none", grid="2x1", size=SIZE, resize="crop")
+        store = extract_features([pictures], tmp_path / "out", weights="none", grid="2x1", size=SIZE, resize="crop")
         told = capsys.readouterr().out
         assert "58 pictures, 2 x 512 each" in told and told.count("skipped:") == 2 and "011b.jpg" in told
-        assert store.made_by["preprocess"]["resize"] == "crop" and store.made_by["grid"] == [2, 1]
+        assert store.spec["preprocess"]["resize"] == "crop" and store.spec["grid"] == [2, 1]
         with pytest.raises(ValueError, match=f"--backbone squeezenet1_1 --weights none --grid 2x1 --size {SIZE} --resize crop --out"):
-            FeatureStore.open(tmp_path / "out", expect=store.made_by | {"batch": 99})
+            FeatureStore.open(tmp_path / "out", expect=store.spec | {"batch": 99})
 
     def test_makes_a_pyramid_and_tells(self, pictures, tmp_path, capsys):
-        store = extract_map_folder([pictures], tmp_path / "out", weights="none", grid="3x2,1", size=SIZE, kind="pyramid")
+        store = extract_features([pictures], tmp_path / "out", weights="none", grid="3x2,1", size=SIZE, kind="pyramid")
         assert "58 pictures, low 6 x 256 and high 1 x 512 each" in capsys.readouterr().out
-        assert store.made_by["grid"] == {"low": [3, 2], "high": [1, 1]}
+        assert store.spec["grid"] == {"low": [3, 2], "high": [1, 1]}
         for grid, says in (("7", "two, the fine one first"), ("7,x", "--grid is a number")):
             with pytest.raises(ValueError, match=says) as fault:
-                extract_map_folder([pictures], tmp_path / "other", weights="none", grid=grid, size=SIZE, kind="pyramid")
+                extract_features([pictures], tmp_path / "other", weights="none", grid=grid, size=SIZE, kind="pyramid")
             one_line(fault)
 
     @pytest.mark.parametrize("grid", ["0", "7x", "seven", "1x2x3", "-1"])
     def test_wrong_grid_is_one_line(self, pictures, tmp_path, grid):
         with pytest.raises(ValueError, match="--grid is a number") as fault:
-            extract_map_folder([pictures], tmp_path / "out", weights="none", grid=grid)
+            extract_features([pictures], tmp_path / "out", weights="none", grid=grid)
         one_line(fault)
 
 
@@ -380,7 +380,7 @@ class TestCommand:
 def test_real_photos(real_data, tmp_path):
     """Some photos of Flickr8k through the command's function, with the real weights."""
     photos = [str(file) for file in sorted((real_data / "flickr8k" / "images").glob("*.jpg"))[:12]]
-    store = extract_map_folder(photos, tmp_path / "out", weights=str(real_data / "weights" / "squeezenet1_1.pth"), grid="7")
+    store = extract_features(photos, tmp_path / "out", weights=str(real_data / "weights" / "squeezenet1_1.pth"), grid="7")
     assert len(store) == 12 and store.shape == (49, 512) and not store.skipped
     assert store[store.names].std() > 0.1
 
@@ -388,19 +388,19 @@ def test_real_photos(real_data, tmp_path):
 def test_a_chunk_that_was_cut_off_is_made_again(tmp_path):
     rows = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
     make = lambda names: (rows[[int(name) for name in names]], {})
-    store = fill_store(tmp_path / "s", list("0123"), (2, 3), {"backbone": {"name": "own", "weights": None}}, make, chunk=2)
+    store = fill_store(tmp_path / "s", list("0123"), make, shape=(2, 3), spec={"backbone": {"name": "own", "weights": None}}, chunk_size=2)
     file = sorted((tmp_path / "s").glob("chunk-*.npy"))[1]
     file.write_bytes(file.read_bytes()[:-8])
     with pytest.raises(ValueError, match="not complete"):
         FeatureStore.open(tmp_path / "s")
-    again = fill_store(tmp_path / "s", list("0123"), (2, 3), {"backbone": {"name": "own", "weights": None}}, make, chunk=2)
+    again = fill_store(tmp_path / "s", list("0123"), make, shape=(2, 3), spec={"backbone": {"name": "own", "weights": None}}, chunk_size=2)
     assert torch.equal(again["3"], torch.from_numpy(rows[3])) and len(store) == 4
 
 
 def test_only_so_many_files_are_open_at_once(tmp_path):
     names = [str(number) for number in range(200)]
-    store = fill_store(tmp_path / "s", names, (1,), {"backbone": None}, lambda names: (np.float32([[int(n)] for n in names]), {}), chunk=1)
-    assert [store[name].item() for name in names] == list(range(200)) and len(store.maps) <= 64
+    store = fill_store(tmp_path / "s", names, lambda names: (np.float32([[int(n)] for n in names]), {}), shape=(1,), spec={"backbone": None}, chunk_size=1)
+    assert [store[name].item() for name in names] == list(range(200)) and len(store.mmaps) <= 64
 
 
 def test_a_failed_writing_leaves_nothing_behind(tmp_path):
@@ -414,7 +414,7 @@ def test_a_failed_writing_leaves_nothing_behind(tmp_path):
 
 def test_arrays_are_joined_by_name(tmp_path):
     rows = {"high": np.full((2, 1, 3), 9.0), "low": np.zeros((2, 2, 3))}
-    store = fill_store(tmp_path / "s", ["a", "b"], {"low": (2, 3), "high": (1, 3)}, TOY, lambda names: (rows, {}))
+    store = fill_store(tmp_path / "s", ["a", "b"], lambda names: (rows, {}), shape={"low": (2, 3), "high": (1, 3)}, spec=TOY)
     assert (store["a"]["high"] == 9).all() and (store["b"]["low"] == 0).all()
 
 
@@ -424,10 +424,10 @@ def test_an_end_in_the_middle_of_a_second_try_is_not_complete(tmp_path):
         if reads["a"] is None and reads["b"] == "killed":
             raise KeyboardInterrupt
         return np.ones((2, 1, 2)), {name: "gone" for name in names if reads[name] is None}
-    fill_store(tmp_path / "s", ["a", "b"], (1, 2), TOY, compute)
+    fill_store(tmp_path / "s", ["a", "b"], compute, shape=(1, 2), spec=TOY)
     reads |= {"a": None, "b": "killed"}
     with pytest.raises(KeyboardInterrupt):
-        fill_store(tmp_path / "s", ["a", "b"], (1, 2), TOY, compute)
+        fill_store(tmp_path / "s", ["a", "b"], compute, shape=(1, 2), spec=TOY)
     with pytest.raises(ValueError, match="not complete"):
         FeatureStore.open(tmp_path / "s")
 
@@ -453,7 +453,7 @@ class TestExchangedPictures:
             return rows, {name: "unreadable" for name in names if lengths[name] == 4}
 
         self.out, self.files = tmp_path / "s", files
-        return lambda compute=compute: fill_store(self.out, list("abcd"), (1, 1), TOY, compute, chunk=2, workers=1, images=files)
+        return lambda compute=compute: fill_store(self.out, list("abcd"), compute, shape=(1, 1), spec=TOY, chunk_size=2, num_workers=1, images=files)
 
     def test_are_refused_and_nothing_is_lost(self, folder):
         folder()
@@ -501,5 +501,5 @@ def test_a_broken_manifest_is_one_clear_line(text, tmp_path):
 def test_features_of_nothing_are_an_error(tmp_path, capsys):
     (tmp_path / "broken.png").write_bytes(b"no picture")
     with pytest.raises(ValueError, match="none of these pictures could be read"):
-        extract_map_folder([tmp_path], tmp_path / "out", weights="none", size=64)
+        extract_features([tmp_path], tmp_path / "out", weights="none", size=64)
     assert "skipped: " in capsys.readouterr().out

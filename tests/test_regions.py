@@ -25,7 +25,7 @@ from captionlab.data.batches import Batch
 from captionlab.data.datasets import CaptionData, Item, scenes
 from captionlab.vision.features import FeatureStore
 from captionlab.vision.boxes import DETECTORS, Detector, open_boxes, save_boxes
-from captionlab.vision.extraction import extract_region_folder, extract_regions, region_spec
+from captionlab.vision.extraction import extract_features, extract_regions, region_spec
 from captionlab.vision.regions import (
     Regions,
     pool_regions,
@@ -63,14 +63,14 @@ class TestBoxes:
         ([10, 20, 50, 60], "not in shares"), ([-3, 0.2, 0.5, 0.6], "not in shares")])
     def test_what_cannot_be_mended_is_refused_by_name(self, bad, says):
         with pytest.raises(ValueError, match=f"dog.jpg, box 2 .*{says}") as fault:
-            Regions([BOX, BOX, bad], where="dog.jpg")
+            Regions([BOX, BOX, bad], label="dog.jpg")
         one_line(fault)
 
     @pytest.mark.parametrize("out, mended", [
         ([-0.2, 0.2, 0.5, 1.3], [0, 0.2, 0.5, 1]), ([1.2, 0.2, 1.5, 0.6], [1, 0.2, 1, 0.6]), ([-0.5, -0.5, 1.5, 1.5], [0, 0, 1, 1])])
     def test_what_sticks_out_is_cut_with_one_warning(self, out, mended):
         with pytest.warns(UserWarning, match="^dog.jpg, box 1 .*sticks out.* 1 more do: cut at its edge$") as said:
-            found = Regions([BOX, out, out], where="dog.jpg")
+            found = Regions([BOX, out, out], label="dog.jpg")
         assert len(said) == 1
         torch.testing.assert_close(found.boxes, torch.tensor([BOX, mended, mended]))
 
@@ -84,15 +84,15 @@ class TestBoxes:
             with pytest.raises(ValueError, match=r"boxes have shape \(N, 4\)"):
                 Regions(wrong)
         with pytest.raises(ValueError, match="dog.jpg: 1 boxes, but 2 scores"):
-            Regions([BOX], scores=[0.5, 0.5], where="dog.jpg")
+            Regions([BOX], scores=[0.5, 0.5], label="dog.jpg")
 
     def test_no_box_is_fine(self):
         assert len(Regions(np.zeros((0, 4)), [], [])) == 0
 
     def test_best_keeps_the_surest_in_their_order(self):
         found = Regions(boxes_of(5), range(5), [0.1, 0.9, 0.3, 0.9, 0.2], torch.arange(10.).reshape(5, 2))
-        assert found.best(3).classes.tolist() == [1, 2, 3] and found.best(3).features[:, 0].tolist() == [2, 4, 6]
-        assert found.best(9) is found and Regions(found.boxes).best(2).boxes.equal(found.boxes[:2])
+        assert found.topk(3).classes.tolist() == [1, 2, 3] and found.topk(3).features[:, 0].tolist() == [2, 4, 6]
+        assert found.topk(9) is found and Regions(found.boxes).topk(2).boxes.equal(found.boxes[:2])
 
     @given(st.lists(st.lists(st.floats(-1, 2, width=32), min_size=4, max_size=4), max_size=6))
     def test_clean_boxes_are_in_the_picture_or_refused(self, boxes):
@@ -237,8 +237,8 @@ class TestPool:
 
     def test_mirrored_boxes_read_the_mirrored_map(self):
         cells, found = torch.randn(1, 7, 9, 4), Regions(boxes_of(5))
-        assert found.mirrored().mirrored().boxes.allclose(found.boxes, atol=1e-6)
-        torch.testing.assert_close(pool_regions(cells.flip(2), found.mirrored().boxes[None]), pool_regions(cells, found.boxes[None]),
+        assert found.flipped().flipped().boxes.allclose(found.boxes, atol=1e-6)
+        torch.testing.assert_close(pool_regions(cells.flip(2), found.flipped().boxes[None]), pool_regions(cells, found.boxes[None]),
                                    rtol=1e-4, atol=1e-5)
 
     def test_boxes_in_a_window_read_the_windows_map(self):
@@ -246,7 +246,7 @@ class TestPool:
         cells = (torch.arange(20.)[:, None, None] + 100 * torch.arange(30.)[None, :, None])[None]       # a slope both ways
         inner = boxes_of(8) * 0.2 + 0.4
         found, part = Regions(inner), cells[:, 5:15, 9:24]
-        seen = found.within((0.3, 0.25, 0.8, 0.75))
+        seen = found.cropped((0.3, 0.25, 0.8, 0.75))
         torch.testing.assert_close(pool_regions(part, seen.boxes[None]), pool_regions(cells, found.boxes[None]), rtol=1e-3, atol=0.1)
 
     def test_half_precision_boxes_and_other_dtypes(self):
@@ -258,23 +258,23 @@ class TestWindow:
     def test_what_shows_half_or_less_is_left_out_with_all_that_belongs_to_it(self):
         boxes = torch.tensor([[0.1, 0, 0.5, 1], [0.3, 0, 0.7, 1], [0.29, 0, 0.69, 1], [0.6, 0, 0.9, 1], [0.2, 0.2, 0.4, 0.4]])
         found = Regions(boxes, torch.arange(5), torch.arange(5) / 5, torch.arange(10.).view(5, 2))
-        seen = found.within((0, 0, 0.5, 1))
+        seen = found.cropped((0, 0, 0.5, 1))
         assert seen.classes.tolist() == [0, 2, 4]
         torch.testing.assert_close(seen.boxes, torch.tensor([[0.2, 0, 1, 1], [0.58, 0, 1, 1], [0.4, 0.2, 0.8, 0.4]]))
         assert seen.scores.equal(found.scores[[0, 2, 4]]) and seen.features.equal(found.features[[0, 2, 4]])
 
     def test_nothing_seen_is_no_region(self):
-        assert len(Regions([(0.6, 0.6, 0.9, 0.9)]).within((0, 0, 0.5, 0.5))) == 0
-        assert len(Regions(torch.zeros(0, 4)).within((0, 0, 0.5, 0.5))) == 0
+        assert len(Regions([(0.6, 0.6, 0.9, 0.9)]).cropped((0, 0, 0.5, 0.5))) == 0
+        assert len(Regions(torch.zeros(0, 4)).cropped((0, 0, 0.5, 0.5))) == 0
 
     def test_the_whole_picture_and_twice_mirrored_change_nothing(self):
         found = Regions(boxes_of(9), features=torch.randn(9, 3))
-        assert found.within((0, 0, 1, 1)).boxes.equal(found.boxes) and found.shown(Preprocess()) is found
-        assert found.mirrored().features.equal(found.features)
+        assert found.cropped((0, 0, 1, 1)).boxes.equal(found.boxes) and found.transformed(Preprocess()) is found
+        assert found.flipped().features.equal(found.features)
 
     def test_the_window_is_cut_before_it_is_mirrored(self):
         found, window = Regions(boxes_of(9)), (0.0, 0.2, 0.8, 1.0)
-        assert found.shown(Preprocess(mirror=True, window=window)).boxes.equal(found.within(window).mirrored().boxes)
+        assert found.transformed(Preprocess(mirror=True, window=window)).boxes.equal(found.cropped(window).flipped().boxes)
 
 
 class TestFields:
@@ -294,8 +294,8 @@ class TestFields:
 
     def test_most_keeps_the_surest(self):
         found = Regions(boxes_of(5), scores=[0.1, 0.9, 0.3, 0.8, 0.2], features=torch.eye(5))
-        assert region_fields([found], most=2)["regions"][0].argmax(1).tolist() == [1, 3]
-        assert region_fields([found], most=7)["region_mask"][0].tolist() == [True] * 5 + [False] * 2
+        assert region_fields([found], max_boxes=2)["regions"][0].argmax(1).tolist() == [1, 3]
+        assert region_fields([found], max_boxes=7)["region_mask"][0].tolist() == [True] * 5 + [False] * 2
 
     def test_neither_map_nor_features(self):
         with pytest.raises(ValueError, match="no features: give a map") as fault:
@@ -337,7 +337,7 @@ class TestOneForAll:
         file = one_for_all(tmp_path / "r.npz", ["a.jpg", "b.jpg", "c.jpg"], [2, 0, 1], [BOX, [0, 0, 1, 1], [0, 0, 0.5, 0.5]],
                            classes=[1, 0, 1], scores=[0.5, 0.4, 0.3], class_names=["dog", "ball"])
         found = open_boxes(file)
-        assert [len(found[name]) for name in found] == [2, 0, 1] and found.most == 2 and "d.jpg" not in found
+        assert [len(found[name]) for name in found] == [2, 0, 1] and found.max_boxes == 2 and "d.jpg" not in found
         assert found["c.jpg"].boxes.tolist() == [[0, 0, 0.5, 0.5]] and found["a.jpg"].classes.tolist() == [1, 0]
         assert found.class_names == ["dog", "ball"]
         with pytest.raises(ValueError, match="no regions of d.jpg in .*r.npz"):
@@ -378,7 +378,7 @@ class TestOneForAll:
     @pytest.mark.slow
     def test_flickr8k(self, real_data):
         found = open_boxes(real_data / "flickr8k" / "regions.npz")
-        assert len(found) == 8000 and found.most == 36 and found.class_names[0] == "person"
+        assert len(found) == 8000 and found.max_boxes == 36 and found.class_names[0] == "person"
         assert sum(len(found[name]) for name in found) == 105150
 
 
@@ -397,7 +397,7 @@ class TestOneEach:
         per_picture(tmp_path / "f", "7", [BOX] * 3, features=features, num_bbox=2)
         per_picture(tmp_path / "f", "8", [], x=np.zeros((0, 5), np.float32), num_bbox=0)
         found = open_boxes(tmp_path / "f")
-        assert found.most == 3 and found.width == 5 and [len(found[name]) for name in ("42", "43", "7", "8")] == [3, 3, 2, 0]
+        assert found.max_boxes == 3 and found.width == 5 and [len(found[name]) for name in ("42", "43", "7", "8")] == [3, 3, 2, 0]
         torch.testing.assert_close(found["COCO_val2014_000000000042.jpg"].boxes, torch.tensor([BOX] * 3))
         assert found["43"].features.equal(torch.from_numpy(features)) and found["8"].features.shape == (0, 5)
 
@@ -428,7 +428,7 @@ class TestOneEach:
         np.savez(folder / "sizeless.npz", bbox=np.float32([BOX]), x=np.zeros((1, 5), np.float32))
         (folder / "cut.npz").write_bytes((folder / "a.npz").read_bytes()[:-50])
         found = open_boxes(folder)
-        assert found.most == 1
+        assert found.max_boxes == 1
         for name, says in (("pixels", "pixels.npz, box 0 .*not in shares"), ("wide", "wide.npz: its features have 6"),
                            ("sizeless", "sizeless.npz has no image_h, image_w"), ("cut", "cut.npz is broken or cut off")):
             with pytest.raises(ValueError, match=says) as fault:
@@ -462,7 +462,7 @@ class TestLines:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             found = open_boxes(tmp_path / "f.tsv")
-        assert list(found) == ["43", "40", "45", "44"] and (found.most, found.width) == (5, 7)
+        assert list(found) == ["43", "40", "45", "44"] and (found.max_boxes, found.width) == (5, 7)
         assert [len(found[name]) for name in found] == [3, 0, 5, 4] and found["40"].features.shape == (0, 7)
         torch.testing.assert_close(found["COCO_train2014_000000000045.jpg"].boxes, boxes_of(5))
         assert found["45"].features.equal(torch.full((5, 7), 5.0))
@@ -492,7 +492,7 @@ class TestLines:
         (tmp_path / "f.tsv").write_bytes(lines[0] + lines[2][:150] + lines[3] + lines[2])
         with pytest.warns(UserWarning, match="f.tsv, line 2 is cut off or damaged"):
             found = open_boxes(tmp_path / "f.tsv")
-        assert set(found) == {"43", "45"} and len(found["45"]) == 5 and list(found.broken) == [2]
+        assert set(found) == {"43", "45"} and len(found["45"]) == 5 and list(found.bad_lines) == [2]
 
     def test_a_bad_box_is_named_with_file_line_and_picture(self, tmp_path):
         (tmp_path / "f.tsv").write_bytes(tsv_line(1, [BOX], features_of(1, 1)) + tsv_line(2, [BOX, [np.nan] * 4], features_of(2, 1)))
@@ -514,12 +514,12 @@ class TestLines:
         size, start = (tmp_path / "large.tsv").stat().st_size / 2**20, time.perf_counter()
         found = open_boxes(tmp_path / "large.tsv")
         print(f"{size:.0f} MB indexed in {time.perf_counter() - start:.2f} s")
-        assert size > 70 and found["199"].features[0, 0] == 199 and found.most == 36
+        assert size > 70 and found["199"].features[0, 0] == 199 and found.max_boxes == 36
 
 
 @pytest.fixture(scope="module")
 def detector() -> Detector:
-    return Detector(DETECTORS[1], weights=None, most=20)
+    return Detector(DETECTORS[1], weights=None, max_boxes=20)
 
 
 class TestDetector:
@@ -550,7 +550,7 @@ class TestDetector:
     @pytest.mark.slow
     def test_weights_from_a_file(self, detector, tmp_path):
         torch.save(detector.net.state_dict(), tmp_path / "w.pth")
-        again = Detector(DETECTORS[1], str(tmp_path / "w.pth"), most=20, seed=1)
+        again = Detector(DETECTORS[1], str(tmp_path / "w.pth"), max_boxes=20, seed=1)
         assert again.describe() == detector.describe() and again.describe()["most"] == 20
         torch.save({"a": torch.zeros(1)}, tmp_path / "other.pth")
         with pytest.raises(ValueError, match="are not the weights of torchvision's fasterrcnn") as fault:
@@ -597,7 +597,7 @@ def images_in(folder: Path) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def whole(pictures, net, tmp_path_factory) -> FeatureStore:
     return extract_regions(images_in(pictures), open_boxes(pictures / "boxes.npz"), tmp_path_factory.mktemp("s") / "store", net,
-                           chunk=CHUNK, batch=3, workers=2)
+                           chunk_size=CHUNK, batch_size=3, num_workers=2)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -609,7 +609,7 @@ class TestStore:
         found = open_boxes(pictures / "boxes.npz")
         for name in ("00.png", "03.png", "27.png"):
             stored = regions_from_store(whole[name])
-            now = region_fields([found[name]], net(net.preprocess([pictures / name])), most=found.most)
+            now = region_fields([found[name]], net(net.preprocess([pictures / name])), max_boxes=found.max_boxes)
             assert stored["boxes"].equal(now["boxes"][0]) and stored["region_mask"].equal(now["region_mask"][0])
             torch.testing.assert_close(stored["regions"], now["regions"][0], rtol=2e-3, atol=1e-4)
         assert not regions_from_store(whole["03.png"])["region_mask"].any() and len(whole) == 27
@@ -617,7 +617,7 @@ class TestStore:
     def test_mirrored_pictures_have_mirrored_boxes(self, pictures, net, tmp_path):
         preprocess, found = Preprocess(size=SIZE, mirror=True), open_boxes(pictures / "boxes.npz")
         store = extract_regions({"00.png": pictures / "00.png"}, found, tmp_path / "m", net, preprocess=preprocess)
-        now = region_fields([found["00.png"].mirrored()], net(preprocess([pictures / "00.png"])), most=found.most)
+        now = region_fields([found["00.png"].flipped()], net(preprocess([pictures / "00.png"])), max_boxes=found.max_boxes)
         assert store["00.png"]["boxes"].equal(now["boxes"][0])
         torch.testing.assert_close(store["00.png"]["regions"], now["regions"][0], rtol=2e-3, atol=1e-4)
 
@@ -633,7 +633,7 @@ class TestStore:
         with pytest.raises(ValueError, match="--kind regions --boxes .*boxes.npz --most 6 --backbone squeezenet1_1 --weights none") as fault:
             FeatureStore.open(tmp_path)
         one_line(fault)
-        extract_regions(images_in(pictures), open_boxes(pictures / "boxes.npz"), tmp_path, net, chunk=CHUNK, batch=3)
+        extract_regions(images_in(pictures), open_boxes(pictures / "boxes.npz"), tmp_path, net, chunk_size=CHUNK, batch_size=3)
         assert {name: data for name, data in content(tmp_path).items() if name != "manifest.json"} == {
             name: data for name, data in content(whole.folder).items() if name != "manifest.json"}
 
@@ -650,9 +650,9 @@ class TestStore:
     def test_other_boxes_are_other_features(self, whole, pictures, net, tmp_path):
         other = one_for_all(tmp_path / "other.npz", ["00.png"], [6], [BOX] * 6)
         with pytest.raises(ValueError, match="boxes fingerprint is .*, not .*--out") as fault:
-            extract_regions(images_in(pictures), open_boxes(other), whole.folder, net, chunk=CHUNK, batch=3)
+            extract_regions(images_in(pictures), open_boxes(other), whole.folder, net, chunk_size=CHUNK, batch_size=3)
         one_line(fault)
-        config = region_spec(open_boxes(pictures / "boxes.npz"), 6, net, batch=3)
+        config = region_spec(open_boxes(pictures / "boxes.npz"), 6, net, batch_size=3)
         assert FeatureStore.open(whole.folder, expect=config).names == whole.names
 
     def test_other_features_are_other_regions(self):
@@ -666,22 +666,22 @@ class TestStore:
 
     def test_a_file_elsewhere_is_the_same_file(self, whole, pictures, net, tmp_path):
         (tmp_path / "moved.npz").write_bytes((pictures / "boxes.npz").read_bytes())
-        assert FeatureStore.open(whole.folder, expect=region_spec(open_boxes(tmp_path / "moved.npz"), 6, net, batch=3))
+        assert FeatureStore.open(whole.folder, expect=region_spec(open_boxes(tmp_path / "moved.npz"), 6, net, batch_size=3))
 
     def test_features_that_the_file_brings_need_no_pictures(self, tmp_path):
         (tmp_path / "f.tsv").write_bytes(b"".join(tsv_line(k, boxes_of(k).numpy(), features_of(k, k)) for k in (2, 3, 0)) + b"9\t64")
         with pytest.warns(UserWarning, match="line 4 is cut off"):
             found = open_boxes(tmp_path / "f.tsv")
-        store = extract_regions({f"{k}.jpg": "nowhere" for k in (0, 2, 3, 9)}, found, tmp_path / "s", workers=1)
+        store = extract_regions({f"{k}.jpg": "nowhere" for k in (0, 2, 3, 9)}, found, tmp_path / "s", num_workers=1)
         assert store.shape["regions"] == (3, 7) and regions_from_store(store["2.jpg"])["regions"].equal(torch.tensor([[2.] * 7, [2.] * 7, [0.] * 7]))
         assert "line 4 is cut off" in store.skipped["9.jpg"] and len(store) == 3
 
     @pytest.mark.slow
     def test_from_a_detector_and_from_a_dictionary(self, pictures, net, detector, tmp_path):
         images = dict(list(images_in(pictures).items())[:2])
-        store = extract_regions(images, detector, tmp_path / "d", net, workers=1)
+        store = extract_regions(images, detector, tmp_path / "d", net, num_workers=1)
         assert store.shape["regions"] == (20, 512) and regions_from_store(store["00.png"])["region_mask"].sum() == 10
-        own = extract_regions(images, {"00.png": scene_regions(generate_scene(0))}, tmp_path / "o", net, workers=1)
+        own = extract_regions(images, {"00.png": scene_regions(generate_scene(0))}, tmp_path / "o", net, num_workers=1)
         assert regions_from_store(own["00.png"])["region_mask"].all() and "no regions of 01.png" in own.skipped["01.png"]
 
     def test_mistakes_are_one_line(self, pictures, net, tmp_path):
@@ -696,8 +696,9 @@ class TestStore:
 PROGRAM = f"""
 import os, random, signal, sys, time
 from pathlib import Path
-from captionlab.regions import extract_regions, open_boxes
-from captionlab.vision import Backbone
+from captionlab.vision.backbones import Backbone
+from captionlab.vision.boxes import open_boxes
+from captionlab.vision.extraction import extract_regions
 folder, out = map(Path, sys.argv[1:])
 images = {{file.name: file for file in sorted(folder.glob("*.png"))}}
 boxes, net, chance, done = open_boxes(folder / "boxes.npz"), Backbone("squeezenet1_1", None, size={SIZE}), random.Random(), 0
@@ -706,7 +707,7 @@ for attempt in range(60):
     if not child:
         replace = os.replace
         os.replace = lambda *names: time.sleep(0.02) or replace(*names)     # or a fast machine is done before it can be killed
-        extract_regions(images, boxes, out, net, chunk={CHUNK}, batch=3, workers=2)
+        extract_regions(images, boxes, out, net, chunk_size={CHUNK}, batch_size=3, num_workers=2)
         os._exit(0)
     while done == before and os.waitpid(child, os.WNOHANG) == (0, 0):       # until it has made something new
         time.sleep(0.001)
@@ -769,7 +770,7 @@ class TestCommand:
 
 
 def test_extract_command_says_what_came_of_it(pictures, tmp_path, capsys):
-    extract_region_folder([pictures], tmp_path / "s", boxes=pictures / "boxes.npz", weights="none", size=SIZE)
+    extract_features([pictures], tmp_path / "s", kind="regions", boxes=pictures / "boxes.npz", weights="none", size=SIZE)
     assert "27 pictures, up to 6 regions x 512 each" in capsys.readouterr().out
 
 

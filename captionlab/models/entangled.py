@@ -23,7 +23,7 @@ from ..data.batches import Batch
 from ..data.inputs import InputConfig
 from ..masks import padding_mask
 from ..training.config import BasePreset, TrainingConfig
-from ..vision.regions import as_regions, region_fields_of
+from ..vision.regions import as_regions, region_field_names
 
 # %% ../../nbs/34_entangled.ipynb #7b78d432
 #| implements: eq-eta-9 eq-eta-10
@@ -214,7 +214,7 @@ class Preset(BasePreset):
         if self.variant not in VARIANTS:
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
         if "v" in self.streams:
-            region_fields_of(self.inputs.max_boxes, self.inputs.grid)
+            region_field_names(self.inputs.max_boxes, self.inputs.grid)
         if "s" in self.streams and self.inputs.max_attributes < 1:
             raise ValueError("no attributes to read: choose words above 0")
 
@@ -230,7 +230,7 @@ class Preset(BasePreset):
 
     def input_fields(self) -> tuple[str, ...]:
         """Return the fields of `Batch` that the model reads."""
-        visual = region_fields_of(self.inputs.max_boxes, self.inputs.grid) if "v" in self.streams else ()
+        visual = region_field_names(self.inputs.max_boxes, self.inputs.grid) if "v" in self.streams else ()
         return visual + (("attributes",) if "s" in self.streams else ())
 
 # %% ../../nbs/34_entangled.ipynb #5159c821

@@ -28,7 +28,7 @@ from ..data.batches import Batch
 from ..data.inputs import InputConfig
 from ..training.config import BasePreset, TrainingConfig
 from ..training.distributed import world_size
-from ..vision.regions import as_regions, region_fields_of, spatial_graph
+from ..vision.regions import as_regions, region_field_names, spatial_graph
 
 # %% ../../nbs/35_image_transformer.ipynb #d197e1e0
 #| implements: eq-it-6 eq-it-7
@@ -420,7 +420,7 @@ class Preset(BasePreset):
         super().__post_init__()
         if self.variant not in VARIANTS:
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
-        region_fields_of(self.inputs.max_boxes, self.inputs.grid)
+        region_field_names(self.inputs.max_boxes, self.inputs.grid)
 
     @property
     def form(self) -> Form:
@@ -434,7 +434,7 @@ class Preset(BasePreset):
 
     def input_fields(self) -> tuple[str, ...]:
         """Return the fields of `Batch` that the model reads."""
-        return region_fields_of(self.inputs.max_boxes, self.inputs.grid)
+        return region_field_names(self.inputs.max_boxes, self.inputs.grid)
 
 # %% ../../nbs/35_image_transformer.ipynb #74d61189
 #| implements: eq-it-11

@@ -21,7 +21,7 @@ _all_ = [
 # The module that defines each public name.
 _SUBMODULES = {
     "cache": [
-        "open_feature_stores", "check_boxes_unique", "store_kinds", "require_features",
+        "open_feature_stores", "store_kinds", "require_features",
         "probe_inputs", "input_transforms",
     ],
     "image": [

@@ -25,7 +25,14 @@ from ..scenes.world import Scene
 from ..text import Vocabulary, vocabulary_from_dict
 from ..training.config import BasePreset
 from ..vision.attributes import AttributeDetector, to_ids
-from ..vision.backbones import BACKBONES, Backbone, Pyramid, find_weights, pool_cells
+from captionlab.vision.backbones import (
+    Backbone,
+    Pyramid,
+    backbone_preprocess,
+    backbone_spec,
+    find_weights,
+    pool_cells,
+)
 from ..vision.boxes import DETECTORS, Detector, RegionFile, open_boxes
 from ..vision.images import FULL_WINDOW, Preprocess
 from ..vision.pixels import pixel_grid, pixel_regions
@@ -64,7 +71,7 @@ class _BackboneOutputs:
     @cached_property
     def maps(self) -> dict[str, Tensor]:
         """The maps of the network's low and high level that anybody needs, `(B, h, w, D)` each."""
-        low, high = BACKBONES[self.processor.network].levels
+        low, high = backbone_spec(self.processor.network).levels
         wanted = (low, high) if "pyramid" in self.processor.kinds else (high,)
         seen = self.processor.backbone.stages(self.images, wanted)
         return {"low": seen.get(low), "high": seen[high]}
@@ -148,7 +155,9 @@ class ImageProcessor:
         if boxes and "regions" not in self.kinds:
             raise ValueError(f"this model reads {' and '.join(self.kinds)}, no regions: leave boxes out")
         self.moved, self.source = bool(boxes), boxes or self.made.get("boxes", {}).get("source") or preset.inputs.boxes
-        plain = Preprocess(size=preset.inputs.image_size).to_dict()
+        has_own = self.network not in ("pixels", "file")        # a network brings its own mean and deviation
+        size = preset.inputs.image_size
+        plain = (backbone_preprocess(self.network, size) if has_own else Preprocess(size=size)).to_dict()
         self.preprocess = Preprocess.from_dict(self.made.get("preprocess", plain))
 
     def through(self, **changes) -> "ImageProcessor":
@@ -202,7 +211,7 @@ class ImageProcessor:
         """What the model reads, from what was `seen` or stored of B pictures; chances become ids `(B, A)`."""
         if "chances" in seen:
             words, preset = self.detector.words, self.preset
-            seen = seen | {"attributes": to_ids(seen["chances"], words, self.vocabulary, preset.inputs.max_attributes, preset.inputs.attribute_threshold)}
+            seen = seen | {"attributes": to_ids(seen["chances"], words, self.vocabulary, max_attributes=preset.inputs.max_attributes, threshold=preset.inputs.attribute_threshold)}
         return {name: seen[name] for name in self.preset.inputs.fields}
 
     def __call__(self, pictures: Sequence[Picture]) -> Batch:
@@ -249,7 +258,7 @@ def _regions_for(processor: ImageProcessor, picture: Picture, name: str) -> Regi
         found = processor.boxes(_image_source(picture, processor.preprocess.size))
     else:
         found = _lookup_boxes(processor.boxes, match_name(processor.boxes or (), name, picture))
-    return found.shown(processor.preprocess)
+    return found.transformed(processor.preprocess)
 
 
 def match_name(there: Container[str], name: str, picture: Picture) -> str:

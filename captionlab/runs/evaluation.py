@@ -69,7 +69,7 @@ def merge_detector(detector: AttributeDetector, found: dict, preset: str, comman
     Returns:
         Where the file is.
     """
-    name, metadata = detector_result(detector.metadata["data"], detector.sizes["pool"], preset)
+    name, metadata = detector_result(detector.metadata["data"], detector.config["pool"], preset)
     metadata |= {"words": len(detector.words), "parameters": sum(x.numel() for x in detector.parameters())}
     run = {"seed": detector.metadata["seed"], "metrics": {"mAP": found["mAP"]}, "blind": {"mAP": found["chance"]},
            "train_seconds": detector.metadata["train_seconds"], "command": command,
