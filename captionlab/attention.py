@@ -202,21 +202,32 @@ class MultiHeadAttention(nn.Module):
         queries_per_row = x.shape[:-1].numel() // rows if rows else x.shape[-2]
         query = self.query(x).reshape(rows, queries_per_row, x.shape[-1])
         query = split_heads(query, self.heads)                          # (rows, H, queries, K)
-        if trace is None:
-            heads = self._attend_fused(query, kv, mask)
-        else:
-            heads, weights = attend(query, *kv, mask, dropout=self.dropout)
-            trace.append(weights)
+        heads = self.mix(query, kv, mask, trace)
         return self.output(merge_heads(heads).reshape(x.shape))
 
-    def _attend_fused(self, query: Tensor, kv: KeyValue, mask: Tensor | None) -> Tensor:
-        """Attend with PyTorch's fused kernel wherever that is faster."""
+    def mix(self, query: Tensor, kv: KeyValue, mask: Tensor | None = None,
+            trace: list[Tensor] | None = None) -> Tensor:
+        """Mix the values of every head; a subclass with other scores overrides this method.
+
+        Args:
+            query: `(B, H, T, K)`.
+            kv: keys and values, `(B, H, N, K)` each.
+            mask: boolean, broadcastable to `(B, H, T, N)`.
+            trace: a list that receives the weights `(B, H, T, N)`.
+
+        Returns:
+            `(B, H, T, K)`.
+        """
         dropout = self.dropout.p if self.training else 0.0
         low_precision = query.dtype.itemsize < 4
-        # On a CPU the fused kernel is slow in 16 bits, and with dropout it would store the weights.
-        if query.device.type == "cpu" and (dropout or low_precision):
-            return attend(query, *kv, mask, dropout=self.dropout)[0]
-        return F.scaled_dot_product_attention(query, *kv, attn_mask=mask, dropout_p=dropout)
+        # On a CPU the fused kernel is slow in 16 bits, and with dropout it stores the weights.
+        prefer_plain = query.device.type == "cpu" and (dropout or low_precision)
+        if trace is None and not prefer_plain:
+            return F.scaled_dot_product_attention(query, *kv, attn_mask=mask, dropout_p=dropout)
+        mixed, weights = attend(query, *kv, mask, dropout=self.dropout)
+        if trace is not None:
+            trace.append(weights)
+        return mixed
 
 # %% ../nbs/01_attention.ipynb #1d8b8c4d
 def copy_attention(source: nn.MultiheadAttention) -> MultiHeadAttention:

@@ -23,11 +23,11 @@ from .positions import SinusoidalPositions
 # %% ../nbs/20_captioner.ipynb #92c94e06
 @dataclass(frozen=True)
 class Memory:
-    """What a batch of pictures becomes, ready to be asked by any number of captions.
+    """An encoded batch of pictures, which any number of captions may attend to.
 
     Args:
         layers: for each decoder layer the keys and values of the pictures, `(B, H, N, K)` each.
-        mask: `(B, 1, 1, N)`, True where there is something to see; None if everywhere.
+        mask: `(B, 1, 1, N)`, True means may attend; None for all positions.
     """
 
     layers: list[KeyValue]
@@ -37,26 +37,28 @@ class Memory:
         return len(self.layers[0].key)
 
     def select(self, rows: Tensor) -> "Memory":
-        """The memory of the pictures with these indices, shape `(R,)`."""
+        """Return the memory of the pictures with these indices, shape `(R,)`."""
         mask = None if self.mask is None else self.mask[rows]
         return Memory([layer.select(rows) for layer in self.layers], mask)
 
-    def mask_position(self, places: Tensor) -> "Memory":
-        """The memory without one position of each picture, shape `(B,)`: nobody may attend to it any more."""
-        seen = torch.ones(len(self), self.layers[0].key.shape[-2], dtype=torch.bool, device=places.device)
-        seen = seen.scatter(1, places[:, None], False)[:, None, None]
-        return replace(self, mask=seen if self.mask is None else self.mask & seen)
+    def mask_position(self, positions: Tensor) -> "Memory":
+        """Return the memory without one position of each picture; `positions` is `(B,)`."""
+        shape = (len(self), self.layers[0].key.shape[-2])
+        mask = torch.ones(shape, dtype=torch.bool, device=positions.device)
+        mask = mask.scatter(1, positions[:, None], False)[:, None, None]        # (B, 1, 1, N)
+        return replace(self, mask=mask if self.mask is None else self.mask & mask)
 
 # %% ../nbs/20_captioner.ipynb #f1b42253
 @dataclass(frozen=True)
 class State:
-    """Where C captions of each picture have got to.
+    """The state of decoding C captions of each picture.
 
     Args:
         memory: of the pictures.
-        past: for each decoder layer the keys and values of the words so far, `(B·C, H, T, K)` each.
+        past: for each decoder layer the keys and values of the tokens so far, `(B·C, H, T, K)`
+            each.
         captions: C, how many captions each picture has.
-        position: T, how many words each caption has so far.
+        position: T, how many tokens each caption has so far.
     """
 
     memory: Memory
@@ -64,53 +66,60 @@ class State:
     captions: int
     position: int = 0
 
-    def _rows(self, rows: Tensor, memory: Memory) -> "State":
+    def _select_rows(self, rows: Tensor, memory: Memory) -> "State":
+        """Return the state with these rows of the past; caption c of picture b is row b·C + c."""
         return replace(self, memory=memory, past=[layer.select(rows) for layer in self.past])
 
     def reorder(self, parents: Tensor) -> "State":
-        """Caption c of picture b continues from caption `parents[b, c]`; shape `(B, C)`."""
-        first = torch.arange(len(self.memory), device=parents.device)[:, None] * self.captions
-        return self._rows((first + parents).flatten(), self.memory)
+        """Let caption c of picture b continue from caption `parents[b, c]`; shape `(B, C)`."""
+        first_rows = torch.arange(len(self.memory), device=parents.device)[:, None] * self.captions
+        return self._select_rows((first_rows + parents).flatten(), self.memory)
 
     def select(self, rows: Tensor) -> "State":
-        """Only the pictures with these indices, shape `(R,)`, with all their captions."""
+        """Return the state of the pictures with these indices, shape `(R,)`, with all captions."""
         captions = torch.arange(self.captions, device=rows.device)
-        return self._rows((rows[:, None] * self.captions + captions).flatten(), self.memory.select(rows))
+        caption_rows = (rows[:, None] * self.captions + captions).flatten()
+        return self._select_rows(caption_rows, self.memory.select(rows))
 
-    def mask_position(self, places: Tensor) -> "State":
-        """The state, from now on without one position of each picture, shape `(B,)`."""
-        return replace(self, memory=self.memory.mask_position(places))
+    def mask_position(self, positions: Tensor) -> "State":
+        """Return the state without one position of each picture; `positions` is `(B,)`."""
+        return replace(self, memory=self.memory.mask_position(positions))
 
 # %% ../nbs/20_captioner.ipynb #c84d4492
 class Captioner(nn.Module):
-    """What training, decoding and evaluation ask of a model.
+    """The interface of every model: what training, decoding and evaluation rely on.
 
-    A model overrides `encode`, `decode`, `start` and `step`; one that trains in its own way overrides `loss`, and one
-    whose weights start from what pictures look like overrides `init_from_data`.
-    The state that `start` and `step` hand out must have `select(rows)`, `reorder(parents)` and `hide(places)`, its memory `select(rows)`.
-    Shapes: B pictures, C captions of each, T words, V words in the vocabulary; tokens `(B, C, T)`.
+    A model overrides `encode`, `decode`, `start` and `step`. It overrides `loss` if it trains with
+    another loss, and `init_from_data` if its initial weights depend on the training pictures.
+
+    The state that `start` and `step` return must have `select(rows)`, `reorder(parents)` and
+    `mask_position(positions)`; the memory must have `select(rows)`.
+
+    Shapes: B pictures, C captions of each, T tokens, V tokens in the vocabulary; tokens
+    `(B, C, T)`.
     """
 
     def init_from_data(self, batch: Batch) -> None:
-        """See some training pictures before training begins; by default nothing comes of it.
+        """Initialise weights from training pictures before training; does nothing by default.
 
         Args:
-            batch: some hundreds of pictures, with the fields that the model reads, such as images `(B, 3, h, w)`.
+            batch: some hundreds of pictures, with the fields that the model reads, such as images
+                `(B, 3, h, w)`.
         """
 
     def encode(self, batch: Batch) -> Memory:
-        """Look at B pictures, once.
+        """Encode B pictures.
 
         Args:
-            batch: the pictures and what belongs to them.
+            batch: with the fields that the model reads.
 
         Returns:
-            Their memory.
+            The memory of the pictures.
         """
         raise NotImplementedError
 
     def decode(self, memory: Memory, tokens: Tensor) -> Tensor:
-        """Predict the next word at every place of given captions.
+        """Predict the next token at every position of given captions.
 
         Args:
             memory: of B pictures.
@@ -122,68 +131,71 @@ class Captioner(nn.Module):
         raise NotImplementedError
 
     def start(self, memory: Memory, captions: int = 1) -> State:
-        """Begin C captions of each picture.
+        """Start C captions of each picture.
 
         Args:
             memory: of B pictures.
             captions: C.
 
         Returns:
-            A state without words.
+            A state without tokens.
         """
         raise NotImplementedError
 
-    def step(self, state: State, tokens: Tensor, trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
-        """Read one more word of each caption, predict the next.
+    def step(self, state: State, tokens: Tensor,
+             trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
+        """Read one more token of each caption and predict the next.
 
         Args:
-            state: from `start` or the step before.
+            state: from `start` or the previous step.
             tokens: `(B, C)` token ids.
-            trace: a `defaultdict(list)` that receives attention weights `(B, H, C, N)`, a layer at a time, under "cross".
+            trace: a `defaultdict(list)` that receives attention weights `(B, H, C, N)` under
+                "cross", one entry per layer.
 
         Returns:
             Logits `(B, C, V)` and the new state.
         """
         raise NotImplementedError
 
-    def loss(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Summed cross-entropy of the batch's captions, and how many words it sums over.
+    def loss(self, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Return the summed cross-entropy of a batch's captions, and the number of tokens.
 
         Args:
             batch: with `captions`, `(B, C, T)` token ids from bos to eos, padded with 0.
-            smoothing: share of probability that label smoothing spreads over the vocabulary.
+            label_smoothing: share of probability that is spread over the vocabulary.
 
         Returns:
-            The sum and the count, two scalars; their quotient is the loss of a word.
+            The sum and the count, two scalars; their quotient is the loss per token.
         """
         tokens = batch.require("captions")
         logits = self.decode(self.encode(batch), tokens[..., :-1])
-        return caption_loss(logits, tokens[..., 1:], smoothing)
+        return caption_loss(logits, tokens[..., 1:], label_smoothing)
 
-    def forward(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """The `loss`, so that wrappers for several devices see a training step as a call of the model."""
-        return self.loss(batch, smoothing)
+    def forward(self, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Return the `loss`: training on several devices wraps the model and calls `forward`."""
+        return self.loss(batch, label_smoothing)
 
 # %% ../nbs/20_captioner.ipynb #a307cade
 #| implements: eq-translation-13
-def caption_loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Cross-entropy summed over real words; padding (id 0) does not count.
+def caption_loss(logits: Tensor, targets: Tensor,
+                 label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropy summed over real tokens; padding (id 0) does not count.
 
     Args:
-        logits: `(B, C, T, V)`, or `(R, V)` for R places.
-        targets: `(B, C, T)` or `(R,)` ids of the words that should follow, padded with 0.
-        smoothing: share of probability that label smoothing spreads over the vocabulary, 0 to 1.
+        logits: `(B, C, T, V)`, or `(R, V)` for R positions.
+        targets: `(B, C, T)` or `(R,)` ids of the next tokens, padded with 0.
+        label_smoothing: share of probability that is spread over the vocabulary, 0 to 1.
 
     Returns:
-        The sum and the number of words, two scalars.
+        The sum and the number of tokens, two scalars.
     """
-    sum_ = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=0,
-                           label_smoothing=smoothing, reduction="sum")
-    return sum_, (targets != 0).sum()
+    total = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=0,
+                            label_smoothing=label_smoothing, reduction="sum")
+    return total, (targets != 0).sum()
 
 # %% ../nbs/20_captioner.ipynb #73c3b825
 class CaptionerWrapper(Captioner):
-    """A captioner around a captioner: it speaks as the one inside, and a subclass learns in a way of its own.
+    """A captioner around another one: it decodes as the one inside; a subclass changes the loss.
 
     Shapes are those of `Captioner`.
 
@@ -204,170 +216,211 @@ class CaptionerWrapper(Captioner):
         return self.model.encode(batch)
 
     def decode(self, memory: Memory, tokens: Tensor) -> Tensor:
-        """Logits `(B, C, T, V)` for `(B, C, T)` tokens. See `Captioner.decode`."""
+        """Return logits `(B, C, T, V)` for `(B, C, T)` tokens. See `Captioner.decode`."""
         return self.model.decode(memory, tokens)
 
     def start(self, memory: Memory, captions: int = 1) -> State:
         """See `Captioner.start`."""
         return self.model.start(memory, captions)
 
-    def step(self, state: State, tokens: Tensor, trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
-        """Logits `(B, C, V)` after one more token each, `(B, C)`. See `Captioner.step`."""
+    def step(self, state: State, tokens: Tensor,
+             trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
+        """Return logits `(B, C, V)` after one more token each, `(B, C)`. See `Captioner.step`."""
         return self.model.step(state, tokens, trace)
 
 # %% ../nbs/20_captioner.ipynb #1fd032e5
-class _Projected(torch.autograd.Function):
-    """The loss of projected rows, and at the same time its gradients, part by part."""
+#| code-fold: true
+class _FusedLinearCrossEntropy(torch.autograd.Function):
+    """The loss of projected rows, with its gradients computed in the forward pass, in chunks."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, words, smoothing, consistency):
+    def forward(ctx, hidden, weight, bias, targets, label_smoothing, consistency):
+        """Return the summed loss of `hidden` (P, R, D); gradients are stored for `backward`."""
         passes, rows = hidden.shape[:2]
-        total = weight.new_zeros((), dtype=torch.promote_types(weight.dtype, torch.float32))
-        grads = torch.empty_like(hidden), torch.zeros_like(weight), torch.zeros_like(bias)
-        step = max(1, 2 ** (26 if hidden.is_cuda else 20) // (passes * len(weight)))
-        for first in range(0, rows, step):
-            part = slice(first, first + step)
-            logits = F.linear(hidden[:, part], weight, bias)
-            loss, slope = _with_gradient(logits, words[part], smoothing, consistency)
-            total, slope = total + loss, slope.to(weight)
-            grads[0][:, part] = slope @ weight
-            grads[1].addmm_(slope.flatten(0, 1).T, hidden[:, part].flatten(0, 1).to(weight.dtype))
-            grads[2].add_(slope.sum((0, 1)))
-        ctx.save_for_backward(*grads)
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        total = weight.new_zeros((), dtype=dtype)
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(weight)
+        grad_bias = torch.zeros_like(bias)
+        # A chunk has about a million logits on a CPU, so that they stay in its cache.
+        max_logits = 2 ** (26 if hidden.is_cuda else 20)
+        chunk = max(1, max_logits // (passes * len(weight)))
+        for first in range(0, rows, chunk):
+            part = slice(first, first + chunk)
+            logits = F.linear(hidden[:, part], weight, bias)                        # (P, chunk, V)
+            loss, grad_logits = _cross_entropy_with_gradient(
+                logits, targets[part], label_smoothing, consistency)
+            total = total + loss
+            grad_logits = grad_logits.to(weight)
+            grad_hidden[:, part] = grad_logits @ weight
+            flat_hidden = hidden[:, part].flatten(0, 1).to(weight.dtype)
+            grad_weight.addmm_(grad_logits.flatten(0, 1).T, flat_hidden)
+            grad_bias.add_(grad_logits.sum((0, 1)))
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         return total
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, upstream):
-        return *(gradient * upstream for gradient in ctx.saved_tensors), None, None, None
+        """Scale the stored gradients by that of the loss."""
+        grads = [grad * upstream for grad in ctx.saved_tensors]
+        return *grads, None, None, None
 
 # %% ../nbs/20_captioner.ipynb #47f1ac7d
-def _with_gradient(logits: Tensor, words: Tensor, smoothing: float, consistency: float) -> tuple[Tensor, Tensor]:
-    """Loss of logits `(P, R, V)` for words `(R,)`, and its gradient, in the logits' shape."""
+#| code-fold: true
+def _cross_entropy_with_gradient(logits: Tensor, targets: Tensor, label_smoothing: float,
+                                 consistency: float) -> tuple[Tensor, Tensor]:
+    """Return the loss of logits `(P, R, V)` for targets `(R,)`, and its gradient `(P, R, V)`."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    words, p = words.expand(len(logits), -1)[..., None], logits.softmax(-1)
-    top, at = logits.max(-1, keepdim=True)
-    normal = top - p.gather(-1, at).log()                       # log Σ exp, without computing exp again
-    loss = (normal - (1 - smoothing) * logits.gather(-1, words)).sum()
-    if smoothing:
-        loss -= smoothing * logits.mean(-1).sum()
-    slope = _symmetric_kl(p, logits - normal, consistency, loss) if consistency else p
-    if smoothing:
-        slope -= smoothing / logits.shape[-1]
-    return loss, slope.scatter_add_(-1, words, torch.full_like(normal, smoothing - 1))
+    targets = targets.expand(len(logits), -1)[..., None]                            # (P, R, 1)
+    p = logits.softmax(-1)
+    largest, position = logits.max(-1, keepdim=True)
+    log_sum_exp = largest - p.gather(-1, position).log()        # without computing exp once more
+    loss = (log_sum_exp - (1 - label_smoothing) * logits.gather(-1, targets)).sum()
+    if label_smoothing:
+        loss -= label_smoothing * logits.mean(-1).sum()
+    grad = _add_symmetric_kl(loss, p, logits - log_sum_exp, consistency) if consistency else p
+    if label_smoothing:
+        grad -= label_smoothing / logits.shape[-1]
+    target_grad = torch.full_like(log_sum_exp, label_smoothing - 1)
+    return loss, grad.scatter_add_(-1, targets, target_grad)
 
 
-def _symmetric_kl(p: Tensor, logs: Tensor, consistency: float, loss: Tensor) -> Tensor:
-    """Add to `loss` how far two predictions `(2, R, V)` are apart; returns `p` and that term's gradient."""
-    gap, other = logs - logs.flip(0), p - p.flip(0)
-    each = (p * gap).sum(-1, keepdim=True)                      # both Kullback-Leibler divergences
-    loss += consistency / 2 * each.sum()
-    return gap.sub_(each).mul_(p).add_(other).mul_(consistency / 2).add_(p)
+def _add_symmetric_kl(loss: Tensor, p: Tensor, log_p: Tensor, consistency: float) -> Tensor:
+    """Add the divergence of two predictions `(2, R, V)` to `loss`; return `p` plus its gradient."""
+    log_ratio = log_p - log_p.flip(0)
+    difference = p - p.flip(0)
+    divergence = (p * log_ratio).sum(-1, keepdim=True)          # both Kullback-Leibler divergences
+    loss += consistency / 2 * divergence.sum()
+    # In place: these are the largest tensors of a training step.
+    return log_ratio.sub_(divergence).mul_(p).add_(difference).mul_(consistency / 2).add_(p)
 
 # %% ../nbs/20_captioner.ipynb #e5983551
-def fused_linear_cross_entropy(hidden: Tensor, output: nn.Linear, words: Tensor, smoothing: float = 0.0,
-                   consistency: float = 0.0) -> Tensor:
-    """`caption_loss` of what `output` makes of `hidden`, without ever holding all logits.
+#| code-fold: true
+def fused_linear_cross_entropy(hidden: Tensor, output: nn.Linear, targets: Tensor, *,
+                               label_smoothing: float = 0.0, consistency: float = 0.0) -> Tensor:
+    """Return `caption_loss` of the projection of `hidden`, without storing all logits.
 
     Args:
-        hidden: `(P, R, D)`, P = 1 pass over R places, or two.
-        output: from D to V, with a bias.
-        words: `(R,)` ids of the words that follow, none of them padding.
-        smoothing: as in `caption_loss`.
-        consistency: weight of the divergence between two passes, as `disagreement` measures it; needs P = 2.
+        hidden: `(P, R, D)`, P = 1 or 2 passes over R positions.
+        output: linear layer from D to V, with a bias.
+        targets: `(R,)` ids of the next tokens, none of them padding.
+        label_smoothing: as in `caption_loss`.
+        consistency: weight of the divergence between two passes, as `disagreement` measures it;
+            needs P = 2.
 
     Returns:
         The sum over all passes, a scalar. It can be differentiated once.
     """
     if not torch.is_grad_enabled():
-        return _with_gradient(output(hidden), words, smoothing, consistency)[0]
-    return _Projected.apply(hidden, output.weight, output.bias, words, smoothing, consistency)
+        logits = output(hidden)
+        return _cross_entropy_with_gradient(logits, targets, label_smoothing, consistency)[0]
+    return _FusedLinearCrossEntropy.apply(hidden, output.weight, output.bias, targets,
+                                          label_smoothing, consistency)
 
 # %% ../nbs/20_captioner.ipynb #db2217bd
 class TransformerCaptioner(Captioner):
-    """A captioner whose words are written by a Transformer decoder; a model adds how it looks at a picture.
+    """A captioner with a Transformer decoder; a model adds an encoder for its inputs.
 
-    Subclasses define `encode_inputs(batch)`, which returns what the decoder asks, `(B, N, D)`, and its mask, `(B, 1, 1, N)` or None.
+    Subclasses define `encode_inputs(batch)`, which returns what the decoder attends to,
+    `(B, N, D)`, and its mask, `(B, 1, 1, N)` or None.
 
     Args:
-        config: what the decoder's blocks share; their width is D, their dropout is also that of embedded words.
+        config: settings of the decoder's blocks; width and dropout also hold for the embedding.
         layers: how many decoder blocks.
-        vocabulary: V, how many words there are.
+        vocabulary_size: V.
         tied: whether the output projection shares the weights of the embedding.
         block: makes a decoder block, as for `Decoder`.
     """
 
-    def __init__(self, config: BlockConfig, layers: int, vocabulary: int, tied: bool = True,
+    def __init__(self, config: BlockConfig, layers: int, vocabulary_size: int, tied: bool = True,
                  block: Callable[[BlockConfig], DecoderBlock] = DecoderBlock):
         super().__init__()
-        self.words = self._embedding(vocabulary, config.width)
-        self.positions, self.dropout = SinusoidalPositions(config.width), Dropout(config.dropout)
-        self.decoder, self.output = Decoder(layers, config, block), nn.Linear(config.width, vocabulary)
+        # The order of creation decides the random initial weights: do not change it.
+        self.words = self.make_embedding(vocabulary_size, config.width)
+        self.positions = SinusoidalPositions(config.width)
+        self.dropout = Dropout(config.dropout)
+        self.decoder = Decoder(layers, config, block)
+        self.output = nn.Linear(config.width, vocabulary_size)
         if tied:
             self.output.weight = self.words.weight
 
     def encode_inputs(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """What the decoder asks, `(B, N, D)`, and where there is something to see, `(B, 1, 1, N)` or None for everywhere.
+        """Encode the inputs for cross-attention.
 
         Args:
-            batch: the pictures.
+            batch: with the fields that the model reads.
+
+        Returns:
+            What the decoder attends to, `(B, N, D)`, and its mask, `(B, 1, 1, N)`, True means may
+            attend, or None for all positions.
         """
         raise NotImplementedError
 
     def encode(self, batch: Batch) -> Memory:
-        """Look at B pictures and project what is seen to keys and values, once. See `Captioner.encode`."""
-        seen, mask = self.encode_inputs(batch)
-        return Memory(self.decoder.project(seen), mask)
+        """Encode B pictures and project the result to keys and values. See `Captioner.encode`."""
+        features, mask = self.encode_inputs(batch)
+        return Memory(self.decoder.project(features), mask)
 
     def hidden_states(self, memory: Memory, tokens: Tensor) -> Tensor:
-        """What the decoder makes of each of the `(B, C, T)` tokens, before the output projection: `(B, C, T, D)`.
+        """Return the decoder's hidden states before the output projection, `(B, C, T, D)`.
 
         Args:
             memory: of B pictures.
             tokens: `(B, C, T)` token ids.
         """
-        look_back = causal_mask(tokens.shape[-1], tokens.device)
-        return self.decoder(self._embed(tokens, 0), memory.layers, look_back, memory.mask)
+        embedded = self.embed_tokens(tokens, 0)
+        mask = causal_mask(tokens.shape[-1], tokens.device)
+        return self.decoder(embedded, memory.layers, mask, memory.mask)
 
     def decode(self, memory: Memory, tokens: Tensor) -> Tensor:
-        """Logits `(B, C, T, V)` of the word after each of the `(B, C, T)` tokens. See `Captioner.decode`."""
+        """Return logits `(B, C, T, V)` of the token after each of `(B, C, T)` tokens."""
         return self.output(self.hidden_states(memory, tokens))
 
     def target_hidden_states(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What stands before each of a batch's R words, `(R, D)` as in `hidden`, and those words, `(R,)`.
+        """Return the hidden states that predict a batch's R real tokens, and those tokens.
 
         Args:
             batch: with `captions`, `(B, C, T)` token ids padded with 0.
+
+        Returns:
+            Hidden states `(R, D)` and token ids `(R,)`, padding left out.
         """
         tokens = batch.require("captions")
-        words = tokens[..., 1:].flatten()
-        real = words.nonzero()[:, 0]
+        targets = tokens[..., 1:].flatten()
+        real = targets.nonzero()[:, 0]
         hidden = self.hidden_states(self.encode(batch), tokens[..., :-1])
-        return hidden.flatten(0, -2)[real], words[real]
+        return hidden.flatten(0, -2)[real], targets[real]
 
-    def loss(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Summed cross-entropy of the `(B, C, T)` captions, and how many words it sums over. See `Captioner.loss`."""
-        hidden, words = self.target_hidden_states(batch)
-        return fused_linear_cross_entropy(hidden[None], self.output, words, smoothing), words.new_tensor(len(words))
+    def loss(self, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Return the summed cross-entropy and the number of tokens. See `Captioner.loss`."""
+        hidden, targets = self.target_hidden_states(batch)
+        total = fused_linear_cross_entropy(
+            hidden[None], self.output, targets, label_smoothing=label_smoothing)
+        return total, targets.new_tensor(len(targets))
 
     def start(self, memory: Memory, captions: int = 1) -> State:
-        """A state of C captions without words. See `Captioner.start`."""
+        """Return a state of C captions without tokens. See `Captioner.start`."""
         return State(memory, [], captions)
 
-    def step(self, state: State, tokens: Tensor, trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
-        """Logits `(B, C, V)` after one more token each, `(B, C)`. See `Captioner.step`."""
-        x = self._embed(tokens[..., None], state.position).squeeze(-2)
+    def step(self, state: State, tokens: Tensor,
+             trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
+        """Return logits `(B, C, V)` after one more token each, `(B, C)`. See `Captioner.step`."""
+        x = self.embed_tokens(tokens[..., None], state.position).squeeze(-2)
         x, past = self.decoder.step(
             x, state.memory.layers, state.past, state.memory.mask, trace=trace)
         return self.output(x), replace(state, past=past, position=state.position + 1)
 
     @staticmethod
-    def _embedding(words: int, width: int) -> nn.Embedding:
-        embedding = nn.Embedding(words, width, padding_idx=0)
+    def make_embedding(vocabulary_size: int, width: int) -> nn.Embedding:
+        """Make an embedding with vectors of about length 1, `(V, D)`."""
+        embedding = nn.Embedding(vocabulary_size, width, padding_idx=0)
         nn.init.normal_(embedding.weight, std=width**-0.5)
         return embedding
 
-    def _embed(self, tokens: Tensor, position: int, words: nn.Embedding | None = None) -> Tensor:
-        """Tokens `(..., T)` as vectors with their places, the first at `position`."""
-        words = words or self.words
-        return self.dropout(self.positions(words(tokens) * words.embedding_dim**0.5, position))
+    def embed_tokens(self, tokens: Tensor, position: int,
+                     embedding: nn.Embedding | None = None) -> Tensor:
+        """Embed tokens `(..., T)` and add positions, the first at `position`: `(..., T, D)`."""
+        embedding = embedding or self.words
+        scaled = embedding(tokens) * embedding.embedding_dim**0.5
+        return self.dropout(self.positions(scaled, position))

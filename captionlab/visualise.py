@@ -32,7 +32,7 @@ ACCENT = {"light": "#08519C", "dark": "#7FC8F8"}
 
 # %% ../nbs/06_visualise.ipynb #ec364470
 def weight_colours(theme: str = "light") -> LinearSegmentedColormap:
-    """The colour map of attention weights: zero is the paper, one the accent.
+    """Return the colour map of attention weights: 0 is the background, 1 the accent colour.
 
     Args:
         theme: "light" or "dark".
@@ -44,13 +44,15 @@ def weight_colours(theme: str = "light") -> LinearSegmentedColormap:
 
 # %% ../nbs/06_visualise.ipynb #4017378e
 def use_style(dark: bool = False) -> None:
-    """Draw every following figure in the style of the course: size, font, colours.
+    """Set matplotlib's defaults to the style of the course: size, font, colours.
 
     Args:
         dark: whether figures stand on a dark page.
     """
     theme = "dark" if dark else "light"
-    ink, paper, colours = INK[theme], PAPER[theme], weight_colours(theme)
+    ink = INK[theme]
+    paper = PAPER[theme]
+    colours = weight_colours(theme)
     if colours.name not in mpl.colormaps:
         mpl.colormaps.register(colours)
     mpl.rcParams.update({
@@ -63,16 +65,16 @@ def use_style(dark: bool = False) -> None:
 
 # %% ../nbs/06_visualise.ipynb #fe6f6480
 def heatmap(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[str] = (),
-            ax: Axes | None = None, title: str = "", top: float = 1.0) -> Axes:
-    """Draw attention weights as a table: rows look, columns are looked at.
+            ax: Axes | None = None, *, title: str = "", vmax: float = 1.0) -> Axes:
+    """Draw attention weights as a table: queries in rows, keys in columns.
 
     Args:
-        weights: `(T, N)` weights, 0 to 1, one row a query.
+        weights: `(T, N)` weights, 0 to 1, one row per query.
         queries: T labels of the rows; none for bare axes.
         keys: N labels of the columns; none for bare axes.
         ax: where to draw; a new figure by default.
-        title: a line above.
-        top: the weight that gets the full colour. Zero always gets that of the paper.
+        title: of the axes.
+        vmax: the weight that gets the full colour. Zero always has the colour of the background.
 
     Returns:
         The axes drawn on.
@@ -80,15 +82,17 @@ def heatmap(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[s
     Raises:
         ValueError: if the labels do not fit the shape of the weights.
     """
-    table = _table(weights, queries, keys)
+    table = _check_table(weights, queries, keys)
     rows, columns = table.shape
-    ax = ax or plt.figure(figsize=(min(8, 1.5 + 0.55 * columns), min(7, 1 + 0.45 * rows))).gca()
-    ax.imshow(table, vmin=0, vmax=top, cmap=weight_colours(_theme()), aspect="auto")
-    _label(ax, queries, keys)
-    _numbers(ax, table, top)
+    if ax is None:
+        size = (min(8, 1.5 + 0.55 * columns), min(7, 1 + 0.45 * rows))
+        ax = plt.figure(figsize=size).gca()
+    ax.imshow(table, vmin=0, vmax=vmax, cmap=weight_colours(_theme()), aspect="auto")
+    _label_axes(ax, queries, keys)
+    _write_values(ax, table, vmax)
     ax.set_title(title)
     ax.set_ylabel("query", fontsize=7.5)
-    ax.set_xlabel(f"key; full colour = {top:.2g}", fontsize=7.5)
+    ax.set_xlabel(f"key; full colour = {vmax:.2g}", fontsize=7.5)
     return ax
 
 # %% ../nbs/06_visualise.ipynb #9edc5a0f
@@ -97,49 +101,59 @@ def _theme() -> str:
 
 
 def _array(x: torch.Tensor | np.ndarray) -> np.ndarray:
-    """Numbers as NumPy has them: no strides that run backwards, no floats of 16 bits."""
-    x = torch.as_tensor(x.copy() if isinstance(x, np.ndarray) else x).detach().cpu()
-    return (x.float() if x.is_floating_point() and x.itemsize < 4 else x).numpy()
+    """Convert to a NumPy array; negative strides are resolved, 16-bit floats become 32-bit."""
+    tensor = torch.as_tensor(x.copy() if isinstance(x, np.ndarray) else x).detach().cpu()
+    if tensor.is_floating_point() and tensor.itemsize < 4:
+        tensor = tensor.float()         # NumPy has no bfloat16
+    return tensor.numpy()
 
 
-def _table(weights: torch.Tensor, queries: Sequence[str], keys: Sequence[str]) -> np.ndarray:
+def _check_table(weights: torch.Tensor, queries: Sequence[str], keys: Sequence[str]) -> np.ndarray:
+    """Return weights as an array `(T, N)` if they and their labels fit together."""
     table = _array(weights).astype(np.float32)
     if table.ndim != 2:
-        raise ValueError(f"heatmap draws one table (T, N), not shape {table.shape}: choose a picture and a head first")
-    for name, labels, length in (("queries", queries, table.shape[0]), ("keys", keys, table.shape[1])):
+        raise ValueError(f"heatmap draws one table (T, N), not shape {table.shape}: "
+                         "choose a picture and a head first")
+    for axis, name, labels in ((0, "queries", queries), (1, "keys", keys)):
+        length = table.shape[axis]
         if len(labels) not in (0, length):
-            raise ValueError(f"{len(labels)} {name} for a table of shape {table.shape}: give {length} or none")
+            raise ValueError(f"{len(labels)} {name} for a table of shape {table.shape}: "
+                             f"give {length} or none")
     return table
 
 
-def _label(ax: Axes, queries: Sequence[str], keys: Sequence[str]) -> None:
-    long = any(len(key) > 8 for key in keys)
-    ax.set_xticks(range(len(keys)), keys, rotation=35 * long, ha="right" if long else "center")
+def _label_axes(ax: Axes, queries: Sequence[str], keys: Sequence[str]) -> None:
+    if any(len(key) > 8 for key in keys):       # long labels are slanted
+        ax.set_xticks(range(len(keys)), keys, rotation=35, ha="right")
+    else:
+        ax.set_xticks(range(len(keys)), keys, rotation=0, ha="center")
     ax.set_yticks(range(len(queries)), queries)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
 
 # %% ../nbs/06_visualise.ipynb #6cf7b5ed
-def _numbers(ax: Axes, table: np.ndarray, top: float, most: int = 100) -> None:
-    if table.size > most:
+def _write_values(ax: Axes, table: np.ndarray, vmax: float, max_cells: int = 100) -> None:
+    """Write each weight into its cell, unless there are too many to read."""
+    if table.size > max_cells:
         return
     theme = _theme()
-    for row, column in zip(*table.nonzero()):
+    for row, column in np.argwhere(table):
         value = table[row, column]
-        colour = PAPER[theme] if value > 0.7 * top else INK[theme]      # whichever has more contrast
-        ax.text(column, row, f"{value:.2f}".removeprefix("0"), ha="center", va="center", color=colour, size=8)
+        label = f"{value:.2f}".removeprefix("0")
+        colour = PAPER[theme] if value > 0.7 * vmax else INK[theme]     # the one with more contrast
+        ax.text(column, row, label, ha="center", va="center", color=colour, size=8)
 
 # %% ../nbs/06_visualise.ipynb #c1a8cc2d
 def panels(count: int, columns: int = 4, size: float = 1.8) -> tuple[Figure, list[Axes]]:
-    """A grid of small axes, as many as asked for, in reading order.
+    """Make a figure with a grid of small axes.
 
     Args:
-        count: how many, at least 1.
-        columns: the most side by side.
-        size: width and height of one, in inches.
+        count: how many axes, at least 1.
+        columns: the largest number of axes in a row.
+        size: width and height of one of them, in inches.
 
     Returns:
-        The figure and a list of `count` axes.
+        The figure and a list of `count` axes in reading order.
     """
     columns = min(count, columns)
     rows = -(-count // columns)
@@ -150,7 +164,7 @@ def panels(count: int, columns: int = 4, size: float = 1.8) -> tuple[Figure, lis
 
 # %% ../nbs/06_visualise.ipynb #bd7228d6
 def heads(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[str] = ()) -> Figure:
-    """One heat map for each head, all on one colour scale.
+    """Draw one heat map per head, all on one colour scale.
 
     Args:
         weights: `(H, T, N)` weights of one picture or sentence.
@@ -162,19 +176,20 @@ def heads(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[str
     """
     fig, axes = panels(len(weights), columns=4, size=2.3)
     for head, ax in enumerate(axes):
-        heatmap(weights[head], queries if head % 4 == 0 else (), keys, ax, f"head {head}")
-        if head % 4:
+        first_in_row = head % 4 == 0
+        heatmap(weights[head], queries if first_in_row else (), keys, ax, title=f"head {head}")
+        if not first_in_row:
             ax.set(yticks=[], ylabel="")
     return fig
 
 # %% ../nbs/06_visualise.ipynb #b9815003
 def stretch(cells: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Give every pixel the value of the grid cell that it lies in.
+    """Upsample a grid to pixels: every pixel gets the value of the cell it lies in.
 
     Args:
         cells: `(h, w)` values.
-        height: of the picture, in pixels.
-        width: of the picture, in pixels.
+        height: of the image, in pixels.
+        width: of the image, in pixels.
 
     Returns:
         `(height, width)` values.
@@ -185,7 +200,7 @@ def stretch(cells: np.ndarray, height: int, width: int) -> np.ndarray:
 
 # %% ../nbs/06_visualise.ipynb #147d7293
 def as_picture(image: torch.Tensor | np.ndarray) -> np.ndarray:
-    """A picture as matplotlib wants it: channels last, floats from 0 to 1.
+    """Convert an image for matplotlib: channels last, floats from 0 to 1.
 
     Args:
         image: `(height, width, 3)` or `(3, height, width)`, bytes 0-255 or floats 0-1.
@@ -200,24 +215,27 @@ def as_picture(image: torch.Tensor | np.ndarray) -> np.ndarray:
     if picture.ndim == 3 and picture.shape[0] == 3 and picture.shape[-1] != 3:
         picture = picture.transpose(1, 2, 0)
     if picture.ndim != 3 or picture.shape[-1] != 3:
-        raise ValueError(f"a picture has shape (height, width, 3) or (3, height, width), not {picture.shape}")
-    picture = picture / 255 if picture.dtype == np.uint8 else picture
-    if not -1e-3 <= picture.min() <= picture.max() <= 1 + 1e-3:       # nor where one is no number
-        raise ValueError(f"floats from {picture.min():.3g} to {picture.max():.3g}: undo the normalisation, or give bytes")
+        raise ValueError("a picture has shape (height, width, 3) or (3, height, width), "
+                         f"not {picture.shape}")
+    if picture.dtype == np.uint8:
+        picture = picture / 255
+    if not -1e-3 <= picture.min() <= picture.max() <= 1 + 1e-3:         # false for nan, too
+        raise ValueError(f"floats from {picture.min():.3g} to {picture.max():.3g}: "
+                         "undo the normalisation, or give bytes")
     return np.clip(picture, 0, 1)
 
 # %% ../nbs/06_visualise.ipynb #d55563d1
 def over_patches(image: torch.Tensor, weights: torch.Tensor, grid: tuple[int, int],
-                 ax: Axes | None = None, title: str = "", top: float | None = None) -> Axes:
-    """Fade a picture where attention does not look, and frame where it looks most.
+                 ax: Axes | None = None, *, title: str = "", vmax: float | None = None) -> Axes:
+    """Fade an image where attention weights are low, and frame the cells with the largest weight.
 
     Args:
-        image: `(height, width, 3)` or `(3, height, width)` picture.
-        weights: `(N,)` weights of the cells, row after row; `(h, w)` will do.
+        image: `(height, width, 3)` or `(3, height, width)`.
+        weights: `(N,)` weights of the cells, row by row; or `(h, w)`.
         grid: rows and columns `(h, w)` of the cells, h·w = N.
         ax: where to draw; a new figure by default.
-        title: a line above.
-        top: the weight at which the picture does not fade at all; by default the largest.
+        title: of the axes.
+        vmax: the weight at which the image is not faded at all; by default the largest.
 
     Returns:
         The axes drawn on.
@@ -225,103 +243,120 @@ def over_patches(image: torch.Tensor, weights: torch.Tensor, grid: tuple[int, in
     Raises:
         ValueError: if the grid does not have N cells.
     """
-    cells, picture = _reshape_to_grid(weights, grid), as_picture(image)
+    cells = _reshape_to_grid(weights, grid)
+    picture = as_picture(image)
     ax = ax or plt.figure(figsize=(2.6, 2.8)).gca()
-    largest = max(float(cells.max() if top is None else top), 1e-9)
-    keep = stretch(np.minimum(cells / largest, 1), *picture.shape[:2])[..., None]
+    largest = max(float(cells.max() if vmax is None else vmax), 1e-9)
+    opacity = stretch(np.minimum(cells / largest, 1), *picture.shape[:2])[..., None]
     paper = np.array(to_rgb(mpl.rcParams["axes.facecolor"]))
-    ax.imshow(paper + (picture - paper) * (0.12 + 0.88 * keep))
+    # Every cell stays faintly visible, so that the scene can be recognised.
+    ax.imshow(paper + (picture - paper) * (0.12 + 0.88 * opacity))
     _frame_largest(ax, cells, picture.shape)
-    _caption(ax, title, f"max {cells.max():.2f}, even {1 / cells.size:.2f}")
+    _annotate(ax, title, f"max {cells.max():.2f}, even {1 / cells.size:.2f}")
     return ax
 
 # %% ../nbs/06_visualise.ipynb #1dcf841e
 def _reshape_to_grid(weights: torch.Tensor, grid: tuple[int, int]) -> np.ndarray:
     flat = torch.as_tensor(weights).detach().float().cpu().numpy().reshape(-1)
-    if flat.size != grid[0] * grid[1]:
-        raise ValueError(f"{flat.size} weights do not fill a grid of {grid[0]} x {grid[1]}: give the model's own grid")
+    rows, columns = grid
+    if flat.size != rows * columns:
+        raise ValueError(f"{flat.size} weights do not fill a grid of {rows} x {columns}: "
+                         "give the model's own grid")
     return flat.reshape(grid)
 
 
 def _frame_largest(ax: Axes, cells: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Frame the cells with the largest weight, unless the weights are nearly uniform."""
     if cells.max() < 2 / cells.size:
         return
-    high, wide = shape[0] / cells.shape[0], shape[1] / cells.shape[1]
-    for row, column in zip(*np.nonzero(cells >= 0.99 * cells.max())):
-        ax.add_patch(Rectangle((column * wide - 0.5, row * high - 0.5), wide, high,
+    cell_height = shape[0] / cells.shape[0]
+    cell_width = shape[1] / cells.shape[1]
+    for row, column in np.argwhere(cells >= 0.99 * cells.max()):
+        # Pixel 0 of an image is drawn from -0.5 to 0.5.
+        corner = (column * cell_width - 0.5, row * cell_height - 0.5)
+        ax.add_patch(Rectangle(corner, cell_width, cell_height,
                                fill=False, edgecolor=PALETTE[1], linewidth=2))
 
 
-def _caption(ax: Axes, title: str, note: str) -> None:
+def _annotate(ax: Axes, title: str, note: str) -> None:
+    """Write a title above and a note below an image without axes."""
     ax.set_title(title)
-    ax.set_xticks([]), ax.set_yticks([])
+    ax.set_xticks([])
+    ax.set_yticks([])
     ax.spines[:].set_visible(False)
     ax.set_xlabel(note, fontsize=7.5)
 
 # %% ../nbs/06_visualise.ipynb #ee430c02
 def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
-               grid: tuple[int, int], columns: int = 5) -> Figure:
-    """Where each word of a caption looked: one faded picture a word, all on one scale.
+               grid: tuple[int, int], *, columns: int = 5) -> Figure:
+    """Draw the attention of each word of a caption: one faded image per word, all on one scale.
 
     Args:
-        image: `(height, width, 3)` or `(3, height, width)` picture.
+        image: `(height, width, 3)` or `(3, height, width)`.
         words: T words.
-        weights: `(T, N)` weights, one row a word.
+        weights: `(T, N)` weights, one row per word.
         grid: rows and columns `(h, w)` of the cells, h·w = N.
-        columns: the most pictures side by side.
+        columns: the largest number of images in a row.
 
     Returns:
         The figure.
 
     Raises:
-        ValueError: if there are no words, or not one row of weights a word.
+        ValueError: if there are no words, or not one row of weights per word.
     """
     if not len(words):
         raise ValueError("there are no words to draw: the caption is empty")
     if len(words) != len(weights):
-        raise ValueError(f"{len(words)} words but {len(weights)} rows of weights: give one row a word")
+        raise ValueError(f"{len(words)} words but {len(weights)} rows of weights: "
+                         "give one row per word")
     weights = torch.as_tensor(weights).detach()
     fig, axes = panels(len(words), columns, size=1.45)
-    for ax, word, row in zip(axes, words, weights):
-        over_patches(image, row, grid, ax, word, top=weights.max())
+    for ax, word, row in zip(axes, words, weights, strict=True):
+        over_patches(image, row, grid, ax, title=word, vmax=weights.max())
     return fig
 
 # %% ../nbs/06_visualise.ipynb #913db984
 def over_boxes(image: torch.Tensor, boxes: torch.Tensor, weights: torch.Tensor | Sequence[float],
-               ax: Axes | None = None, title: str = "", top: float | None = None) -> Axes:
-    """Draw boxes on a picture, the more opaque the more attention they get.
+               ax: Axes | None = None, *, title: str = "", vmax: float | None = None) -> Axes:
+    """Draw boxes on an image; the larger the weight, the more opaque the box.
 
     Args:
-        image: `(height, width, 3)` or `(3, height, width)` picture.
+        image: `(height, width, 3)` or `(3, height, width)`.
         boxes: `(N, 4)` as left, top, right, bottom, each from 0 to 1.
         weights: `(N,)` weights of the boxes.
         ax: where to draw; a new figure by default.
-        title: a line above.
-        top: the weight at which a box is drawn at full strength; by default the largest.
+        title: of the axes.
+        vmax: the weight at which a box is opaque; by default the largest.
 
     Returns:
         The axes drawn on.
 
     Raises:
-        ValueError: if there is not one weight a box.
+        ValueError: if there is not one weight per box.
     """
-    boxes, weights = (torch.as_tensor(x).detach().float().cpu().numpy() for x in (boxes, weights))
+    boxes = torch.as_tensor(boxes).detach().float().cpu().numpy()
+    weights = torch.as_tensor(weights).detach().float().cpu().numpy()
     if boxes.shape != (weights.size, 4):
-        raise ValueError(f"boxes of shape {boxes.shape} and {weights.size} weights: give (N, 4) and (N,)")
+        raise ValueError(f"boxes of shape {boxes.shape} and {weights.size} weights: "
+                         "give (N, 4) and (N,)")
     picture = as_picture(image)
+    height, width = picture.shape[:2]
+    largest = weights.max(initial=0) if vmax is None else vmax
     ax = ax or plt.figure(figsize=(3, 3.2)).gca()
     ax.imshow(picture * 0.65 + 0.35 * np.array(to_rgb(mpl.rcParams["axes.facecolor"])))
-    for box, weight in zip(boxes, weights):
-        _box(ax, box * np.tile(picture.shape[1::-1], 2), weight, weights.max() if top is None else top)
-    _caption(ax, title, f"max {weights.max(initial=0):.2f}, even {1 / max(weights.size, 1):.2f}")
+    for box, weight in zip(boxes, weights, strict=True):
+        _draw_box(ax, box * (width, height, width, height), weight, largest)
+    _annotate(ax, title, f"max {weights.max(initial=0):.2f}, even {1 / max(weights.size, 1):.2f}")
     return ax
 
 # %% ../nbs/06_visualise.ipynb #a875d2f5
-def _box(ax: Axes, corners: np.ndarray, weight: float, largest: float) -> None:
+def _draw_box(ax: Axes, corners: np.ndarray, weight: float, largest: float) -> None:
+    """Draw one box in pixels; boxes of larger weight have their weight written above."""
     left, top, right, bottom = corners
     strength = min(float(weight / max(largest, 1e-9)), 1.0)
-    ax.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False,
-                           edgecolor=PALETTE[1], linewidth=1 + 2 * strength, alpha=0.25 + 0.75 * strength))
+    ax.add_patch(Rectangle((left, top), right - left, bottom - top,
+                           fill=False, edgecolor=PALETTE[1],
+                           linewidth=1 + 2 * strength, alpha=0.25 + 0.75 * strength))
     if strength > 0.3:
         ax.text(left, top, f"{weight:.2f}", va="bottom", size=8, color="white",
                 bbox={"facecolor": "#8A3D00", "edgecolor": "none", "pad": 1})

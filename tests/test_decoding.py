@@ -108,7 +108,7 @@ def test_a_beam_that_holds_everything_is_exhaustive_search(seed, penalty):
     words, max_length = 5, 3
     model = model_of(seed, words=words)
     memory, (finished, _) = model.encode(Batch(grid=grid_of(seed, 2))), every_caption(words, max_length)
-    found = beam_search(model, memory, words**max_length, penalty, max_length)
+    found = beam_search(model, memory, words**max_length, penalty, max_length=max_length)
     for row, best in enumerate(found):
         scores = {ids: log_probability(model, memory, row, ids) / len(ids)**penalty for ids in finished}
         truth = max(scores, key=scores.get)
@@ -121,7 +121,7 @@ def test_a_beam_of_one_is_greedy(seed, max_length):
     model = model_of(seed)
     memory = model.encode(Batch(grid=grid_of(seed)))
     plain = [[n for n in ids if n] for ids in greedy(model, memory, max_length).tolist()]
-    assert [best.ids for best in beam_search(model, memory, 1, 0.0, max_length)] == plain
+    assert [best.ids for best in beam_search(model, memory, 1, 0.0, max_length=max_length)] == plain
 
 
 def by_lists(model, memory, row, width, penalty, max_length):
@@ -155,14 +155,14 @@ def test_beam_search_equals_its_definition_by_lists(seed, width, penalty):
 @given(SEEDS, st.permutations(range(4)), PENALTIES)
 def test_batch_order_and_padding_change_nothing(seed, order, penalty):
     model, grid = model_of(seed), grid_of(seed)
-    together = beam_search(model, model.encode(Batch(grid=grid)), 3, penalty, 8)
+    together = beam_search(model, model.encode(Batch(grid=grid)), 3, penalty, max_length=8)
     plain = greedy(model, model.encode(Batch(grid=grid)), 8).tolist()
     padded = torch.cat([grid, torch.zeros(4, 3, 3)], 1)[list(order)]
     memory = model.encode(Batch(grid=padded))
-    shuffled, stripped = beam_search(model, memory, 3, penalty, 8), lambda ids: [n for n in ids if n]
+    shuffled, stripped = beam_search(model, memory, 3, penalty, max_length=8), lambda ids: [n for n in ids if n]
     for place, row in enumerate(order):
         alone = model.encode(Batch(grid=grid[[row]]))
-        (one,) = beam_search(model, alone, 3, penalty, 8)
+        (one,) = beam_search(model, alone, 3, penalty, max_length=8)
         assert one.ids == together[row].ids == shuffled[place].ids
         assert one.score == pytest.approx(together[row].score, rel=1e-5)
         assert stripped(greedy(model, alone, 8)[0].tolist()) == stripped(plain[row])
@@ -332,7 +332,7 @@ def test_a_model_that_says_nothing_after_the_end_is_asked_for_the_others():
 
 @pytest.mark.parametrize("search", [greedy, sample, beam_search])
 def test_no_word_left_is_one_line(search):
-    with pytest.raises(ValueError, match="no word is left"):
+    with pytest.raises(ValueError, match="no token is left"):
         search(Table(torch.zeros(6, 5, 5)), blank(1), suppress_tokens=[2, 3, 4])
 
 
@@ -378,7 +378,7 @@ def test_an_ensemble_says_what_is_wrong():
         mean_probabilities([torch.zeros(2, 5), torch.zeros(2, 6)])
 
 
-@pytest.mark.parametrize("wrong", [{"width": 0}, {"longest": 0}, {"length_penalty": math.nan}, {"length_penalty": 1000}])
+@pytest.mark.parametrize("wrong", [{"width": 0}, {"max_length": 0}, {"length_penalty": math.nan}, {"length_penalty": 1000}])
 def test_a_search_out_of_range_is_refused(wrong):
     model = Eyes().eval()
     with pytest.raises(ValueError, match="take a width and a length of at least 1, and a penalty from -10 to 10"):
@@ -388,7 +388,7 @@ def test_a_search_out_of_range_is_refused(wrong):
 def test_weights_that_are_no_numbers_write_no_caption():
     model = Eyes().eval()
     nn.init.constant_(model.encoder.weight, math.nan)
-    with torch.no_grad(), pytest.raises(ValueError, match="is not a number: its weights are broken"):
+    with torch.no_grad(), pytest.raises(ValueError, match="is not a number: the model's weights or its inputs are broken"):
         beam_search(model, model.encode(Batch(grid=torch.randn(1, 4, 3))))
 
 

@@ -154,7 +154,7 @@ class TestCPTR:
         with torch.device("meta"):
             model = cptr.Model(cptr.PRESETS["paper"], 10_000)
             images, tokens = torch.empty(1, 3, 384, 384), torch.ones(1, 1, 30, dtype=torch.long)
-            memory, x = model.encode(Batch(images=images)), model._embed(tokens, 0)
+            memory, x = model.encode(Batch(images=images)), model.embed_tokens(tokens, 0)
             look_back, trace = torch.ones(1, 1, 30, 30, dtype=torch.bool), {}
             patches = model.processor.places(model.processor.patches(images))
             model.processor.encoder(patches, trace=trace)

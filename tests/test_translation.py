@@ -73,7 +73,7 @@ class TestModel:
         words, pad = batch.captions[:, 0, :-1], batch.source == 0
         theirs.encoder.use_nested_tensor = False
         with torch.no_grad():
-            x, y = model._embed(batch.source, 0), model._embed(words, 0)
+            x, y = model.embed_tokens(batch.source, 0), model.embed_tokens(words, 0)
             ahead = nn.Transformer.generate_square_subsequent_mask(words.shape[1])
             wanted = theirs(x, y, tgt_mask=ahead, src_key_padding_mask=pad, memory_key_padding_mask=pad)
             found = model.hidden_states(model.encode(batch), words[:, None])[:, 0]

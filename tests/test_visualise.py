@@ -65,7 +65,7 @@ def test_heatmap_holds_its_numbers_and_leaves_zero_blank():
 
 
 def test_numbers_of_one_and_more_are_written_out():
-    assert [text.get_text() for text in heatmap(torch.tensor([[1.0, 10.0, 0.5]]), top=10.0).texts] == ["1.00", "10.00", ".50"]
+    assert [text.get_text() for text in heatmap(torch.tensor([[1.0, 10.0, 0.5]]), vmax=10.0).texts] == ["1.00", "10.00", ".50"]
 
 
 @pytest.mark.parametrize("weight", [0.1, 0.5, 0.69, 0.71, 1.0])

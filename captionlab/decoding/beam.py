@@ -18,11 +18,11 @@ from .generation import EOS, PAD, bos_tokens, log_probabilities
 
 # %% ../../nbs/22_decoding.ipynb #fcddc722
 class Hypothesis(NamedTuple):
-    """What a search found for one picture.
+    """The best caption of one picture.
 
     Attributes:
-        ids: its T token ids as a list, without bos; the last is eos, unless the longest length came first.
-        score: log-probability divided by `length ** length_penalty`, a scalar.
+        ids: T token ids, without bos; the last is eos, unless the maximum length was reached.
+        score: log-probability divided by `length ** length_penalty`.
     """
 
     ids: list[int]
@@ -34,127 +34,164 @@ class BestHypotheses:
 
     Args:
         start: bos for every caption, `(B, C)`.
-        length_penalty: p; a caption of T tokens, eos included, scores its log-probability divided by T to the power p.
-        longest: the most tokens of a caption.
+        length_penalty: p; a caption of T tokens, eos included, scores its log-probability divided
+            by T to the power p.
+        max_length: the largest number of tokens of a caption.
 
     Attributes:
-        best: their scores, `(B,)`; minus infinity before there is one.
-        tokens: the captions without bos, `(B, longest)`, padded with 0.
+        scores: `(B,)`; minus infinity before a caption is finished.
+        ids: the captions without bos, `(B, max_length)`, padded with 0.
     """
 
     def __init__(self, start: Tensor, length_penalty: float, max_length: int):
-        self.penalty, self.tokens = length_penalty, start.new_zeros(len(start), max_length)
-        self.best = torch.full((len(start),), -math.inf, device=start.device)
+        self.length_penalty = length_penalty
+        self.ids = start.new_zeros(len(start), max_length)
+        self.scores = torch.full((len(start),), -math.inf, device=start.device)
 
-    def score(self, sums: Tensor, length: int) -> Tensor:
-        """Log-probabilities `(...)` of captions of so many tokens, made comparable."""
-        return sums / length**self.penalty
+    def score(self, log_probs: Tensor, length: int) -> Tensor:
+        """Return the scores of captions of this length from their log-probabilities `(...)`."""
+        return log_probs / length**self.length_penalty
 
-    def offer(self, rows: Tensor, ids: Tensor, sums: Tensor) -> None:
-        """Keep the best new caption of each of these pictures, `(R,)`, if it is better than the one it has.
+    def add(self, rows: Tensor, ids: Tensor, log_probs: Tensor) -> None:
+        """Store the best of new captions of each picture if it beats the stored one.
 
         Args:
-            rows: the pictures, `(R,)`.
+            rows: indices of the pictures, `(R,)`.
             ids: bos and T tokens of each caption, `(R, C, 1 + T)`.
-            sums: their log-probabilities, `(R, C)`; minus infinity for those that do not count.
+            log_probs: `(R, C)`; minus infinity for captions that do not count.
         """
         length = ids.shape[-1] - 1
-        score, which = self.score(sums, length).max(1)
-        better = (score > self.best[rows]).nonzero()[:, 0]
-        self.best[rows[better]] = score[better]
-        self.tokens[rows[better], :length] = ids[better, which[better], 1:]
+        scores, best = self.score(log_probs, length).max(1)
+        better = (scores > self.scores[rows]).nonzero()[:, 0]
+        self.scores[rows[better]] = scores[better]
+        self.ids[rows[better], :length] = ids[better, best[better], 1:]
 
 # %% ../../nbs/22_decoding.ipynb #68297b0b
 class Beams:
-    """The C best unfinished captions of each picture, next to the best finished one.
+    """The C best unfinished captions of each picture, and the best finished one.
 
     Args:
         start: bos for every caption, `(B, C)`.
         length_penalty: of `BestHypotheses`.
-        longest: the most tokens of a caption, eos included.
+        max_length: the largest number of tokens of a caption, eos included.
 
     Attributes:
-        rows: which R of the B pictures are still searched, `(R,)`.
-        ids: bos and the T words of their captions so far, `(R, C, 1 + T)`.
-        sums: the log-probabilities of those, `(R, C)`.
+        rows: indices of the R pictures that are still searched, `(R,)`.
+        ids: bos and the T tokens of their captions so far, `(R, C, 1 + T)`.
+        log_probs: of those captions, `(R, C)`.
         finished: the best finished captions.
     """
 
     def __init__(self, start: Tensor, length_penalty: float, max_length: int):
-        self.rows, self.ids, self.max_length = torch.arange(len(start), device=start.device), start[..., None], max_length
+        self.rows = torch.arange(len(start), device=start.device)
+        self.ids = start[..., None]
+        self.max_length = max_length
         # All C captions are the same at first, so only one of them may count.
-        self.sums = torch.full(start.shape, -math.inf, device=start.device)
-        self.sums[:, 0] = 0.0
+        self.log_probs = torch.full(start.shape, -math.inf, device=start.device)
+        self.log_probs[:, 0] = 0.0
         self.finished = BestHypotheses(start, length_penalty, max_length)
 
     @property
     def length(self) -> int:
-        """T, how many tokens the captions have so far, a scalar."""
+        """T, the number of tokens of the captions so far."""
         return self.ids.shape[-1] - 1
 
-    def grow(self, log_probs: Tensor) -> Tensor:
-        """Continue with the best C of all C·V words, given as `(R, C, V)`; returns whom each continues, `(R, C)`."""
+    def extend(self, log_probs: Tensor) -> Tensor:
+        """Continue each picture's captions with the best of all C·V continuations.
+
+        Args:
+            log_probs: of the next token, `(R, C, V)`.
+
+        Returns:
+            Which caption each new one continues, `(R, C)`.
+        """
         C, V = log_probs.shape[1:]
-        # Each caption can end in one way only, so among 2·C continuations there are C that go on.
-        sums, places = (self.sums[..., None] + log_probs).flatten(1).topk(min(2 * C, C * V))
-        parents, words = places // V, places % V
-        ids = torch.cat([torch.take_along_dim(self.ids, parents[..., None], 1), words[..., None]], -1)
-        ended = words == EOS
-        self.finished.offer(self.rows, ids[:, :C], sums[:, :C].masked_fill(~ended[:, :C], -math.inf))
-        self.sums, order = sums.masked_fill(ended, -math.inf).topk(C)
+        # Each caption can end in one way only, so among 2·C continuations C are unfinished.
+        totals = (self.log_probs[..., None] + log_probs).flatten(1)         # (R, C·V)
+        totals, positions = totals.topk(min(2 * C, C * V))
+        parents = positions // V
+        tokens = positions % V
+        prefixes = torch.take_along_dim(self.ids, parents[..., None], 1)
+        ids = torch.cat([prefixes, tokens[..., None]], -1)                  # (R, 2·C, 1 + T)
+        ended = tokens == EOS
+        # An ending counts only among the C best continuations.
+        endings = totals[:, :C].masked_fill(~ended[:, :C], -math.inf)
+        self.finished.add(self.rows, ids[:, :C], endings)
+        self.log_probs, order = totals.masked_fill(ended, -math.inf).topk(C)
         self.ids = torch.take_along_dim(ids, order[..., None], 1)
         return parents.gather(1, order)
 
-    def open(self) -> Tensor:
-        """The pictures, as indices `(S,)` into `rows`, whose best finished caption could still be beaten."""
-        hope, score = self.sums.max(1).values, self.finished.score      # a sum can only fall
-        hope = torch.maximum(score(hope, self.length + 1), score(hope, self.max_length))
-        return (hope > self.finished.best[self.rows]).nonzero()[:, 0]
+    def improvable(self) -> Tensor:
+        """Return the pictures whose best finished caption could still be beaten.
 
-    def select(self, which: Tensor) -> None:
-        """Go on with these pictures only, indices `(S,)` into `rows`."""
-        self.rows, self.ids, self.sums = self.rows[which], self.ids[which], self.sums[which]
+        Returns:
+            Indices `(S,)` into `rows`.
+        """
+        # A log-probability can only fall; the score is best at the next or at the last step.
+        best = self.log_probs.max(1).values
+        bound = torch.maximum(self.finished.score(best, self.length + 1),
+                              self.finished.score(best, self.max_length))
+        return (bound > self.finished.scores[self.rows]).nonzero()[:, 0]
+
+    def select(self, indices: Tensor) -> None:
+        """Continue with these pictures only, indices `(S,)` into `rows`."""
+        self.rows = self.rows[indices]
+        self.ids = self.ids[indices]
+        self.log_probs = self.log_probs[indices]
 
 # %% ../../nbs/22_decoding.ipynb #882ec8ef
 @torch.no_grad()
-def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty: float = 0.0,
+def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty: float = 0.0, *,
                 max_length: int = 30, suppress_tokens: Iterable[int] = ()) -> list[Hypothesis]:
-    """Look for the best caption of each picture, with several unfinished ones side by side.
+    """Search for the best caption of each picture, keeping several unfinished ones.
 
-    An ending counts if it is among the `width` best continuations of its step. The search of a picture stops when no unfinished
-    caption can become better than the best finished one, and the picture leaves the batch.
+    An ending counts if it is among the `width` best continuations of its step. The search of a
+    picture stops when no unfinished caption can become better than the best finished one, and the
+    picture leaves the batch.
 
     Args:
         model: a captioner, in evaluation mode.
         memory: of B pictures.
-        width: C, how many unfinished captions are kept. With 1 and no length penalty this is greedy search.
-        length_penalty: p; a caption's score is its log-probability divided by `length ** p`, its length counting eos.
-            0 is the plain sum, 1 the mean; a larger p favours longer captions.
-        longest: T, the most tokens of a caption, eos included.
-        suppress_tokens: ids that may not be said, besides pad and bos.
+        width: C, how many unfinished captions are kept. 1 without length penalty is greedy search.
+        length_penalty: p; a caption's score is its log-probability divided by `length ** p`, its
+            length counting eos. 0 is the plain sum, 1 the mean; a larger p favours longer captions.
+        max_length: T, the largest number of tokens of a caption, eos included.
+        suppress_tokens: ids that are never generated, besides pad and bos.
 
     Returns:
-        The best caption of each of the B pictures, as `Found(ids, score)`.
+        The best caption of each of the B pictures.
 
     Raises:
-        ValueError: a number is out of its range, or the model's logits are none.
+        ValueError: if a number is out of its range, or the model's logits are not numbers.
     """
     if width < 1 or max_length < 1 or not abs(length_penalty) <= 10:
-        raise ValueError(f"a search with width {width}, length {max_length} and length penalty {length_penalty}: "
-                         "take a width and a length of at least 1, and a penalty from -10 to 10")
-    suppress_tokens = [*suppress_tokens]
-    state, beams = model.start(memory, width), Beams(bos_tokens(model, len(memory), width), length_penalty, max_length)
+        raise ValueError(f"a search with width {width}, length {max_length} and length penalty "
+                         f"{length_penalty}: take a width and a length of at least 1, and a "
+                         "penalty from -10 to 10")
+    suppress_tokens = [*suppress_tokens]            # it may be a generator
+    state = model.start(memory, width)
+    beams = Beams(bos_tokens(model, len(memory), width), length_penalty, max_length)
     while beams.length < max_length:
         logits, state = model.step(state, beams.ids[..., -1])
-        state = state.reorder(beams.grow(log_probabilities(logits, suppress_tokens)))
-        going = beams.open()
-        if len(going) < len(beams.rows):
-            state = state.select(going) if len(going) else state
-            beams.select(going)
-        if len(going) == 0:
+        parents = beams.extend(log_probabilities(logits, suppress_tokens))
+        state = state.reorder(parents)
+        remaining = beams.improvable()
+        if len(remaining) < len(beams.rows):
+            # A state of no pictures is not needed any more, and not every model can make one.
+            state = state.select(remaining) if len(remaining) else state
+            beams.select(remaining)
+        if len(remaining) == 0:
             break
-    unfinished = (beams.finished.best[beams.rows] == -math.inf).nonzero()[:, 0]
-    beams.select(unfinished)                    # a picture of which no caption has ended gets its best unfinished one
-    beams.finished.offer(beams.rows, beams.ids, beams.sums)
-    return [Hypothesis([number for number in ids if number != PAD], score)
-            for ids, score in zip(beams.finished.tokens.tolist(), beams.finished.best.tolist())]
+    # A picture without any finished caption gets its best unfinished one.
+    unfinished = (beams.finished.scores[beams.rows] == -math.inf).nonzero()[:, 0]
+    beams.select(unfinished)
+    beams.finished.add(beams.rows, beams.ids, beams.log_probs)
+    return _hypotheses(beams.finished)
+
+
+def _hypotheses(finished: BestHypotheses) -> list[Hypothesis]:
+    """Return the stored captions as lists, without padding."""
+    hypotheses = []
+    for ids, score in zip(finished.ids.tolist(), finished.scores.tolist(), strict=True):
+        hypotheses.append(Hypothesis([token for token in ids if token != PAD], score))
+    return hypotheses

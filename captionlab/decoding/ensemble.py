@@ -22,7 +22,7 @@ class EnsembleState:
     """The memories, or the states, of several models.
 
     Args:
-        parts: one for each model; the first axis of all has the same B pictures.
+        parts: one per model; the first axis of all has the same B pictures.
     """
 
     parts: list[Memory] | list[State]
@@ -31,23 +31,23 @@ class EnsembleState:
         return len(self.parts[0])
 
     def select(self, rows: Tensor) -> "EnsembleState":
-        """Only the pictures with these indices, shape `(R,)`, in every part."""
+        """Return the pictures with these indices, shape `(R,)`, in every part."""
         return EnsembleState([part.select(rows) for part in self.parts])
 
     def reorder(self, parents: Tensor) -> "EnsembleState":
-        """Caption c of picture b continues from caption `parents[b, c]`, shape `(B, C)`, in every part."""
+        """Let caption c of picture b continue from caption `parents[b, c]`, in every part."""
         return EnsembleState([part.reorder(parents) for part in self.parts])
 
-    def mask_position(self, places: Tensor) -> "EnsembleState":
-        """Without one position of each picture, shape `(B,)`, in every part; all parts see the same positions."""
-        return EnsembleState([part.mask_position(places) for part in self.parts])
+    def mask_position(self, positions: Tensor) -> "EnsembleState":
+        """Mask one position of each picture, shape `(B,)`, in every part."""
+        return EnsembleState([part.mask_position(positions) for part in self.parts])
 
 # %% ../../nbs/library/decoding/ensemble.ipynb #f677b2a1
 def mean_probabilities(logits: list[Tensor]) -> Tensor:
-    """The logarithm of the mean of several models' probabilities.
+    """Return the logarithm of the mean of several models' probabilities.
 
     Args:
-        logits: one `(..., V)` for each model.
+        logits: one `(..., V)` per model.
 
     Returns:
         Log-probabilities `(..., V)`.
@@ -57,14 +57,17 @@ def mean_probabilities(logits: list[Tensor]) -> Tensor:
     """
     sizes = {x.shape[-1] for x in logits}
     if len(sizes) > 1:
-        raise ValueError(f"an ensemble of vocabularies with {sorted(sizes)} words: train its models with one vocabulary")
-    return torch.stack([torch.log_softmax(x.float(), -1) for x in logits]).logsumexp(0) - math.log(len(logits))
+        raise ValueError(f"an ensemble of vocabularies with {sorted(sizes)} words: "
+                         "train its models with one vocabulary")
+    log_probs = torch.stack([torch.log_softmax(x.float(), -1) for x in logits])
+    return log_probs.logsumexp(0) - math.log(len(logits))
 
 # %% ../../nbs/library/decoding/ensemble.ipynb #d5fd9997
 class Ensemble(Captioner):
-    """Several captioners that speak with one voice: the mean of their probabilities.
+    """Several captioners that decode together, by the mean of their probabilities.
 
-    Shapes are those of `Captioner`: tokens `(B, C, T)`, logits `(B, C, T, V)`. A trace receives the weights of one model after the other.
+    Shapes are those of `Captioner`: tokens `(B, C, T)`, logits `(B, C, T, V)`. A trace receives
+    the weights of one model after the other.
 
     Args:
         models: at least one; they share a vocabulary.
@@ -80,18 +83,28 @@ class Ensemble(Captioner):
             raise ValueError("an ensemble of no models: give at least one")
 
     def encode(self, batch: Batch) -> EnsembleState:
-        """Every model's memory of B pictures. See `Captioner.encode`."""
+        """Return every model's memory of B pictures. See `Captioner.encode`."""
         return EnsembleState([model.encode(batch) for model in self.models])
 
     def decode(self, memory: EnsembleState, tokens: Tensor) -> Tensor:
-        """Log-probabilities `(B, C, T, V)` of the word after each of the `(B, C, T)` tokens. See `Captioner.decode`."""
-        return mean_probabilities([model.decode(part, tokens) for model, part in zip(self.models, memory.parts)])
+        """Return log-probabilities `(B, C, T, V)` of the next tokens. See `Captioner.decode`."""
+        logits = [model.decode(part, tokens)
+                  for model, part in zip(self.models, memory.parts, strict=True)]
+        return mean_probabilities(logits)
 
     def start(self, memory: EnsembleState, captions: int = 1) -> EnsembleState:
-        """Every model's state of C captions without words. See `Captioner.start`."""
-        return EnsembleState([model.start(part, captions) for model, part in zip(self.models, memory.parts)])
+        """Return every model's state of C captions without tokens. See `Captioner.start`."""
+        states = [model.start(part, captions)
+                  for model, part in zip(self.models, memory.parts, strict=True)]
+        return EnsembleState(states)
 
-    def step(self, state: EnsembleState, tokens: Tensor, trace: dict[str, list] | None = None) -> tuple[Tensor, EnsembleState]:
-        """Log-probabilities `(B, C, V)` after one more token each, `(B, C)`. See `Captioner.step`."""
-        steps = [model.step(part, tokens, trace) for model, part in zip(self.models, state.parts)]
-        return mean_probabilities([logits for logits, _ in steps]), EnsembleState([part for _, part in steps])
+    def step(self, state: EnsembleState, tokens: Tensor,
+             trace: dict[str, list] | None = None) -> tuple[Tensor, EnsembleState]:
+        """Return log-probabilities `(B, C, V)` after one more token each. See `Captioner.step`."""
+        logits = []
+        states = []
+        for model, part in zip(self.models, state.parts, strict=True):
+            model_logits, model_state = model.step(part, tokens, trace)
+            logits.append(model_logits)
+            states.append(model_state)
+        return mean_probabilities(logits), EnsembleState(states)

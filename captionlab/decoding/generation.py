@@ -22,95 +22,111 @@ PAD, BOS, EOS = Vocabulary.pad, Vocabulary.bos, Vocabulary.eos
 
 # %% ../../nbs/library/decoding/generation.ipynb #6f5b525e
 def log_probabilities(logits: Tensor, suppress_tokens: Iterable[int] = ()) -> Tensor:
-    """Log-probabilities of the next word, with nothing left for words that may not be said.
+    """Return log-probabilities of the next token, with none for suppressed tokens.
 
     Args:
         logits: `(..., V)`.
-        suppress_tokens: ids that may not be said, besides pad and bos, which never are.
+        suppress_tokens: ids that are never generated, besides pad and bos.
 
     Returns:
-        `(..., V)`; a forbidden word has minus infinity, the others sum to 1.
+        `(..., V)`; a suppressed token has minus infinity, the probabilities of the others sum to 1.
 
     Raises:
-        ValueError: the logits are not numbers, or no word is left that may be said.
+        ValueError: if a logit is not a number, or every token is suppressed.
     """
-    barred = torch.tensor([PAD, BOS, *suppress_tokens], device=logits.device)
-    left = logits.float().index_fill(-1, barred, -math.inf)
-    if not logits.amax(-1).isfinite().all():          # minus infinity alone only says "never"
-        raise ValueError("what the model expects next is not a number: its weights are broken, or what it was shown")
-    if left.amax(-1).isneginf().any():
-        raise ValueError("no word is left that may be said: forbid fewer")
-    return torch.log_softmax(left, -1)
+    suppressed = torch.tensor([PAD, BOS, *suppress_tokens], device=logits.device)
+    allowed = logits.float().index_fill(-1, suppressed, -math.inf)
+    # A model may give a token minus infinity, but not all of them, and never infinity or nan.
+    if not logits.amax(-1).isfinite().all():
+        raise ValueError("a logit of the next token is not a number: "
+                         "the model's weights or its inputs are broken")
+    if allowed.amax(-1).isneginf().any():
+        raise ValueError("no token is left to generate: suppress fewer")
+    return torch.log_softmax(allowed, -1)
 
 # %% ../../nbs/library/decoding/generation.ipynb #66887a9b
-def _over(tokens: Tensor) -> Tensor:
-    """Which captions have ended: their newest token is eos, or the padding after it."""
+def _has_ended(tokens: Tensor) -> Tensor:
+    """Return which captions have ended: their newest token is eos, or the padding after it."""
     return (tokens == EOS) | (tokens == PAD)
 
 
 def bos_tokens(model: Captioner, pictures: int, captions: int) -> Tensor:
-    """The token that every caption begins with, `(B, C)`, on the device of the model."""
+    """Return the first token of every caption, `(B, C)`, on the device of the model."""
     return torch.full((pictures, captions), BOS, device=next(model.parameters()).device)
 
 # %% ../../nbs/library/decoding/generation.ipynb #b5e86135
 @torch.no_grad()
-def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor], captions: int = 1,
-          max_length: int = 30, suppress_tokens: Iterable[int] = ()) -> tuple[Tensor, Tensor]:
-    """Write captions from left to right, each word chosen once and for all.
+def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor],
+             captions: int = 1, *, max_length: int = 30,
+             suppress_tokens: Iterable[int] = ()) -> tuple[Tensor, Tensor]:
+    """Generate captions from left to right, each token chosen once and for all.
 
     Args:
         model: a captioner, in evaluation mode.
         memory: of B pictures.
-        choose: from log-probabilities `(R, C, V)` of the next word to the words `(R, C)`.
-        captions: C, how many to write for each picture.
-        longest: T, the most tokens of a caption, eos included.
-        suppress_tokens: ids that may not be said.
+        choose: from log-probabilities `(R, C, V)` of the next token to the tokens `(R, C)`.
+        captions: C, how many to generate for each picture.
+        max_length: T, the largest number of tokens of a caption, eos included.
+        suppress_tokens: ids that are never generated, besides pad and bos.
 
     Returns:
-        Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's log-probability, `(B, C)`.
+        Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's
+        log-probability, `(B, C)`.
 
     Raises:
-        ValueError: `longest` is below 1, or the model's logits are no numbers.
+        ValueError: if `max_length` is below 1, or the model's logits are not numbers.
     """
     if max_length < 1:
         raise ValueError(f"captions of {max_length} tokens: let them have at least 1")
-    suppress_tokens = [*suppress_tokens]
-    state, tokens = model.start(memory, captions), bos_tokens(model, len(memory), captions)
-    ids, scores = tokens.new_zeros(*tokens.shape, max_length), torch.zeros(tokens.shape, device=tokens.device)
-    rows = torch.arange(len(memory), device=tokens.device)          # the pictures that are still being written about
-    for t in range(max_length):
+    suppress_tokens = [*suppress_tokens]            # it may be a generator
+    tokens = bos_tokens(model, len(memory), captions)
+    ids = tokens.new_zeros(*tokens.shape, max_length)
+    scores = torch.zeros(tokens.shape, device=tokens.device)
+    state = model.start(memory, captions)
+    # Pictures whose captions have all ended leave the batch; `rows` are those that remain.
+    rows = torch.arange(len(memory), device=tokens.device)
+    length = 0
+    for length in range(1, max_length + 1):
         logits, state = model.step(state, tokens)
-        over = _over(tokens)            # what a model would say after the end is nobody's business
-        options = log_probabilities(logits.masked_fill(over[..., None], 0.0), suppress_tokens)
-        tokens = choose(options)
-        scores[rows] += options.gather(-1, tokens[..., None])[..., 0].masked_fill(over, 0.0)
-        tokens = tokens.masked_fill(over, PAD)
-        ids[rows, :, t] = tokens
-        going = (~_over(tokens)).any(-1).nonzero()[:, 0]
-        if len(going) == 0:
+        ended = _has_ended(tokens)
+        # A model may give anything, even nan, after the end of a caption.
+        logits = logits.masked_fill(ended[..., None], 0.0)
+        log_probs = log_probabilities(logits, suppress_tokens)
+        tokens = choose(log_probs)
+        token_scores = log_probs.gather(-1, tokens[..., None])[..., 0]
+        scores[rows] += token_scores.masked_fill(ended, 0.0)
+        tokens = tokens.masked_fill(ended, PAD)
+        ids[rows, :, length - 1] = tokens
+        unfinished = (~_has_ended(tokens)).any(-1).nonzero()[:, 0]
+        if len(unfinished) == 0:
             break
-        if len(going) < len(rows):
-            state, tokens, rows = state.select(going), tokens[going], rows[going]
-    return ids[..., :t + 1], scores
+        if len(unfinished) < len(rows):
+            state = state.select(unfinished)
+            tokens = tokens[unfinished]
+            rows = rows[unfinished]
+    return ids[..., :length], scores
 
 # %% ../../nbs/library/decoding/generation.ipynb #aabf25ea
-def greedy(model: Captioner, memory: Memory, max_length: int = 30, suppress_tokens: Iterable[int] = ()) -> Tensor:
-    """Write one caption of each picture, always with the likeliest next word.
+def greedy(model: Captioner, memory: Memory, max_length: int = 30,
+           suppress_tokens: Iterable[int] = ()) -> Tensor:
+    """Generate one caption per picture, always with the most probable next token.
 
     Args:
         model: a captioner, in evaluation mode.
         memory: of B pictures.
-        longest: T, the most tokens of a caption, eos included.
-        suppress_tokens: ids that may not be said, besides pad and bos.
+        max_length: T, the largest number of tokens of a caption, eos included.
+        suppress_tokens: ids that are never generated, besides pad and bos.
 
     Returns:
         Token ids `(B, T)`, without bos, padded with 0 after eos.
     """
-    return generate(model, memory, lambda options: options.argmax(-1), 1, max_length, suppress_tokens)[0][:, 0]
+    ids, _ = generate(model, memory, lambda log_probs: log_probs.argmax(-1),
+                      max_length=max_length, suppress_tokens=suppress_tokens)
+    return ids[:, 0]
 
 # %% ../../nbs/library/decoding/generation.ipynb #6873f8c8
 def apply_temperature(log_probs: Tensor, temperature: float) -> Tensor:
-    """Make likely words likelier (temperature below 1) or all words more alike (above 1).
+    """Sharpen (temperature below 1) or flatten (above 1) a distribution.
 
     Args:
         log_probs: `(..., V)`.
@@ -119,11 +135,13 @@ def apply_temperature(log_probs: Tensor, temperature: float) -> Tensor:
     Returns:
         Log-probabilities `(..., V)`.
     """
-    return log_probs if temperature == 1 else torch.log_softmax(log_probs / temperature, -1)
+    if temperature == 1:
+        return log_probs
+    return torch.log_softmax(log_probs / temperature, -1)
 
 # %% ../../nbs/library/decoding/generation.ipynb #eb6c9a94
 def keep_top_k(log_probs: Tensor, k: int) -> Tensor:
-    """Only the k likeliest words, made to sum to 1 again.
+    """Keep the k most probable tokens, renormalised.
 
     Args:
         log_probs: `(..., V)`.
@@ -132,12 +150,13 @@ def keep_top_k(log_probs: Tensor, k: int) -> Tensor:
     Returns:
         Log-probabilities `(..., V)`; minus infinity for the others.
     """
-    values, places = log_probs.topk(min(k, log_probs.shape[-1]))
-    return torch.full_like(log_probs, -math.inf).scatter(-1, places, torch.log_softmax(values, -1))
+    values, ids = log_probs.topk(min(k, log_probs.shape[-1]))
+    filtered = torch.full_like(log_probs, -math.inf)
+    return filtered.scatter(-1, ids, torch.log_softmax(values, -1))
 
 # %% ../../nbs/library/decoding/generation.ipynb #053bfdcf
 def keep_top_p(log_probs: Tensor, p: float) -> Tensor:
-    """The likeliest words, as few as have a share of p together, made to sum to 1 again.
+    """Keep the smallest set of most probable tokens with total probability p, renormalised.
 
     Args:
         log_probs: `(..., V)`.
@@ -149,65 +168,79 @@ def keep_top_p(log_probs: Tensor, p: float) -> Tensor:
     Source:
         Holtzman et al. 2020, nucleus sampling.
     """
-    values, places = log_probs.sort(descending=True)
-    share = values.exp()
-    needed = share.cumsum(-1) - share < p           # what the likelier words have together is not enough
-    cut = torch.log_softmax(values.masked_fill(~needed, -math.inf), -1)
-    return torch.full_like(log_probs, -math.inf).scatter(-1, places, cut)
+    values, ids = log_probs.sort(descending=True)
+    probs = values.exp()
+    # A token is needed as long as the more probable ones do not reach p together.
+    needed = probs.cumsum(-1) - probs < p
+    nucleus = torch.log_softmax(values.masked_fill(~needed, -math.inf), -1)
+    return torch.full_like(log_probs, -math.inf).scatter(-1, ids, nucleus)
 
 # %% ../../nbs/library/decoding/generation.ipynb #1ce7f332
-def _draw(options: Tensor, temperature: float, top_k: int, top_p: float, generator: torch.Generator | None) -> Tensor:
-    """One word for each row of log-probabilities `(B, C, V)`."""
-    options = apply_temperature(options, temperature)
-    options = keep_top_k(options, top_k) if top_k else options
-    options = keep_top_p(options, top_p) if top_p < 1 else options
-    reach = options.exp().cumsum(-1)
-    # One random number a caption; multinomial takes one a word. It is never 0, so no word without a chance is hit.
-    point = 1 - torch.rand(*reach.shape[:-1], 1, device=reach.device, generator=generator)
-    return torch.searchsorted(reach, point * reach[..., -1:])[..., 0]
+def _sample_tokens(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draw one token from each row of log-probabilities `(B, C, V)`: `(B, C)`."""
+    cumulative = log_probs.exp().cumsum(-1)
+    # One random number per caption; multinomial takes one per vocabulary entry. It lies in (0, 1],
+    # so that a token of probability 0 is never drawn.
+    shape = (*cumulative.shape[:-1], 1)
+    point = 1 - torch.rand(shape, device=cumulative.device, generator=generator)
+    return torch.searchsorted(cumulative, point * cumulative[..., -1:])[..., 0]
 
 # %% ../../nbs/library/decoding/generation.ipynb #4b928f01
-def sample(model: Captioner, memory: Memory, captions: int = 1, temperature: float = 1.0, top_k: int = 0,
-           top_p: float = 1.0, max_length: int = 30, generator: torch.Generator | None = None,
+def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: float = 1.0,
+           top_k: int = 0, top_p: float = 1.0, max_length: int = 30,
+           generator: torch.Generator | None = None,
            suppress_tokens: Iterable[int] = ()) -> tuple[Tensor, Tensor]:
-    """Draw captions at random, word by word.
+    """Sample captions token by token.
 
     Args:
         model: a captioner, in evaluation mode.
         memory: of B pictures.
-        captions: C, how many to draw for each picture.
-        temperature: from 1e-6; below 1 more cautious, above 1 more even.
-        top_k: draw from so many likeliest words; 0 from all.
-        top_p: draw from the likeliest words that have this share together, above 0; 1 for all.
-        longest: T, the most tokens of a caption, eos included.
-        generator: where the random numbers come from; None for PyTorch's own.
-        suppress_tokens: ids that may not be said, besides pad and bos.
+        captions: C, how many to sample for each picture.
+        temperature: from 1e-6; below 1 sharpens the distribution, above 1 flattens it.
+        top_k: sample from this many of the most probable tokens; 0 for all.
+        top_p: sample from the most probable tokens with this total probability, above 0; 1 for
+            all.
+        max_length: T, the largest number of tokens of a caption, eos included.
+        generator: of random numbers; None for PyTorch's default.
+        suppress_tokens: ids that are never generated, besides pad and bos.
 
     Returns:
-        Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's log-probability under the
-        model itself (temperature 1, nothing cut off), `(B, C)`.
+        Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's
+        log-probability under the model itself (temperature 1, nothing cut off), `(B, C)`.
 
     Raises:
-        ValueError: a temperature or share that makes no sense.
+        ValueError: if temperature, top_k or top_p is out of its range.
     """
     if not 1e-6 <= temperature < math.inf or top_k < 0 or not 0 < top_p <= 1:
-        raise ValueError(f"temperature {temperature}, top_k {top_k}, top_p {top_p}: the temperature must be a number from 1e-6 "
-                         "(greedy search is its limit), top_k 0 or more, top_p above 0 and at most 1")
-    return generate(model, memory, lambda options: _draw(options, temperature, top_k, top_p, generator),
-                 captions, max_length, suppress_tokens)
+        raise ValueError(f"temperature {temperature}, top_k {top_k}, top_p {top_p}: the "
+                         "temperature must be a number from 1e-6 (greedy search is its limit), "
+                         "top_k 0 or more, top_p above 0 and at most 1")
+
+    def choose(log_probs: Tensor) -> Tensor:
+        log_probs = apply_temperature(log_probs, temperature)
+        if top_k:
+            log_probs = keep_top_k(log_probs, top_k)
+        if top_p < 1:
+            log_probs = keep_top_p(log_probs, top_p)
+        return _sample_tokens(log_probs, generator)
+
+    return generate(model, memory, choose, captions,
+                    max_length=max_length, suppress_tokens=suppress_tokens)
 
 # %% ../../nbs/library/decoding/generation.ipynb #cfd98eef
-def sequence_log_probs(model: Captioner, memory: Memory, said: Tensor, suppress_tokens: Iterable[int] = ()) -> Tensor:
-    """The log-probability of each word of given captions, in one pass over them.
+def sequence_log_probs(model: Captioner, memory: Memory, ids: Tensor,
+                       suppress_tokens: Iterable[int] = ()) -> Tensor:
+    """Return the log-probability of each token of given captions, in one pass.
 
     Args:
         model: a captioner.
         memory: of B pictures.
-        said: token ids `(B, C, T)`, without bos, padded with 0 after eos.
-        suppress_tokens: ids that may not be said, besides pad and bos.
+        ids: token ids `(B, C, T)`, without bos, padded with 0 after eos.
+        suppress_tokens: ids that are never generated, besides pad and bos.
 
     Returns:
         `(B, C, T)`; 0 for padding.
     """
-    options = log_probabilities(model.decode(memory, F.pad(said[..., :-1], (1, 0), value=BOS)), suppress_tokens)
-    return options.gather(-1, said[..., None])[..., 0].masked_fill(said == PAD, 0.0)
+    inputs = F.pad(ids[..., :-1], (1, 0), value=BOS)
+    log_probs = log_probabilities(model.decode(memory, inputs), suppress_tokens)
+    return log_probs.gather(-1, ids[..., None])[..., 0].masked_fill(ids == PAD, 0.0)

@@ -40,7 +40,7 @@ class GridView(NamedTuple):
 
     def draw(self, weights: Tensor, ax: Axes, title: str = "", top: float | None = None) -> None:
         """Fade the picture on `ax` where the `weights`, `(N,)`, are small beside `top`, with a `title`."""
-        over_patches(self.picture, weights, self.grid, ax, title, top)
+        over_patches(self.picture, weights, self.grid, ax, title=title, vmax=top)
 
 # %% ../../nbs/40_explore.ipynb #3c9691dd
 class BoxView(NamedTuple):
@@ -56,7 +56,7 @@ class BoxView(NamedTuple):
 
     def draw(self, weights: Tensor, ax: Axes, title: str = "", top: float | None = None) -> None:
         """Draw the boxes on `ax`, the more opaque the larger their `weights`, `(N,)`, beside `top`, with a `title`."""
-        over_boxes(self.picture, self.boxes, weights, ax, title, top)
+        over_boxes(self.picture, self.boxes, weights, ax, title=title, vmax=top)
 
 # %% ../../nbs/40_explore.ipynb #75f4331e
 class WordView(NamedTuple):

@@ -227,7 +227,7 @@ class ImplicitAttention(MultiHeadAttention):
 
     def _found(self, x: Tensor, memory: KeyValue, mask: Tensor | None, trace: list | None) -> Tensor:
         query = split_heads(self.query(x), self.heads).repeat(1, self.parts, 1, 1)
-        return (self._fused if trace is None else self._traced)(query, memory, mask, trace)
+        return self.mix(query, memory, mask, trace)
 
 # %% ../../nbs/35_image_transformer.ipynb #8137874f
 @dataclass(frozen=True, kw_only=True)
@@ -519,7 +519,7 @@ class Model(TransformerCaptioner):
             contexts.append(state.c)
         return self.word_dropout(torch.stack(contexts, -2) if contexts else state.c[:, :, None, :][:, :, :0])
 
-    def loss(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Summed cross-entropy of the `(B, C, T)` captions, and how many words it sums over.
 
         With `sampled`, a share of the words that training reads are the model's own: a twentieth more after
@@ -527,13 +527,15 @@ class Model(TransformerCaptioner):
 
         Args:
             batch: as for `Captioner.loss`.
-            smoothing: likewise, unless the variant has its own.
+            label_smoothing: likewise, unless the variant has its own.
         """
         if self.training and self.form.sampled:
             self.sampling = min(0.5, 0.05 * (self.samples_seen.item() // self.every))
             self.samples_seen += len(batch) * world_size()
         try:
-            return super().loss(batch, smoothing if self.form.smoothing is None else self.form.smoothing)
+            if self.form.smoothing is not None:
+                label_smoothing = self.form.smoothing
+            return super().loss(batch, label_smoothing)
         finally:
             self.sampling = 0.0
 

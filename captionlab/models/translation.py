@@ -64,7 +64,7 @@ class Model(TransformerCaptioner):
 
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size)
-        self.source_words = self.words if preset.shared else self._embedding(preset.subwords, preset.width)
+        self.source_words = self.words if preset.shared else self.make_embedding(preset.subwords, preset.width)
         self.encoder = Encoder(preset.encoder_layers, preset.config)
         self.consistency, self.begins = preset.consistency, preset.begins
         self.register_buffer("samples_seen", torch.zeros((), dtype=torch.long))
@@ -73,14 +73,14 @@ class Model(TransformerCaptioner):
         """The encoded pieces of the `batch`'s sources, `(B, S, D)`, and which are not padding, `(B, 1, 1, S)`."""
         source = batch.require("source")
         mask = padding_mask(source)
-        return self.encoder(self._embed(source, 0, self.source_words), mask), mask
+        return self.encoder(self.embed_tokens(source, 0, self.source_words), mask), mask
 
-    def loss(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Summed cross-entropy of `(B, C, T)` captions and the count; with R-Drop in training, of two passes.
 
         Args:
             batch: with `source`, `(B, S)`, and `captions`.
-            smoothing: as in `Captioner.loss`.
+            label_smoothing: as in `Captioner.loss`.
 
         Source:
             Liang et al. 2021, section 2.1.
@@ -88,9 +88,11 @@ class Model(TransformerCaptioner):
         begun = self.samples_seen.item() >= self.begins
         self.samples_seen += len(batch) * world_size() * self.training
         if not (self.consistency and self.training and begun):
-            return super().loss(batch, smoothing)
+            return super().loss(batch, label_smoothing)
         hidden, words = self.target_hidden_states(batch.select(torch.arange(len(batch)).repeat(2)))
-        total = fused_linear_cross_entropy(hidden.unflatten(0, (2, -1)), self.output, words.chunk(2)[0], smoothing, self.consistency)
+        total = fused_linear_cross_entropy(
+            hidden.unflatten(0, (2, -1)), self.output, words.chunk(2)[0],
+            label_smoothing=label_smoothing, consistency=self.consistency)
         return total, words.new_tensor(len(words))
 
 # %% ../../nbs/30_translation.ipynb #9320c7aa

@@ -252,7 +252,7 @@ class Run:
             length_penalty: see `beam_search`.
         """
         memory, max_length = self.model.encode(batch.to(self.device)), self.processor.preset.max_length or 30
-        return beam_search(self.model, memory, beam, length_penalty, max_length, suppress_tokens=[self.vocabulary.unk])
+        return beam_search(self.model, memory, beam, length_penalty, max_length=max_length, suppress_tokens=[self.vocabulary.unk])
 
     @torch.no_grad()
     def read(self, batch: Batch, ids: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, list]]]:
