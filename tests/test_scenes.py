@@ -1,4 +1,4 @@
-"""The generated world: the same everywhere, its captions true, its judge not to be fooled."""
+"""The generated world: the same everywhere, its captions true, false ones caught."""
 
 import hashlib
 import json
@@ -11,18 +11,30 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pycocotools.coco import COCO
 
-from captionlab.scenes import language
 from captionlab.scenes.generator import (
     HELD_OUT,
     SPLITS,
     describe_scene,
     generate_scene,
-    split,
+    generate_split,
     split_of,
     to_coco,
 )
-from captionlab.scenes.language import FORMS, LANGUAGES, Claim, Description, parse, phrase
-from captionlab.scenes.verification import check, coverage, truth, verify_claim
+from captionlab.scenes.language import (
+    ARTICLES,
+    ENDINGS,
+    FORMS,
+    LANGUAGES,
+    NOUNS,
+    NUMBERS,
+    WORDS,
+    Claim,
+    Description,
+    form_key,
+    parse,
+    phrase,
+)
+from captionlab.scenes.verification import coverage, truth, verify_caption, verify_claim
 from captionlab.scenes.world import (
     COLOURS,
     SCENE_WORDS,
@@ -38,7 +50,7 @@ from captionlab.scenes.world import (
 
 HASHES = Path(__file__).with_name("scenes.sha256")
 seeds = st.integers(0, 10**9)
-things = st.builds(
+descriptions = st.builds(
     Description,
     **{
         name: st.sampled_from(words) | st.none()
@@ -54,22 +66,22 @@ def sha256(data: bytes) -> str:
 
 
 def fingerprints() -> dict[str, str]:
-    made = [generate_scene(seed) for seed in range(60)]
-    found = {f"pixels-{size}": sha256(render_all(made, size).tobytes()) for size in (64, 96)}
-    found["pixels-224"] = sha256(render_all(made[:6], 224).tobytes())
+    scenes = [generate_scene(seed) for seed in range(60)]
+    hashes = {f"pixels-{size}": sha256(render_all(scenes, size).tobytes()) for size in (64, 96)}
+    hashes["pixels-224"] = sha256(render_all(scenes[:6], 224).tobytes())
     for kind in ("captions", "instances"):
-        found[kind] = sha256(json.dumps(to_coco(made, kind), sort_keys=True).encode())
-    return found
+        hashes[kind] = sha256(json.dumps(to_coco(scenes, kind), sort_keys=True).encode())
+    return hashes
 
 
 def test_same_pixels_and_json_on_every_machine():
-    kept = dict(line.split()[::-1] for line in HASHES.read_text().splitlines())
-    assert fingerprints() == kept
+    recorded = dict(line.split()[::-1] for line in HASHES.read_text().splitlines())
+    assert fingerprints() == recorded
 
 
 def test_pixels_do_not_depend_on_workers():
-    made = [generate_scene(seed) for seed in range(130)]
-    assert np.array_equal(render_all(made, 32), render_all(made, 32, workers=2))
+    scenes = [generate_scene(seed) for seed in range(130)]
+    assert np.array_equal(render_all(scenes, 32), render_all(scenes, 32, workers=2))
 
 
 @pytest.mark.parametrize(
@@ -125,31 +137,37 @@ def test_captions_parse_and_are_true_and_parallel(seed):
 def test_every_form_of_every_claim_parses_back(data):
     kind, word = data.draw(st.sampled_from(sorted(FORMS, key=str)))
     number = {"object": word, "count": 1, "scene": 0}.get(kind, 2)
-    own = tuple(data.draw(things) for _ in range(number))
+    drawn = tuple(data.draw(descriptions) for _ in range(number))
     word = {"object": "", "count": data.draw(st.integers(2, 8))}.get(kind, word)
-    claim = Claim(kind, own, word)
-    form = data.draw(st.integers(0, len(FORMS[language.form_key(claim)]) - 1))
+    claim = Claim(kind, drawn, word)
+    form = data.draw(st.integers(0, len(FORMS[form_key(claim)]) - 1))
     assert parse(phrase(claim, form, "en")) == parse(phrase(claim, form, "de")) == (claim,)
 
 
-WORDS = sorted(
+# Words of the grammar, in all their endings, and some that are none of it.
+GERMAN_ENDINGS = {ending for row in ENDINGS.values() for ending in row.values()}
+VOCABULARY = sorted(
     {word for pairs in FORMS.values() for pair in pairs for form in pair for word in form.split()}
-    | {word for lexicon in language._LEXICONS for word in lexicon}
-    | {"and", "und", "<unk>"}
+    | {english for english, _ in WORDS.values()}
+    | {german + ending for _, german in WORDS.values() for ending in GERMAN_ENDINGS}
+    | {noun.lower() for nouns in NOUNS.values() for noun in nouns}
+    | {article for row in ARTICLES.values() for article in row.values()}
+    | {number for numbers in NUMBERS for number in numbers.values()}
+    | {"a", "and", "und", "<unk>"}
 )
 
 
 @pytest.mark.slow
-@given(st.text() | st.lists(st.sampled_from(WORDS), max_size=30).map(" ".join))
+@given(st.text() | st.lists(st.sampled_from(VOCABULARY), max_size=30).map(" ".join))
 @settings(max_examples=300, deadline=None)
-def test_any_text_is_judged_without_an_exception(text):
-    max_val_items = check(text, generate_scene(3))
-    assert max_val_items is None or all(
-        isinstance(holds, bool) for claim in max_val_items for holds in claim.values()
+def test_any_text_is_verified_without_an_exception(text):
+    claims = verify_caption(text, generate_scene(3))
+    assert claims is None or all(
+        isinstance(holds, bool) for claim in claims for holds in claim.values()
     )
 
 
-def test_long_nonsense_is_judged():
+def test_long_nonsense_is_parsed():
     for text in (
         "and " * 5000,
         "there is a circle and " * 3000,
@@ -167,15 +185,15 @@ def test_long_nonsense_is_judged():
         "a square red circle",
         "there is red circle",
         "there are a circle",
-        "two circle can be seen",
+        "two circle can be inventories",
         "there is a shape",
         "ein rotes Kreis ist zu sehen",
         "es gibt ein roter Kreis",
         "ein Bild mit zwei rote Kreise",
         "a red circle",
         "a circle is left of",
-        "a striped small circle can be seen",
-        "a medium circle can be seen",
+        "a striped small circle can be inventories",
+        "a medium circle can be inventories",
         "a circle is right of a square",
     ],
 )
@@ -239,24 +257,24 @@ def test_german_grammar(claim, form, german):
 
 
 def false_kinds(claim: Claim, scene: Scene) -> set[str]:
-    """The kinds that the judge finds false, asked in the claim's own words, both languages."""
-    found = [
+    """The kinds that are found false, asked in the claim's own words, both languages."""
+    english, german = (
         {
             fact[0]
-            for max_val_items in check(phrase(claim, 0, language), scene)
-            for fact, holds in max_val_items.items()
+            for result in verify_caption(phrase(claim, 0, language), scene)
+            for fact, holds in result.items()
             if not holds
         }
         for language in LANGUAGES
-    ]
-    assert found[0] == found[1]
+    )
+    assert english == german
     text = phrase(claim, 0, "en")
-    assert (truth([[text]], [scene])["all"] == 1) == (not found[0])
-    return found[0]
+    assert (truth([[text]], [scene])["all"] == 1) == (not english)
+    return english
 
 
-def whole(thing: Object, **changes: str) -> Description:
-    return Description(**{name: getattr(thing, name) for name in VALUES} | changes)
+def full_description(obj: Object, **changes: str) -> Description:
+    return Description(**{name: getattr(obj, name) for name in VALUES} | changes)
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -264,10 +282,10 @@ def whole(thing: Object, **changes: str) -> Description:
 @settings(max_examples=25, deadline=None)
 def test_a_wrong_property_is_caught(name, seed, data):
     scene = generate_scene(seed)
-    thing = data.draw(st.sampled_from(scene.objects))
+    obj = data.draw(st.sampled_from(scene.objects))
     absent = sorted(set(VALUES[name]) - {getattr(other, name) for other in scene.objects})
     assume(absent)
-    lie = Claim("object", (whole(thing, **{name: data.draw(st.sampled_from(absent))}),))
+    lie = Claim("object", (full_description(obj, **{name: data.draw(st.sampled_from(absent))}),))
     assert false_kinds(lie, scene) == {"object" if name == "shape" else name}
 
 
@@ -284,9 +302,9 @@ def test_a_wrong_count_is_caught(seed, data):
 @given(seeds, st.data())
 @settings(max_examples=80, deadline=None)
 def test_a_wrong_relation_is_caught(seed, data):
-    """Two different objects, any relation: the judge agrees with arithmetic on their boxes."""
+    """Two different objects, any relation: verification agrees with arithmetic on their boxes."""
     scene = generate_scene(seed)
-    looks = [whole(thing) for thing in scene.objects]
+    looks = [full_description(obj) for obj in scene.objects]
     i, j = data.draw(st.sampled_from(list(permutations(range(len(looks)), 2))))
     assume(looks.count(looks[i]) == looks.count(looks[j]) == 1)
     (ax, ay, aX, aY), (bx, by, bX, bY) = (
@@ -320,10 +338,10 @@ def test_a_wrong_scene_word_is_caught(seed, word):
 
 @pytest.mark.slow
 def test_what_is_called_symmetric_looks_symmetric():
-    made = [scene for scene in map(generate_scene, range(800)) if "symmetric" in scene.attributes]
-    assert any(o.texture == "striped" and o.x != 96 for scene in made for o in scene.objects)
+    scenes = [scene for scene in map(generate_scene, range(800)) if "symmetric" in scene.attributes]
+    assert any(o.texture == "striped" and o.x != 96 for scene in scenes for o in scene.objects)
     for size in (64, 96, 224):
-        pictures = render_all(made[:40], size)
+        pictures = render_all(scenes[:40], size)
         assert np.array_equal(pictures, pictures[:, :, ::-1])
 
 
@@ -335,7 +353,7 @@ def test_joined_claims_speak_of_different_objects(seed):
     scene = generate_scene(seed)
     for text in describe_scene(scene, captions=12):
         claims = [claim for claim in parse(text) if claim.kind not in ("scene", "count")]
-        together = Claim("object", tuple(thing for claim in claims for thing in claim.things))
+        together = Claim("object", tuple(obj for claim in claims for obj in claim.descriptions))
         assert all(verify_claim(together, scene).values()), text
 
 
@@ -457,12 +475,12 @@ def inventory(scene: Scene) -> tuple:
 
 @pytest.mark.slow
 def test_splits_share_no_scene_and_hold_out_pairs():
-    drawn = {name: split(name, 250) for name in SPLITS}
-    seen = {name: set(map(inventory, made)) for name, made in drawn.items()}
-    assert all(not seen[a] & seen[b] for a, b in permutations(SPLITS, 2))
+    drawn = {name: generate_split(name, 250) for name in SPLITS}
+    inventories = {name: set(map(inventory, scenes)) for name, scenes in drawn.items()}
+    assert all(not inventories[a] & inventories[b] for a, b in permutations(SPLITS, 2))
     pairs = {
-        name: {(o.colour, o.shape) for scene in made for o in scene.objects}
-        for name, made in drawn.items()
+        name: {(o.colour, o.shape) for scene in scenes for o in scene.objects}
+        for name, scenes in drawn.items()
     }
     assert set(HELD_OUT) <= pairs["novel"] and not set(HELD_OUT) & (
         pairs["train"] | pairs["val"] | pairs["test"]
@@ -473,7 +491,7 @@ def test_splits_share_no_scene_and_hold_out_pairs():
     assert all(
         {(o.colour, o.shape) for o in scene.objects} & set(HELD_OUT) for scene in drawn["novel"]
     )
-    assert split("val", 20) == drawn["val"][:20]
+    assert generate_split("val", 20) == drawn["val"][:20]
 
 
 @given(seeds, st.randoms(use_true_random=False))
@@ -496,9 +514,9 @@ def test_the_same_objects_elsewhere_stay_in_their_split(seed, chance):
 
 
 def test_coco_files_load_in_pycocotools(tmp_path):
-    made = split("train", 8)
+    scenes = generate_split("train", 8)
     for kind in ("captions", "instances"):
-        (tmp_path / f"{kind}.json").write_text(json.dumps(to_coco(made, kind, size=96)))
+        (tmp_path / f"{kind}.json").write_text(json.dumps(to_coco(scenes, kind, size=96)))
     captions, instances = (
         COCO(str(tmp_path / f"{kind}.json")) for kind in ("captions", "instances")
     )
@@ -507,18 +525,18 @@ def test_coco_files_load_in_pycocotools(tmp_path):
         for note in captions.loadAnns(captions.getAnnIds(imgIds=[3]))
         if note["language"] == "de"
     ]
-    assert texts == describe_scene(made[3], "de")
+    assert texts == describe_scene(scenes[3], "de")
     boxes = [note["bbox"] for note in instances.loadAnns(instances.getAnnIds(imgIds=[3]))]
-    xyxy = made[3].boxes * 96
+    xyxy = scenes[3].boxes * 96
     np.testing.assert_allclose(
         boxes, np.concatenate([xyxy[:, :2], xyxy[:, 2:] - xyxy[:, :2]], 1), rtol=1e-5
     )
     assert len(instances.getCatIds()) == len(SHAPES)
     image = captions.loadImgs([3])[0]
-    assert Scene([Object(**properties) for properties in image["objects"]]) == made[3]
+    assert Scene([Object(**properties) for properties in image["objects"]]) == scenes[3]
     assert (
-        image["attributes"] == made[3].attributes
-        and [tuple(r) for r in image["relations"]] == made[3].relations
+        image["attributes"] == scenes[3].attributes
+        and [tuple(r) for r in image["relations"]] == scenes[3].relations
     )
 
 
@@ -530,7 +548,7 @@ def test_coco_files_load_in_pycocotools(tmp_path):
         (lambda: Object("star", "red", "large", x=5), "sticks out"),
         (lambda: Scene([]), "1 to 8 objects"),
         (lambda: generate_scene(-1), "a seed is 0 or more"),
-        (lambda: split("dev", 3), "no split 'dev'"),
+        (lambda: generate_split("dev", 3), "no split 'dev'"),
         (lambda: describe_scene(generate_scene(0), "fr"), "no captions in 'fr'"),
         (lambda: to_coco([], "panoptic"), "panoptic"),
     ],

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['demo_folder', 'caption_verdict', 'demo']
 
-# %% ../../nbs/library/cli/demonstration.ipynb #a5a4491a
+# %% ../../nbs/library/cli/demonstration.ipynb #bda13b9c
 from collections.abc import Sequence
 from math import isqrt
 from pathlib import Path
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from captionlab.runs.run import Run
     from captionlab.scenes.world import Scene
 
-# %% ../../nbs/library/cli/demonstration.ipynb #c7c869a7
+# %% ../../nbs/library/cli/demonstration.ipynb #b0f77426
 def demo_folder() -> Path:
     """Return the folder of the demonstration's run, inside the cache folder."""
     import hashlib
@@ -37,7 +37,7 @@ def demo_folder() -> Path:
     fingerprint = hashlib.sha256(repr(asdict(preset)).encode()).hexdigest()[:8]
     return cache_home() / "runs" / f"demo-{fingerprint}"
 
-# %% ../../nbs/library/cli/demonstration.ipynb #b790a18b
+# %% ../../nbs/library/cli/demonstration.ipynb #317d3ab7
 def _load_demo_run(folder: Path) -> "Run":
     """Load the trained run of a folder, or raise an error if it is another one."""
     from captionlab.runs.run import load
@@ -70,15 +70,15 @@ def _train_demo_run(folder: Path) -> "Run":
 
     return train("cptr", "scenes", out=folder, resume=True, on_epoch_end=print_epoch)
 
-# %% ../../nbs/library/cli/demonstration.ipynb #1fab83ee
+# %% ../../nbs/library/cli/demonstration.ipynb #72579da6
 def caption_verdict(caption: str, scene: "Scene") -> str:
     """Return "true", or which kinds of facts in a `caption` of a `scene` are not.
 
     A caption outside the language of the scenes is "not a sentence".
     """
-    from captionlab.scenes.verification import check
+    from captionlab.scenes.verification import verify_caption
 
-    claims = check(caption, scene)
+    claims = verify_caption(caption, scene)
     if claims is None:
         return "not a sentence"
     false_facts = [fact for claim in claims for fact, holds in claim.items() if not holds]
@@ -87,7 +87,7 @@ def caption_verdict(caption: str, scene: "Scene") -> str:
     kinds = sorted({fact[0] for fact in false_facts})
     return "not true: " + ", ".join(kinds).replace("object", "shape")
 
-# %% ../../nbs/library/cli/demonstration.ipynb #9e024dc6
+# %% ../../nbs/library/cli/demonstration.ipynb #7daa90ec
 def _draw_captions(
     axes: "Sequence[Axes]", scenes: "Sequence[Scene]", captions: Sequence[str]
 ) -> None:
@@ -124,7 +124,7 @@ def _draw_attention(figure: "SubFigure", run: "Run", scene: "Scene") -> None:
         ax.set_axis_on()
         ax.set_title(word, fontsize=11)
 
-# %% ../../nbs/library/cli/demonstration.ipynb #5374dba4
+# %% ../../nbs/library/cli/demonstration.ipynb #d54006f1
 def _draw_demo(run: "Run", scenes: "Sequence[Scene]") -> "Figure":
     """Draw the captions of some scenes, and the attention for one of them."""
     import matplotlib.pyplot as plt
@@ -146,7 +146,7 @@ def _draw_demo(run: "Run", scenes: "Sequence[Scene]") -> "Figure":
     _draw_attention(bottom, run, scenes[chosen])
     return figure
 
-# %% ../../nbs/library/cli/demonstration.ipynb #c95d639d
+# %% ../../nbs/library/cli/demonstration.ipynb #acde8b33
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the figure.")]

@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['GAP', 'LAYOUTS', 'Utterance', 'SPLITS', 'HELD_OUT', 'PortableRandom', 'generate_scene', 'describe_scene', 'split_of',
-           'split', 'to_coco']
+           'generate_split', 'to_coco']
 
-# %% ../../nbs/library/scenes/generator.ipynb #3882de2a
+# %% ../../nbs/library/scenes/generator.ipynb #c78e5a37
 import hashlib
 import random
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from functools import lru_cache, partial
-from itertools import chain, count as integers, islice
+from itertools import count, islice
+from typing import Any, TypeVar
 
 from .language import FORMS, LANGUAGES, Claim, Description, form_key, phrase
 from captionlab.scenes.world import (
@@ -36,343 +37,408 @@ from captionlab.scenes.world import (
     parallel_map,
 )
 
-# %% ../../nbs/library/scenes/generator.ipynb #a7fe37e9
+_T = TypeVar("_T")
+
+# %% ../../nbs/library/scenes/generator.ipynb #f8fb1b86
 class PortableRandom:
-    """Chance built on `random.Random(seed).random()`, the one stream that Python promises to keep.
+    """Random numbers from `random.Random(seed).random()`, the one stream that Python guarantees.
 
     Args:
-        seed: A whole number, 0 or more, a scalar.
+        seed: a whole number, 0 or more, a scalar.
+
+    Raises:
+        ValueError: the seed is negative.
     """
 
     def __init__(self, seed: int):
         if seed < 0:
             raise ValueError(f"a seed is 0 or more, not {seed}")
-        self._roll = random.Random(seed).random
+        self._random = random.Random(seed).random
 
-    def between(self, low: int, high: int) -> int:
-        """A whole number from `low` to `high`, both included; a scalar."""
-        return low + int(self._roll() * (high - low + 1))
+    def randint(self, low: int, high: int) -> int:
+        """Return a whole number from `low` to `high`, both included."""
+        return low + int(self._random() * (high - low + 1))
 
     def chance(self, percent: int) -> bool:
-        """True this many times in a hundred."""
-        return self.between(1, 100) <= percent
+        """Return True with this probability, in percent."""
+        return self.randint(1, 100) <= percent
 
-    def pick(self, items: Sequence):
-        """One of the items, each as likely."""
-        return items[self.between(0, len(items) - 1)]
+    def choice(self, items: Sequence[_T]) -> _T:
+        """Return one of the items, each with the same probability."""
+        return items[self.randint(0, len(items) - 1)]
 
-    def take(self, items: Iterable, number: int) -> list:
-        """That many different items, in random order."""
-        left = list(items)
-        return [left.pop(self.between(0, len(left) - 1)) for _ in range(number)]
+    def sample(self, items: Collection[_T], number: int) -> list[_T]:
+        """Return that many different items, in random order."""
+        remaining = list(items)
+        return [remaining.pop(self.randint(0, len(remaining) - 1)) for _ in range(number)]
 
-# %% ../../nbs/library/scenes/generator.ipynb #fdbc91e6
-def _distractor(dice: PortableRandom, other: dict[str, str]) -> dict[str, str]:
-    name = dice.pick(PROPERTIES)
-    return other | {name: dice.pick([word for word in VALUES[name] if word != other[name]])}
-
-
-def _fresh(dice: PortableRandom) -> dict[str, str]:
-    size = dice.pick(("small", "small", "small", "medium", "medium", "large", "large"))
+# %% ../../nbs/library/scenes/generator.ipynb #9f857132
+def _random_properties(rng: PortableRandom) -> dict[str, str]:
+    """Return the properties of a new object; small and plain ones are more frequent."""
+    size = rng.choice(("small", "small", "small", "medium", "medium", "large", "large"))
     return {
         "size": size,
-        "texture": dice.pick(("plain", "plain", "striped")),
-        "colour": dice.pick(tuple(COLOURS)),
-        "shape": dice.pick(SHAPES),
+        "texture": rng.choice(("plain", "plain", "striped")),
+        "colour": rng.choice(tuple(COLOURS)),
+        "shape": rng.choice(SHAPES),
     }
 
 
-def _cast(dice: PortableRandom, number: int) -> list[dict[str, str]]:
-    """The properties of so many objects; sometimes all share one."""
-    cast = [_fresh(dice)]
-    while len(cast) < number:
-        cast.append(_distractor(dice, dice.pick(cast)) if dice.chance(50) else _fresh(dice))
-    if dice.chance(25):
-        name = dice.pick(PROPERTIES)
-        cast = [properties | {name: cast[0][name]} for properties in cast]
-    return sorted(cast, key=lambda properties: -SIZES[properties["size"]][0])
+def _distractor(rng: PortableRandom, original: dict[str, str]) -> dict[str, str]:
+    """Return the properties of an object with one of them changed."""
+    name = rng.choice(PROPERTIES)
+    return original | {name: rng.choice([word for word in VALUES[name] if word != original[name]])}
 
-# %% ../../nbs/library/scenes/generator.ipynb #bcdf8196
+
+def _draw_properties(rng: PortableRandom, number: int) -> list[dict[str, str]]:
+    """Return the properties of so many objects, larger ones first; sometimes all share one."""
+    drawn = [_random_properties(rng)]
+    while len(drawn) < number:
+        original = rng.choice(drawn) if rng.chance(50) else None
+        drawn.append(_distractor(rng, original) if original else _random_properties(rng))
+    if rng.chance(25):
+        name = rng.choice(PROPERTIES)
+        drawn = [properties | {name: drawn[0][name]} for properties in drawn]
+    return sorted(drawn, key=lambda properties: -SIZES[properties["size"]][0])
+
+# %% ../../nbs/library/scenes/generator.ipynb #928f69c4
 GAP = 5  # least distance of two boxes, in units
-
-
 LAYOUTS = ("scattered",) * 4 + ("nested",) * 3 + ("row", "column", "mirrored")
 
 
-def _anywhere(dice: PortableRandom, radius: int) -> tuple[int, int]:
-    low, high = radius + 2, WORLD - radius - 2
-    return dice.between(low, high), dice.between(low, high)
+def _random_position(rng: PortableRandom, radius: int) -> tuple[int, int]:
+    """Return a centre anywhere in the world."""
+    low = radius + 2
+    high = WORLD - radius - 2
+    return rng.randint(low, high), rng.randint(low, high)
 
 
-def _within(dice: PortableRandom, radius: int, around: Object) -> tuple[int, int]:
-    room = around.radius - radius - 3  # off the outline
-    return around.x + dice.between(-room, room), around.y + dice.between(-room, room)
+def _position_inside(rng: PortableRandom, radius: int, container: Object) -> tuple[int, int]:
+    """Return a centre in a container, off its outline."""
+    room = container.radius - radius - 3
+    return container.x + rng.randint(-room, room), container.y + rng.randint(-room, room)
 
 
-def _can_place(new: Object, others: Iterable[Object]) -> bool:
-    """Clear of every other object, or inside it and of another colour."""
-    return all(gap(new, o) >= GAP or _rests_in(new, o) for o in others)
+def _can_place(new: Object, others: Sequence[Object]) -> bool:
+    """Return whether an object is clear of every other one, or properly inside it."""
+    return all(gap(new, obj) >= GAP or _is_properly_inside(new, obj) for obj in others)
 
 
-def _rests_in(new: Object, around: Object) -> bool:
-    """Is it inside, visible for its colour, and off the outline?"""
-    reach = max(abs(new.x - around.x), abs(new.y - around.y)) + new.radius
-    return reach + 3 <= around.radius and new.colour != around.colour and is_inside(new, around)
+def _is_properly_inside(new: Object, container: Object) -> bool:
+    """Return whether an object is inside another, visible for its colour, off the outline."""
+    reach = max(abs(new.x - container.x), abs(new.y - container.y)) + new.radius
+    if reach + 3 > container.radius or new.colour == container.colour:
+        return False
+    return is_inside(new, container)
 
-# %% ../../nbs/library/scenes/generator.ipynb #e1c4c599
+
 def _propose(
-    dice: PortableRandom, layout: str, line: int, properties: dict[str, str], others: list[Object]
+    rng: PortableRandom,
+    properties: dict[str, str],
+    others: Sequence[Object],
+    *,
+    layout: str,
+    line: int,
 ) -> list[Object]:
-    """One object somewhere, or two that mirror each other unless it stands in the middle."""
-    radius = dice.between(*SIZES[properties["size"]])
-    x, y = _anywhere(dice, radius)
-    around = [o for o in others if o.shape in CONTAINERS and o.radius > radius + 6]
-    if layout in ("scattered", "nested") and around and dice.chance(70):
-        x, y = _within(dice, radius, dice.pick(around))
-    x, y = (line if layout == "column" else x), (line if layout == "row" else y)
-    if layout == "mirrored" and abs(x - WORLD // 2) < radius:
-        x = WORLD // 2
-    places = sorted({x, WORLD - x}) if layout == "mirrored" else [x]
-    return [Object(**properties, x=place, y=y, radius=radius) for place in places]
+    """Return one object somewhere, or two that mirror each other unless it is in the middle.
 
-# %% ../../nbs/library/scenes/generator.ipynb #f2701ef8
-def _place(dice: PortableRandom, layout: str, cast: list[dict[str, str]]) -> list[Object] | None:
-    """Find room for the whole cast, or give up."""
-    placed, line = [], dice.between(48, WORLD - 48)
-    for properties in cast:
+    Args:
+        rng: source of chance.
+        properties: of the object.
+        others: the objects that have a place.
+        layout: one of `LAYOUTS`.
+        line: the shared coordinate of a row or column.
+    """
+    radius = rng.randint(*SIZES[properties["size"]])
+    x, y = _random_position(rng, radius)
+    containers = [obj for obj in others if obj.shape in CONTAINERS and obj.radius > radius + 6]
+    if layout in ("scattered", "nested") and containers and rng.chance(70):
+        x, y = _position_inside(rng, radius, rng.choice(containers))
+    if layout == "column":
+        x = line
+    if layout == "row":
+        y = line
+    columns = [x]
+    if layout == "mirrored":
+        if abs(x - WORLD // 2) < radius:
+            x = WORLD // 2
+        columns = sorted({x, WORLD - x})
+    return [Object(**properties, x=column, y=y, radius=radius) for column in columns]
+
+
+def _place_objects(
+    rng: PortableRandom, layout: str, drawn: list[dict[str, str]]
+) -> list[Object] | None:
+    """Return a place for every object, or None after twenty trials for one of them."""
+    objects: list[Object] = []
+    line = rng.randint(48, WORLD - 48)
+    for properties in drawn:
         for _ in range(20):
-            new = _propose(dice, layout, line, properties, placed)
-            clear = len(new) < 2 or gap(*new) >= GAP
-            if clear and all(_can_place(thing, placed) for thing in new):
-                placed += new
+            new = _propose(rng, properties, objects, layout=layout, line=line)
+            pair_is_clear = len(new) < 2 or gap(*new) >= GAP
+            if pair_is_clear and all(_can_place(obj, objects) for obj in new):
+                objects += new
                 break
         else:
             return None
-    return placed
+    return objects
 
-# %% ../../nbs/library/scenes/generator.ipynb #9dceeed4
+
 def generate_scene(seed: int) -> Scene:
-    """Make the scene of a seed: 2 to 6 objects, the same everywhere and always.
+    """Return the scene of a seed: 2 to 6 objects, the same everywhere and always.
 
     Args:
-        seed: A whole number, 0 or more, a scalar.
+        seed: a whole number, 0 or more, a scalar.
 
     Returns:
         The scene, its objects in random order.
 
     Raises:
-        ValueError: The seed is negative.
+        ValueError: the seed is negative.
     """
-    dice = PortableRandom(seed)
-    placed = None
-    while not placed or len(placed) < 2:
-        layout, number = dice.pick(LAYOUTS), dice.between(2, 6)
-        cast = _cast(dice, (number + 1) // 2 if layout == "mirrored" else number)
+    rng = PortableRandom(seed)
+    objects = None
+    while not objects or len(objects) < 2:
+        layout = rng.choice(LAYOUTS)
+        number = rng.randint(2, 6)
+        # A mirrored layout places two objects for each that is drawn.
+        drawn = _draw_properties(rng, (number + 1) // 2 if layout == "mirrored" else number)
         if layout == "nested":
-            cast[0] |= {"size": "large", "shape": dice.pick(CONTAINERS)}
-        placed = _place(dice, layout, cast)
-    return Scene(dice.take(placed, len(placed)))
+            drawn[0] |= {"size": "large", "shape": rng.choice(CONTAINERS)}
+        objects = _place_objects(rng, layout, drawn)
+    return Scene(tuple(rng.sample(objects, len(objects))))
 
-# %% ../../nbs/library/scenes/generator.ipynb #0c34470f
-_UTTERANCE_WEIGHTS = {"shape": 100, "colour": 85, "small": 50, "medium": 20, "large": 50, "striped": 60,
-         "plain": 10}  # percent
-
-
-def _mention(dice: PortableRandom, properties: list[tuple[str, str]]) -> Description:
-    """A description that may leave out some of the properties."""
-    return Description(
-        **{name: word for name, word in properties if dice.chance(_UTTERANCE_WEIGHTS.get(name, _UTTERANCE_WEIGHTS.get(word)))}
-    )
-
-
-def _all_of(thing: Object) -> list[tuple[str, str]]:
-    return [(name, getattr(thing, name)) for name in PROPERTIES]
+# %% ../../nbs/library/scenes/generator.ipynb #6c5697b5
+# How often a property is named, in percent, by property or by word.
+_MENTION_PERCENT = {
+    "shape": 100,
+    "colour": 85,
+    "small": 50,
+    "medium": 20,
+    "large": 50,
+    "striped": 60,
+    "plain": 10,
+}
 
 
-def _distinct(dice: PortableRandom, objects: list[Object]) -> tuple[Description, ...]:
-    """One description for each object; whole ones where short ones would be alike."""
-    things = tuple(_mention(dice, _all_of(thing)) for thing in objects)
-    alike = len(set(things)) < len(things)
-    return tuple(Description(**dict(_all_of(thing))) for thing in objects) if alike else things
-
-# %% ../../nbs/library/scenes/generator.ipynb #f3f7ce89
-Utterance = tuple[Claim, set[int]]  # a claim and the numbers of the objects it is about
-
-
-def _say_objects(dice: PortableRandom, scene: Scene, _) -> Utterance:
-    looks = {object_properties(thing): number for number, thing in enumerate(scene.objects)}
-    chosen = dice.take(sorted(looks), dice.between(1, min(3, len(looks))))
-    numbers = [looks[kinds] for kinds in chosen]
-    things = _distinct(dice, [scene.objects[number] for number in numbers])
-    return Claim("object", things), set(numbers)
+def _mention(rng: PortableRandom, properties: Sequence[tuple[str, str]]) -> Description:
+    """Return a description that may leave out some of the properties."""
+    named = {}
+    for name, word in properties:
+        percent = _MENTION_PERCENT[name if name in _MENTION_PERCENT else word]
+        if rng.chance(percent):
+            named[name] = word
+    return Description(**named)
 
 
-def _say_pair(dice: PortableRandom, scene: Scene, fact: Fact) -> Utterance:
+def _all_properties(obj: Object) -> list[tuple[str, str]]:
+    """Return an object's properties as pairs (property, word)."""
+    return [(name, getattr(obj, name)) for name in PROPERTIES]
+
+
+def _distinct_descriptions(
+    rng: PortableRandom, objects: Sequence[Object]
+) -> tuple[Description, ...]:
+    """Return one description for each object; full ones where short ones would be equal."""
+    short = tuple(_mention(rng, _all_properties(obj)) for obj in objects)
+    if len(set(short)) == len(short):
+        return short
+    return tuple(Description(**dict(_all_properties(obj))) for obj in objects)
+
+# %% ../../nbs/library/scenes/generator.ipynb #b147287c
+Utterance = tuple[Claim, set[int]]  # a claim and the numbers of the objects that it is about
+
+
+def _object_claim(rng: PortableRandom, scene: Scene, _fact: Fact) -> Utterance:
+    """Return a claim that one to three objects exist; objects that look the same count as one."""
+    number_of = {object_properties(obj): number for number, obj in enumerate(scene.objects)}
+    chosen = rng.sample(sorted(number_of), rng.randint(1, min(3, len(number_of))))
+    numbers = [number_of[properties] for properties in chosen]
+    descriptions = _distinct_descriptions(rng, [scene.objects[number] for number in numbers])
+    return Claim("object", descriptions), set(numbers)
+
+
+def _relation_claim(rng: PortableRandom, scene: Scene, fact: Fact) -> Utterance:
+    """Return a relation or containment, in half of the cases read from the other object."""
     kind, word, i, j = fact
-    if dice.chance(50):
-        word, i, j = INVERSE[word], j, i
-    return Claim(kind, _distinct(dice, [scene.objects[i], scene.objects[j]]), word), {i, j}
+    if rng.chance(50):
+        word = INVERSE[word]
+        i, j = j, i
+    descriptions = _distinct_descriptions(rng, [scene.objects[i], scene.objects[j]])
+    return Claim(kind, descriptions, word), {i, j}
 
-# %% ../../nbs/library/scenes/generator.ipynb #a42be3a6
-def _say_count(dice: PortableRandom, scene: Scene, fact: Fact) -> Utterance:
+
+def _count_claim(rng: PortableRandom, scene: Scene, fact: Fact) -> Utterance:
+    """Return a claim how many objects share some properties."""
     _, number, *group = fact
-    members = [dict(_all_of(scene.objects[i])) for i in group]
+    members = [scene.objects[i] for i in group]
     common = [
         (name, word)
-        for name, word in members[0].items()
-        if all(other[name] == word for other in members)
+        for name, word in _all_properties(members[0])
+        if all(getattr(member, name) == word for member in members)
     ]
-    thing = _mention(dice, common)
-    exact = sum(map(thing.fits, scene.objects)) == number
-    return Claim("count", (thing if exact else Description(**dict(common)),), number), set(group)
+    description = _mention(rng, common)
+    # With fewer properties the description may match more objects than the group has.
+    if sum(map(description.matches, scene.objects)) != number:
+        description = Description(**dict(common))
+    return Claim("count", (description,), number), set(group)
 
 
-def _say_word(dice: PortableRandom, scene: Scene, fact: Fact) -> Utterance:
+def _scene_claim(_rng: PortableRandom, _scene: Scene, fact: Fact) -> Utterance:
+    """Return a claim about the scene, which is about no object."""
     return Claim("scene", (), fact[1]), set()
 
 
-_SAY = {
-    "object": _say_objects,
-    "relation": _say_pair,
-    "containment": _say_pair,
-    "count": _say_count,
-    "scene": _say_word,
+_CLAIM_MAKERS = {
+    "object": _object_claim,
+    "relation": _relation_claim,
+    "containment": _relation_claim,
+    "count": _count_claim,
+    "scene": _scene_claim,
 }
 
-# %% ../../nbs/library/scenes/generator.ipynb #4f88a33b
+# %% ../../nbs/library/scenes/generator.ipynb #de7be942
 _VERB = re.compile(r"\b(is|are|can|shows|contains|surrounds)\b")
 
 
-def _usable(claim: Claim, joined: bool) -> list[int]:
-    """Forms in which to say a claim; what has no verb cannot be joined to a sentence."""
-    return [
-        number
-        for number, (english, _) in enumerate(FORMS[form_key(claim)])
-        if not joined or _VERB.search(english)
-    ]
+def _usable_forms(claim: Claim, joined: bool) -> list[int]:
+    """Return the forms of a claim; a form without a verb cannot be joined to a sentence."""
+    forms = FORMS[form_key(claim)]
+    return [n for n, (english, _) in enumerate(forms) if not joined or _VERB.search(english)]
 
 
 def _facts_by_kind(scene: Scene) -> dict[str, list[Fact]]:
-    """The facts that a caption can be made of, by kind; pairs of twins cannot be told apart."""
-    offers, looks = defaultdict(list), [object_properties(thing) for thing in scene.objects]
+    """Return the facts that a caption can state; relations of twins would be ambiguous."""
+    by_kind = defaultdict(list)
+    appearance = [object_properties(obj) for obj in scene.objects]
     for fact in sorted(facts(scene), key=repr):
-        twins = fact[0] == "relation" and looks[fact[2]] == looks[fact[3]]
-        if fact[0] in _SAY and not twins:
-            offers[fact[0]].append(fact)
-    return offers
+        twins = fact[0] == "relation" and appearance[fact[2]] == appearance[fact[3]]
+        if fact[0] in _CLAIM_MAKERS and not twins:
+            by_kind[fact[0]].append(fact)
+    return by_kind
 
-# %% ../../nbs/library/scenes/generator.ipynb #e8e11573
-def _claims(dice: PortableRandom, scene: Scene, offers: dict, kinds: Sequence[str]) -> list[Claim]:
-    """One claim, and the first further one that differs and is about none of its objects."""
-    claim, spoken = _SAY[kinds[0]](dice, scene, dice.pick(offers[kinds[0]]))
+
+def _draw_claims(
+    rng: PortableRandom, scene: Scene, by_kind: dict[str, list[Fact]], kinds: Sequence[str]
+) -> list[Claim]:
+    """Return one claim, and the first further one that differs and is about other objects."""
+    first, first_objects = _CLAIM_MAKERS[kinds[0]](rng, scene, rng.choice(by_kind[kinds[0]]))
     for kind in kinds[1:]:
-        other, metadata = _SAY[kind](dice, scene, dice.pick(offers[kind]))
-        if other != claim and not metadata & spoken:
-            return [claim, other]
-    return [claim]
+        second, second_objects = _CLAIM_MAKERS[kind](rng, scene, rng.choice(by_kind[kind]))
+        if second != first and not second_objects & first_objects:
+            return [first, second]
+    return [first]
 
 
-def _captions(scene: Scene) -> Iterator[tuple[tuple[Claim, int], ...]]:
-    """Captions without end: each is one or two claims with the form in which to say them."""
-    dice = PortableRandom(int.from_bytes(hashlib.sha256(repr(scene).encode()).digest()[:8], "big"))
-    offers = _facts_by_kind(scene)
-    turns = dice.take(sorted(offers), len(offers))
-    for turn in integers():
-        more = [dice.pick(turns) for _ in range(4)] if dice.chance(40) else []
-        claims = _claims(dice, scene, offers, [turns[turn % len(turns)], *more])
-        yield tuple((claim, dice.pick(_usable(claim, joined=len(claims) > 1))) for claim in claims)
+def _draw_captions(scene: Scene) -> Iterator[tuple[tuple[Claim, int], ...]]:
+    """Yield captions without end: each is one or two claims with their forms."""
+    seed = int.from_bytes(hashlib.sha256(repr(scene).encode()).digest()[:8], "big")
+    rng = PortableRandom(seed)
+    by_kind = _facts_by_kind(scene)
+    turns = rng.sample(sorted(by_kind), len(by_kind))
+    for turn in count():
+        kinds = [turns[turn % len(turns)]]
+        if rng.chance(40):
+            kinds += [rng.choice(turns) for _ in range(4)]
+        claims = _draw_claims(rng, scene, by_kind, kinds)
+        joined = len(claims) > 1
+        yield tuple((claim, rng.choice(_usable_forms(claim, joined))) for claim in claims)
 
-# %% ../../nbs/library/scenes/generator.ipynb #5bb92403
+
 @lru_cache(maxsize=4096)
-def _plans(scene: Scene, captions: int) -> tuple:
-    """So many different captions, both languages in one; fewer if the scene has less to say."""
-    plans = {}
-    for plan in islice(_captions(scene), 9 * captions):
-        plans[plan] = None
-        if len(plans) == captions:
+def _different_captions(scene: Scene, number: int) -> tuple:
+    """Return so many different captions as claims; fewer if the scene has less to say."""
+    captions = {}  # a dictionary, since it keeps the order
+    for caption in islice(_draw_captions(scene), 9 * number):
+        captions[caption] = None
+        if len(captions) == number:
             break
-    return tuple(plans)
+    return tuple(captions)
 
-# %% ../../nbs/library/scenes/generator.ipynb #4e60b4ff
+
 def describe_scene(scene: Scene, language: str = "en", captions: int = 5) -> list[str]:
-    """True captions of a scene; caption k in one language translates caption k in the other.
+    """Return true captions; caption k in one language translates caption k in the other.
 
     Args:
-        scene: What to describe.
+        scene: what to describe.
         language: "en" or "de".
-        captions: How many, a scalar; all differ unless the scene has less to say.
+        captions: how many, a scalar; all differ unless the scene has less to say.
 
     Returns:
         The captions as sentences.
 
     Raises:
-        ValueError: The language is neither.
+        ValueError: the language is neither.
     """
     if language not in LANGUAGES:
         raise ValueError(f"no captions in {language!r}; choose from {', '.join(LANGUAGES)}")
-    joint = (" and ", " und ")[LANGUAGES.index(language)]
-    texts = [
-        joint.join(phrase(claim, form, language) for claim, form in plan)
-        for plan in _plans(scene, captions)
-    ]
-    return [text[0].upper() + text[1:] + "." for text in texts]
+    conjunction = (" and ", " und ")[LANGUAGES.index(language)]
+    sentences = []
+    for claims in _different_captions(scene, captions):
+        text = conjunction.join(phrase(claim, form, language) for claim, form in claims)
+        sentences.append(text[0].upper() + text[1:] + ".")
+    return sentences
 
-# %% ../../nbs/library/scenes/generator.ipynb #0fd5db28
+# %% ../../nbs/library/scenes/generator.ipynb #62642c7c
 SPLITS = ("train", "val", "test", "novel")
-
-
-HELD_OUT = (("red", "star"), ("blue", "circle"), ("green", "square"), ("yellow", "triangle"),
-            ("purple", "diamond"), ("white", "cross"))
+HELD_OUT = (
+    ("red", "star"),
+    ("blue", "circle"),
+    ("green", "square"),
+    ("yellow", "triangle"),
+    ("purple", "diamond"),
+    ("white", "cross"),
+)
 
 
 def split_of(scene: Scene) -> str:
-    """The one split to which a scene belongs; scenes with the same inventory share it.
+    """Return the one split to which a scene belongs; scenes with the same inventory share it.
 
     Args:
-        scene: Any scene.
+        scene: any scene.
 
     Returns:
-        "novel" if it shows a held-out pair of colour and shape, else "train", "val" or "test"
-        by the hash of its inventory.
+        "novel" if it shows a held-out pair of colour and shape, else "train", "val" or "test" by
+        the hash of its inventory.
     """
-    if any((thing.colour, thing.shape) in HELD_OUT for thing in scene.objects):
+    if any((obj.colour, obj.shape) in HELD_OUT for obj in scene.objects):
         return "novel"
     inventory = sorted(map(object_properties, scene.objects))
-    draw = hashlib.sha256(repr(inventory).encode()).digest()[0]
-    return ("train", "train", "val", "test")[draw % 4]
+    first_byte = hashlib.sha256(repr(inventory).encode()).digest()[0]
+    return ("train", "train", "val", "test")[first_byte % 4]
 
 
-def _scenes_in_split(name: str, seeds: range) -> list[Scene]:
+def _scenes_in_split(seeds: range, name: str) -> list[Scene]:
+    """Return the scenes of these seeds that belong to a split."""
     return [scene for scene in map(generate_scene, seeds) if split_of(scene) == name]
 
-# %% ../../nbs/library/scenes/generator.ipynb #1e292fc7
-def split(name: str, scenes: int, workers: int = 1) -> list[Scene]:
-    """The first scenes of a split, in the order of their seeds.
+
+def generate_split(name: str, num_scenes: int, workers: int = 1) -> list[Scene]:
+    """Return the first scenes of a split, in the order of their seeds.
 
     Args:
-        name: One of `SPLITS`.
-        scenes: How many, a scalar; a longer list starts with the shorter one.
-        workers: Processes to share the work, a scalar; the scenes do not depend on it.
-
-    Returns:
-        The scenes.
+        name: one of `SPLITS`.
+        num_scenes: how many; a longer list starts with the shorter one.
+        workers: number of processes; the scenes do not depend on it.
 
     Raises:
-        ValueError: There is no such split.
+        ValueError: there is no such split.
     """
     if name not in SPLITS:
         raise ValueError(f"no split {name!r} of scenes; choose from {', '.join(SPLITS)}")
-    found, first, step = [], 0, max(64, scenes)
-    while len(found) < scenes:
-        starts = range(first, first + step, 64)
-        found += chain.from_iterable(
-            parallel_map(partial(_scenes_in_split, name), [range(s, s + 64) for s in starts], workers)
-        )
-        first = starts[-1] + 64
-    return found[:scenes]
+    scenes: list[Scene] = []
+    first_seed = 0
+    while len(scenes) < num_scenes:
+        last_seed = first_seed + max(64, num_scenes)
+        ranges = [range(start, start + 64) for start in range(first_seed, last_seed, 64)]
+        for part in parallel_map(partial(_scenes_in_split, name=name), ranges, workers):
+            scenes += part
+        first_seed = ranges[-1].stop
+    return scenes[:num_scenes]
 
-# %% ../../nbs/library/scenes/generator.ipynb #5d59847c
-def _image(number: int, scene: Scene, size: int) -> dict:
+# %% ../../nbs/library/scenes/generator.ipynb #9cc105e3
+def _image_entry(number: int, scene: Scene, size: int) -> dict[str, Any]:
+    """Return a scene's entry in the list of images."""
     return {
         "id": number,
         "file_name": f"{number:06}.png",
@@ -380,62 +446,69 @@ def _image(number: int, scene: Scene, size: int) -> dict:
         "height": size,
         "attributes": scene.attributes,
         "relations": [list(triple) for triple in scene.relations],
-        "objects": [asdict(thing) for thing in scene.objects],
+        "objects": [asdict(obj) for obj in scene.objects],
     }
 
 
-def _instance(thing: Object, size: int) -> dict:
-    corner = thing.x - thing.radius, thing.y - thing.radius
-    left, top, side = (units * size / WORLD for units in (*corner, 2 * thing.radius))
+def _instance_entry(obj: Object, size: int) -> dict[str, Any]:
+    """Return an object's annotation, in pixels."""
+    left = (obj.x - obj.radius) * size / WORLD
+    top = (obj.y - obj.radius) * size / WORLD
+    side = 2 * obj.radius * size / WORLD
     return {
-        "category_id": SHAPES.index(thing.shape) + 1,
+        "category_id": SHAPES.index(obj.shape) + 1,
         "bbox": [left, top, side, side],
         "area": side * side,
         "iscrowd": 0,
-        "attributes": [thing.colour, thing.size, thing.texture],
+        "attributes": [obj.colour, obj.size, obj.texture],
     }
 
-# %% ../../nbs/library/scenes/generator.ipynb #878cbe61
-def _notes(scene: Scene, kind: str, size: int, languages: Sequence[str]) -> list[dict]:
-    if kind == "instances":
-        return [_instance(thing, size) for thing in scene.objects]
-    return [
-        {"caption": text, "language": language}
-        for language in languages
-        for text in describe_scene(scene, language)
-    ]
 
-# %% ../../nbs/library/scenes/generator.ipynb #ac666061
+def _caption_entries(scene: Scene, languages: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the annotations of a scene's captions."""
+    entries = []
+    for language in languages:
+        for text in describe_scene(scene, language):
+            entries.append({"caption": text, "language": language})
+    return entries
+
+
 def to_coco(
     scenes: Sequence[Scene],
     kind: str = "captions",
     size: int = 64,
     languages: Sequence[str] = LANGUAGES,
 ) -> dict:
-    """Annotations in COCO's format; image ids are the scenes' numbers.
+    """Return annotations in COCO's format; image ids are the scenes' numbers.
 
     Args:
-        scenes: The scenes.
+        scenes: the scenes.
         kind: "captions" or "instances", COCO's two files.
-        size: Side of the pictures in pixels; boxes are in pixels of it.
-        languages: Languages of the captions.
+        size: side of the pictures in pixels; boxes are in pixels of it.
+        languages: languages of the captions.
 
     Returns:
         A dictionary with `images`, `annotations` and, for instances, `categories`. Each image
         carries `attributes`, `relations` (triples of an object's number, word, object's number)
-        and `objects`, which rebuild the scene.
+        and `objects`, from which the scene can be built.
 
     Raises:
-        ValueError: The kind is neither.
+        ValueError: the kind is neither.
     """
     if kind not in ("captions", "instances"):
         raise ValueError(f"no COCO file of {kind!r}; choose captions or instances")
-    images = [_image(number, scene, size) for number, scene in enumerate(scenes)]
-    notes = [_notes(scene, kind, size, languages) for scene in scenes]
-    flat = [note | {"image_id": number} for number, own in enumerate(notes) for note in own]
-    coco = {
-        "images": images,
-        "annotations": [note | {"id": number} for number, note in enumerate(flat, 1)],
-    }
-    names = [{"id": number, "name": shape} for number, shape in enumerate(SHAPES, 1)]
-    return coco | ({"categories": names} if kind == "instances" else {})
+    annotations = []
+    for number, scene in enumerate(scenes):
+        if kind == "instances":
+            entries = [_instance_entry(obj, size) for obj in scene.objects]
+        else:
+            entries = _caption_entries(scene, languages)
+        for entry in entries:
+            annotations.append(entry | {"image_id": number, "id": len(annotations) + 1})
+    images = [_image_entry(number, scene, size) for number, scene in enumerate(scenes)]
+    coco: dict[str, Any] = {"images": images, "annotations": annotations}
+    if kind == "instances":
+        coco["categories"] = [
+            {"id": number, "name": shape} for number, shape in enumerate(SHAPES, 1)
+        ]
+    return coco
