@@ -16,23 +16,27 @@ from captionlab import files
 from captionlab.cli import application, demonstration
 from captionlab.data import catalog, datasets
 from captionlab.metrics import captions
+from captionlab.processors import cache
+from captionlab.runs import run
+from captionlab.vision import attributes
 
-run = CliRunner()
+runner = CliRunner()
 
 
 @pytest.fixture(autouse=True)
-def _alone(tmp_path, monkeypatch):
+def _empty_folders(tmp_path, monkeypatch):
     """Empty data and cache folders, and a folder to work in."""
     (tmp_path / "data").mkdir()
     for name, value in (("CAPTIONLAB_DATA", "data"), ("XDG_CACHE_HOME", "cache"), ("TORCH_HOME", "torch")):
         monkeypatch.setenv(name, str(tmp_path / value))
-    monkeypatch.setattr(files, "cache_home", lambda: tmp_path / "cache")
+    for module in (files, catalog, attributes, cache, run):
+        monkeypatch.setattr(module, "cache_home", lambda: tmp_path / "cache")
     monkeypatch.delenv("CAPTIONLAB_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)
 
 
 def call(*words):
-    return run.invoke(application.app, [str(word) for word in words])
+    return runner.invoke(application.app, [str(word) for word in words])
 
 
 def mistake(*words, code=1):
@@ -111,10 +115,10 @@ def test_demo_says_what_is_wrong_with_a_caption():
     from captionlab.scenes.world import Object, Scene
 
     scene = Scene([Object("circle", "red", x=50), Object("star", "black", x=140)])
-    assert demonstration._verdict("a red circle and a black star", scene) == "true"
-    assert demonstration._verdict("there are three shapes", scene) == "not true: count"
-    assert demonstration._verdict("a red star to the right of a black star", scene).startswith("not true: ")
-    assert demonstration._verdict("circle a red", scene) == "not a sentence"
+    assert demonstration.caption_verdict("a red circle and a black star", scene) == "true"
+    assert demonstration.caption_verdict("there are three shapes", scene) == "not true: count"
+    assert demonstration.caption_verdict("a red star to the right of a black star", scene).startswith("not true: ")
+    assert demonstration.caption_verdict("circle a red", scene) == "not a sentence"
 
 
 def test_demo_mistakes(tmp_path):
@@ -269,7 +273,7 @@ def test_a_mistake_of_the_system_names_the_file(monkeypatch):
 @pytest.mark.slow
 def test_ctrl_c_is_quiet():
     # A shell that puts us in the background has SIGINT ignored, and children inherit that.
-    code = ("import signal, time, captionlab.cli as cli\nfrom captionlab import datasets\n"
+    code = ("import signal, time, captionlab.cli as cli\nfrom captionlab.data import catalog\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "catalog.register_path = lambda _: (print('ready', flush=True), time.sleep(60))\ncli.main()")
     child = subprocess.Popen([sys.executable, "-c", code, "data", "use", "x"], text=True,
@@ -309,11 +313,11 @@ def test_train_evaluate_caption(few, tmp_path):
     assert call("train", "vanilla", "--data", "few.csv", "--out", "mine", "--resume").exit_code == 0
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "README.md").touch()
-    max_val_items = call("evaluate", "mine", "--beam", 2, "--json")
-    assert max_val_items.exit_code == 0 and "METEOR" in max_val_items.stdout, max_val_items.output
+    evaluated = call("evaluate", "mine", "--beam", 2, "--json")
+    assert evaluated.exit_code == 0 and "METEOR" in evaluated.stdout, evaluated.output
     assert (tmp_path / "results" / "few" / "vanilla-tiny-xe.json").exists()
-    found = call("explain", "mine", "--json")
-    assert found.exit_code == 0 and "without another place" in found.stdout, found.output
+    erased = call("faithfulness", "mine", "--json")
+    assert erased.exit_code == 0 and "without another position" in erased.stdout, erased.output
     assert (tmp_path / "results" / "few" / "vanilla-tiny-xe.seed0.explain.json").exists()
     tuned = call("train", "vanilla", "--stage", "scst", "--from", "mine")
     assert tuned.exit_code == 0 and "the run is runs/mine-scst" in tuned.stdout, tuned.output
@@ -336,7 +340,7 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "no stage 'foo'" in mistake("train", "vanilla", "--stage", "foo")
     assert "together, or neither" in mistake("train", "vanilla", "--from", "mine")
     assert "no run 'absent'" in mistake("evaluate", "absent") and "no run 'absent'" in mistake("caption", "absent", few[0])
-    assert "no run 'absent'" in mistake("explain", "absent")
+    assert "no run 'absent'" in mistake("faithfulness", "absent")
     assert "holds no run" in mistake("caption", tmp_path, few[0])
     assert "one picture" in mistake("caption", "mine", *few, "--attention", "where.png")
     assert "no folder" in mistake("caption", "mine", few[0], "--attention", "no/where.png")
