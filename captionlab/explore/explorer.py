@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = ['draw_caption', 'draw_heads', 'draw_word', 'Explorer']
 
-# %% ../../nbs/library/explore/explorer.ipynb #ea23697c
+# %% ../../nbs/library/explore/explorer.ipynb #3d8e156f
 import html
 from base64 import b64encode
-from collections.abc import Sequence
 from io import BytesIO
 from types import ModuleType
 
@@ -17,12 +16,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..decoding.generation import EOS
-from .tracing import CaptionTrace, trace_caption
 from ..processors.image import Picture
 from ..runs.run import Run
 from ..visualise import PALETTE, panels
+from .tracing import CaptionTrace, trace_caption
 
-# %% ../../nbs/library/explore/explorer.ipynb #7bf30d7e
+# %% ../../nbs/library/explore/explorer.ipynb #c368ca2a
 def draw_caption(trace: CaptionTrace, layer: int = -1) -> Figure:
     """Draw the attention of each word of a caption, the mean of a layer's heads, on one scale.
 
@@ -46,7 +45,7 @@ def draw_caption(trace: CaptionTrace, layer: int = -1) -> Figure:
         trace.view.draw(row, ax, title=trace.words[step], vmax=vmax)
     return fig
 
-# %% ../../nbs/library/explore/explorer.ipynb #17a9f21a
+# %% ../../nbs/library/explore/explorer.ipynb #45ec3b6b
 def draw_heads(trace: CaptionTrace, step: int) -> Figure:
     """Draw the attention of each head at one step, each on a scale of its own.
 
@@ -64,7 +63,7 @@ def draw_heads(trace: CaptionTrace, step: int) -> Figure:
         trace.view.draw(attention[layer, head], ax, title=f"layer {layer}, head {head}")
     return fig
 
-# %% ../../nbs/library/explore/explorer.ipynb #5f54f612
+# %% ../../nbs/library/explore/explorer.ipynb #e3cbfb44
 def draw_word(trace: CaptionTrace, step: int, layer: int = -1, head: int | None = None,
               *, k: int = 8) -> Figure:
     """Draw the attention and the most likely tokens at one step of a caption.
@@ -98,7 +97,7 @@ def draw_word(trace: CaptionTrace, step: int, layer: int = -1, head: int | None 
     fig.suptitle(" ".join([*context, f"[{word}]"]), fontsize=11, parse_math=False)
     return fig
 
-# %% ../../nbs/library/explore/explorer.ipynb #6b090530
+# %% ../../nbs/library/explore/explorer.ipynb #348be339
 def _import_widgets() -> ModuleType:
     """Return ipywidgets, or say how to install it."""
     try:
@@ -133,7 +132,7 @@ def _make_controls(widgets: ModuleType, trace: CaptionTrace, num_pictures: int) 
         control.description = name
     return controls
 
-# %% ../../nbs/library/explore/explorer.ipynb #77444aa9
+# %% ../../nbs/library/explore/explorer.ipynb #249291d1
 class Explorer:
     """Controls over the captions of some pictures; the last line of a notebook cell shows them.
 
@@ -157,7 +156,7 @@ class Explorer:
     def __init__(
         self,
         run: Run,
-        pictures: Picture | Sequence[Picture | str],
+        pictures: Picture | list[Picture] | tuple[Picture, ...],
         beam: int = 3,
         length_penalty: float = 0.0,
     ):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['window_slices', 'occluded_copies', 'occlude', 'pointing_hits', 'hit_rate', 'chance_rate', 'pointing_game']
 
-# %% ../../nbs/library/explore/occlusion.ipynb #0e705af2
+# %% ../../nbs/library/explore/occlusion.ipynb #e28c484a
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, product
@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from ..data.batches import Batch
-from .tracing import CaptionTrace, GridView, surprisal, trace_caption
 from ..processors.image import Picture
 from ..processors.text import TextProcessor
 from ..runs.run import Run
+from .tracing import CaptionTrace, GridView, surprisal, trace_caption
 
-# %% ../../nbs/library/explore/occlusion.ipynb #9a069874
+# %% ../../nbs/library/explore/occlusion.ipynb #9601f2bc
 def window_slices(length: int, count: int, window_size: float) -> Iterator[slice]:
     """Yield windows on a line of pixels, with evenly spaced centres.
 
@@ -44,7 +44,7 @@ def window_slices(length: int, count: int, window_size: float) -> Iterator[slice
         start = math.floor(centre - width / 2 + 0.5)
         yield slice(max(start, 0), max(start + width, 0))
 
-# %% ../../nbs/library/explore/occlusion.ipynb #aea7b3c5
+# %% ../../nbs/library/explore/occlusion.ipynb #66f86a27
 def occluded_copies(
     pixels: np.ndarray, grid: tuple[int, int], window_size: float, fill: Sequence[int] | None
 ) -> Iterator[np.ndarray]:
@@ -73,7 +73,7 @@ def occluded_copies(
         copy[row, column] = colour
         yield copy
 
-# %% ../../nbs/library/explore/occlusion.ipynb #6a6a380f
+# %% ../../nbs/library/explore/occlusion.ipynb #532fb217
 @torch.no_grad()
 def occlude(
     run: Run, picture: Picture, trace: CaptionTrace, grid: tuple[int, int] = (8, 8), *,
@@ -119,7 +119,7 @@ def occlude(
     rise = torch.cat(bits) - trace.bits  # (rows * columns, T)
     return rise.T.unflatten(1, grid)
 
-# %% ../../nbs/library/explore/occlusion.ipynb #1d1b4503
+# %% ../../nbs/library/explore/occlusion.ipynb #bd6cd2a0
 def pointing_hits(maps: Tensor, boxes: Tensor) -> Tensor:
     """Return whether the centre of each map's largest cell lies in a box.
 
@@ -142,7 +142,7 @@ def pointing_hits(maps: Tensor, boxes: Tensor) -> Tensor:
     centre = torch.stack([x, y], -1)  # (R, 2)
     return ((boxes[:, :2] <= centre) & (centre <= boxes[:, 2:])).all(-1)
 
-# %% ../../nbs/library/explore/occlusion.ipynb #1c580d7c
+# %% ../../nbs/library/explore/occlusion.ipynb #b54deefc
 def hit_rate(maps: Tensor, boxes: Tensor) -> float:
     """Return how many of R `maps` point at their `boxes`, in percent.
 
@@ -160,7 +160,7 @@ def chance_rate(boxes: Tensor, grid: tuple[int, int]) -> float:
     maps = cells.repeat(len(boxes), 1, 1)
     return hit_rate(maps, boxes.repeat_interleave(len(cells), 0))
 
-# %% ../../nbs/library/explore/occlusion.ipynb #1072a422
+# %% ../../nbs/library/explore/occlusion.ipynb #548a511d
 def _candidate_maps(
     run: Run, picture: Picture, trace: CaptionTrace, window_sizes: Sequence[float]
 ) -> dict[str, Tensor]:
@@ -194,7 +194,7 @@ def _word_maps(
     for step, box in boxes.items():
         yield {name: by_step[step] for name, by_step in maps.items()}, box
 
-# %% ../../nbs/library/explore/occlusion.ipynb #5d6412ec
+# %% ../../nbs/library/explore/occlusion.ipynb #b83aaa3b
 def pointing_game(
     run: Run, pictures: Iterable[Picture], target_box: Callable[[str, Picture], Tensor | None],
     window_sizes: Sequence[float] = (0.125, 0.25),
@@ -216,15 +216,18 @@ def pointing_game(
     Raises:
         ValueError: the run attends to no grid, or fewer than two words have a box.
     """
-    rows = [row for picture in pictures for row in _word_maps(run, picture, target_box, window_sizes)]
+    rows = []
+    for picture in pictures:
+        rows += _word_maps(run, picture, target_box, window_sizes)
     if len(rows) < 2:
         raise ValueError("fewer than two words of the captions name an object whose box is known: "
                          "give more pictures")
     boxes = torch.stack([box for _, box in rows])  # (R, 4)
     hits = {}
+    grid = (0, 0)
     for name in rows[0][0]:
         maps = torch.stack([by_name[name] for by_name, _ in rows])  # (R, rows, columns)
         others = maps.roll(len(maps) // 2, 0)
         hits[name] = {"own": hit_rate(maps, boxes), "other": hit_rate(others, boxes)}
-        grid = tuple(maps.shape[1:])
+        grid = maps.shape[1], maps.shape[2]
     return {"words": len(rows), "chance": chance_rate(boxes, grid), "maps": hits}

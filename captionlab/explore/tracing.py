@@ -82,6 +82,11 @@ class WordView(NamedTuple):
         ax.invert_yaxis()
         ax.set_title(title)
 
+# %% ../../nbs/40_explore.ipynb #5aabac39
+def _tokens(id_to_token: Sequence[str], ids: Tensor) -> list[str]:
+    """Return the tokens of `ids`, `(T,)`."""
+    return [id_to_token[number] for number in ids.tolist()]
+
 # %% ../../nbs/40_explore.ipynb #488e9006
 @dataclass(frozen=True, repr=False, eq=False)
 class CaptionTrace:
@@ -104,7 +109,7 @@ class CaptionTrace:
     @property
     def words(self) -> list[str]:
         """The T tokens; eos is one of them."""
-        return [self.id_to_token[number] for number in self.ids]
+        return _tokens(self.id_to_token, self.ids)
 
     @property
     def bits(self) -> Tensor:
@@ -115,11 +120,11 @@ class CaptionTrace:
     def top_k(self, step: int, k: int = 5) -> list[tuple[str, float]]:
         """Return the `k` most likely tokens of a `step`, from 0, with their probabilities."""
         best = self.log_probs[step].topk(min(k, self.log_probs.shape[-1]))
-        tokens = [self.id_to_token[number] for number in best.indices]
+        tokens = _tokens(self.id_to_token, best.indices)
         return list(zip(tokens, best.values.exp().tolist(), strict=True))
 
     def weights(self, step: int, layer: int = -1, head: int | None = None) -> Tensor:
-        """Return the attention weights of a `step`, `(N,)`: of a `head`, or the mean of a `layer`."""
+        """Return the weights of a `step`, `(N,)`: of one `head`, or the mean of a `layer`."""
         by_head = self.attention[layer, :, step]  # (H, N)
         return by_head.mean(0) if head is None else by_head[head]
 
@@ -196,9 +201,9 @@ def _caption_ids(run: Run, caption: str) -> list[int]:
 
 # %% ../../nbs/40_explore.ipynb #a1591233
 def attended_streams(run: Run) -> set[str]:
-    """Return what the traced attention of a `run` is over: "v" for image positions, "s" for attributes.
+    """Return what the attention of a `run` is over.
 
-    An ensemble may have both.
+    "v" stands for positions of the picture, "s" for attributes; an ensemble may have both.
     """
     models = getattr(run.model, "models", [run.model])
     return {getattr(model, "asked", "v") for model in models}
@@ -219,10 +224,12 @@ def image_positions(run: Run, picture: Picture | str, batch: Batch, count: int
     """
     processor = run.processor
     if isinstance(processor, TextProcessor):
-        return WordView(_tokens(processor.vocabulary.tokens, batch.source[0])), slice(None)
+        tokens = _tokens(processor.vocabulary.tokens, batch.require("source")[0])
+        return WordView(tokens), slice(None)
     if attended_streams(run) == {"s"}:
-        mask = batch.attributes[0] != run.vocabulary.pad
-        return WordView(_tokens(run.vocabulary.tokens, batch.attributes[0, mask])), mask
+        ids = batch.require("attributes")[0]
+        mask = ids != run.vocabulary.pad
+        return WordView(_tokens(run.vocabulary.tokens, ids[mask])), mask
     pixels = processor.pixels(picture)
     inputs = processor.preset.inputs
     if "regions" in processor.kinds:
@@ -232,10 +239,6 @@ def image_positions(run: Run, picture: Picture | str, batch: Batch, count: int
         side = math.isqrt(count)
         return GridView(pixels, (side, side)), slice(None)
     return GridView(pixels, inputs.grid), slice(None)
-
-
-def _tokens(vocabulary: Sequence[str], ids: Tensor) -> list[str]:
-    return [vocabulary[number] for number in ids]
 
 # %% ../../nbs/40_explore.ipynb #433068de
 @torch.no_grad()
