@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lab docs run bench hooks clean
+.PHONY: help demo test export check lab docs run bench hooks clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /  make \1 \t/p' Makefile | expand -t 14
@@ -52,10 +52,13 @@ docs: $(VENV)/.dev  ## build the site into docs/_build/html
 	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	@echo "docs: open docs/_build/html/index.html"
 
+export: $(VENV)/.dev  ## write captionlab/ from the notebooks
+	@$(BIN)/python tests/export.py
+
 run: $(VENV)/.dev  ## NB=nbs/01_attention.ipynb: export, execute in place, clean
 	@test -n "$(NB)" || { echo "make run: which notebook? make run NB=nbs/01_attention.ipynb"; exit 1; }
 	@test -f "$(NB)" || { echo "make run: no notebook $(NB)"; exit 1; }
-	@$(BIN)/nbdev_export
+	@$(BIN)/python tests/export.py
 	@PATH="$(abspath $(BIN)):$$PATH" TQDM_DISABLE=1 $(BIN)/jupyter execute --inplace "$(NB)"
 	@$(BIN)/nbdev_clean --fname "$(NB)"
 

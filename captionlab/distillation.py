@@ -18,83 +18,93 @@ from .data.batches import Batch, CaptionDataset, collate
 from .data.datasets import Item
 
 # %% ../nbs/25_distillation.ipynb #8a1233bc
-def top_k_probs(logits: Tensor, most: int = 16) -> tuple[Tensor, Tensor]:
-    """The words that are likeliest, and how likely they are among each other.
+def top_k_probs(logits: Tensor, k: int = 16) -> tuple[Tensor, Tensor]:
+    """Return the k most probable tokens and their renormalised probabilities.
 
     Args:
         logits: `(..., V)`.
-        most: K; all V if that is fewer.
+        k: how many; all V if that is fewer.
 
     Returns:
         Ids and probabilities that sum to 1, `(..., K)` each.
     """
-    chances, ids = logits.float().softmax(-1).topk(min(most, logits.shape[-1]))
-    return ids, chances / chances.sum(-1, keepdim=True)
+    probs, ids = logits.float().softmax(-1).topk(min(k, logits.shape[-1]))
+    return ids, probs / probs.sum(-1, keepdim=True)
 
 # %% ../nbs/25_distillation.ipynb #d1e21bd6
 @torch.no_grad()
-def soft_targets(teacher: Captioner, examples: CaptionDataset, most: int = 16,
-                 batch: int = 16) -> dict[str, Callable[[Item], Tensor]]:
-    """What a teacher expects after each word of all captions, as `inputs` for the pupil's `CaptionDataset`.
+def soft_targets(teacher: Captioner, examples: CaptionDataset, k: int = 16,
+                 batch_size: int = 16) -> dict[str, Callable[[Item], Tensor]]:
+    """Compute a teacher's predictions of each token, as `inputs` of the student's data set.
 
     Args:
         teacher: a captioner, or an `Ensemble` of several; its dropout is off.
-        examples: what the pupil will learn from, as the teacher sees it.
-        most: K, how many words are kept at each place.
-        batch: pictures that go through the teacher together.
+        examples: the student's training data, as the teacher reads it.
+        k: K, how many tokens are stored for each position.
+        batch_size: pictures that go through the teacher together.
 
     Returns:
-        For the fields `teacher_words` and `teacher_chances` a function from an item to `(C, T, K)`, for C captions
-        of T words at most.
+        For the fields `teacher_words` and `teacher_chances` a function from an item to
+        `(C, T, K)`, for at most C captions of at most T tokens.
 
     Raises:
-        ValueError: the examples cut words anew each time they are read.
+        ValueError: if the examples are tokenised anew each time they are read.
     """
     require_fixed_tokens(examples)
     teacher.eval()
     device = next(teacher.parameters()).device
     shape = _max_shape(examples)
     tables = {}
-    for first in tqdm(range(0, len(examples), batch), desc="teachers", leave=False):
-        rows = range(first, min(first + batch, len(examples)))
-        seen = collate([examples[row] for row in rows]).to(device)
-        told = top_k_probs(teacher.decode(teacher.encode(seen), seen.captions[..., :-1]), most)
-        for row, ids, chances in zip(rows, *told):
-            tables[examples.items[row].name] = _pad_to(ids, shape).int(), _pad_to(chances, shape).half()
-    return {field: partial(_of_item, tables, part) for part, field in enumerate(("teacher_words", "teacher_chances"))}
+    for first in tqdm(range(0, len(examples), batch_size), desc="teachers", leave=False):
+        rows = range(first, min(first + batch_size, len(examples)))
+        batch = collate([examples[row] for row in rows]).to(device)
+        logits = teacher.decode(teacher.encode(batch), batch.captions[..., :-1])
+        ids, probs = top_k_probs(logits, k)
+        for number, row in enumerate(rows):
+            # Small types: the tables of a large data set must fit into memory.
+            stored_ids = _pad_to(ids[number], shape).int()
+            stored_probs = _pad_to(probs[number], shape).half()
+            tables[examples.items[row].name] = (stored_ids, stored_probs)
+    return {
+        "teacher_words": partial(_look_up, tables, 0),
+        "teacher_chances": partial(_look_up, tables, 1),
+    }
 
 # %% ../nbs/25_distillation.ipynb #0155cea2
 def require_fixed_tokens(examples: CaptionDataset) -> None:
-    """Raise a `ValueError` if the `examples` cut words anew each time they are read, which nobody can foresee."""
+    """Raise a `ValueError` if the `examples` are tokenised anew each time they are read."""
     if examples.dropout:
-        raise ValueError("teachers expect one piece after the other, and piece dropout cuts words anew: set it to 0")
+        raise ValueError("teachers predict one token after the other, and piece dropout tokenises "
+                         "captions anew: set it to 0")
 
 # %% ../nbs/25_distillation.ipynb #c8e678a9
 def _max_shape(examples: CaptionDataset) -> tuple[int, int]:
-    """The most captions of an item, and the most words that follow another one in a caption."""
+    """Return the largest number of captions of an item, and of predicted tokens of a caption."""
     captions = examples.token_ids["captions"]
     return max(map(len, captions)), int(examples.lengths[:, 0].max()) - 1
 
 
 def _pad_to(rows: Tensor, shape: tuple[int, int]) -> Tensor:
-    """(c, t, K) in the corner of a tensor (C, T, K) of zeros, so that all items can be stacked."""
-    whole = rows.new_zeros(*shape, rows.shape[-1])
-    whole[:rows.shape[0], :rows.shape[1]] = rows
-    return whole.cpu()
+    """Pad (c, t, K) with zeros to (C, T, K), so that all items can be stacked."""
+    padded = rows.new_zeros(*shape, rows.shape[-1])
+    padded[:rows.shape[0], :rows.shape[1]] = rows
+    return padded.cpu()
 
 
-def _of_item(tables: dict[str, tuple[Tensor, Tensor]], part: int, item: Item) -> Tensor:
+def _look_up(tables: dict[str, tuple[Tensor, Tensor]], part: int, item: Item) -> Tensor:
+    """Return the ids (part 0) or the probabilities (part 1) that were stored for an item."""
     if item.name not in tables:
-        raise ValueError(f"the teachers said nothing about {item.name}: make soft_targets of the same items")
+        raise ValueError(f"the teachers have no predictions for {item.name}: "
+                         "compute soft_targets of the same items")
     return tables[item.name][part]
 
 # %% ../nbs/25_distillation.ipynb #136415e2
 class Distilled(CaptionerWrapper):
-    """A captioner that learns from what teachers expect and from what people wrote; in all else the one inside.
+    """A captioner that is trained on teachers' predictions and on people's captions.
 
     Args:
-        model: a `TransformerCaptioner`; what its own `loss` does besides cross-entropy is left out.
-        share: λ, how much of the loss is the teachers', from 0 to 1.
+        model: a `TransformerCaptioner`; additions of its own `loss` to cross-entropy are left out.
+        share: λ, the share of the teachers in the loss, from 0 to 1.
 
     Source:
         Hinton et al. 2015, at temperature 1; word by word as Kim and Rush 2016, §3.1.
@@ -104,28 +114,31 @@ class Distilled(CaptionerWrapper):
         super().__init__(model)
         self.share = share
 
-    def loss(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Summed cross-entropy with the mixture of both, and how many words it sums over.
+    def loss(self, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Return the summed cross-entropy with both kinds of targets, and the number of tokens.
 
         Args:
-            batch: with `captions` `(B, C, 1 + T)`, and `teacher_words` and `teacher_chances`, `(B, C, T, K)` each
-                or with more places.
-            smoothing: of the words that people wrote, a share from 0 to 1; the teachers' need none.
+            batch: with `captions` `(B, C, 1 + T)`, and `teacher_words` and `teacher_chances`,
+                `(B, C, T, K)` each or with more positions.
+            label_smoothing: of people's captions, from 0 to 1; the teachers' need none.
 
         Raises:
-            ValueError: the teachers spoke about shorter captions.
+            ValueError: if the teachers' predictions are for shorter captions.
         """
-        hidden, words = self.model.target_hidden_states(batch)
-        options = self.model.output(hidden).float().log_softmax(-1)
-        written, count = caption_loss(options, words, smoothing)
-        ids, chances = (self._at_words(batch, field) for field in ("teacher_words", "teacher_chances"))
-        expected = -(options.gather(-1, ids.long()) * chances).sum()
-        return (1 - self.share) * written + self.share * expected, count
+        hidden, targets = self.model.target_hidden_states(batch)            # (R, D), (R,)
+        log_probs = self.model.output(hidden).float().log_softmax(-1)       # (R, V)
+        hard_loss, count = caption_loss(log_probs, targets, label_smoothing)
+        ids = self._at_targets(batch, "teacher_words")                      # (R, K)
+        probs = self._at_targets(batch, "teacher_chances")
+        soft_loss = -(log_probs.gather(-1, ids.long()) * probs).sum()
+        return (1 - self.share) * hard_loss + self.share * soft_loss, count
 
     @staticmethod
-    def _at_words(batch: Batch, field: str) -> Tensor:
-        """A field's rows where a word follows, (R, K)."""
-        real, rows = batch.captions[..., 1:] != 0, batch.require(field)
+    def _at_targets(batch: Batch, field: str) -> Tensor:
+        """Return a field's rows at the positions of real tokens, (R, K)."""
+        real = batch.captions[..., 1:] != 0                                 # (B, C, T)
+        rows = batch.require(field)
         if rows.shape[1] < real.shape[1] or rows.shape[2] < real.shape[2]:
-            raise ValueError("the teachers spoke about fewer or shorter captions: make soft_targets of the same items")
+            raise ValueError("the teachers' predictions are for fewer or shorter captions: "
+                             "compute soft_targets of the same items")
         return rows[:, :real.shape[1], :real.shape[2]][real]

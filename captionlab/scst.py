@@ -20,7 +20,7 @@ from .decoding.generation import PAD, sample, sequence_log_probs
 
 # %% ../nbs/23_scst.ipynb #d7290883
 def advantages(rewards: Tensor) -> Tensor:
-    """How much better each caption is than the mean of its picture's other ones.
+    """Return each reward minus the mean reward of the picture's other captions.
 
     Args:
         rewards: `(B, C)`, of C captions of each of B pictures, C at least 2.
@@ -31,42 +31,54 @@ def advantages(rewards: Tensor) -> Tensor:
     Source:
         Luo 2020, "A better variant of self-critical sequence training".
     """
-    others = (rewards.sum(-1, keepdim=True) - rewards) / (rewards.shape[-1] - 1)
-    return rewards - others
+    baseline = (rewards.sum(-1, keepdim=True) - rewards) / (rewards.shape[-1] - 1)
+    return rewards - baseline
 
 # %% ../nbs/23_scst.ipynb #e1bc7c01
-def _lists(captions: Tensor) -> list[list[list[int]]]:
-    """Padded ids `(B, C, T)` as lists without the padding."""
-    return [[[number for number in ids if number != PAD] for ids in rows] for rows in captions.tolist()]
+def _to_lists(captions: Tensor) -> list[list[list[int]]]:
+    """Convert padded ids `(B, C, T)` to lists without padding."""
+    return [[[token for token in ids if token != PAD] for ids in rows]
+            for rows in captions.tolist()]
 
 # %% ../nbs/23_scst.ipynb #560bb93e
 class Reward:
-    """Marks captions by comparing them with references; a subclass says how, in `score`."""
+    """Scores captions by comparing them with references; a subclass defines `score`."""
 
-    def score(self, said: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> list[float]:
-        """The marks of C captions that were `said` of a picture, from its R `references`; all of them lists of ids."""
-        raise NotImplementedError
-
-    def __call__(self, said: Tensor, references: Tensor) -> Tensor:
-        """The marks of captions.
+    def score(self, captions: Sequence[Sequence[int]],
+              references: Sequence[Sequence[int]]) -> list[float]:
+        """Return the rewards of C captions of one picture, given its R references.
 
         Args:
-            said: ids `(B, C, T)`, padded with 0.
-            references: likewise, `(B, R, T)`; a row of padding is no reference.
+            captions: C lists of token ids.
+            references: R lists of token ids.
+        """
+        raise NotImplementedError
+
+    def __call__(self, captions: Tensor, references: Tensor) -> Tensor:
+        """Return the rewards of a batch of captions.
+
+        Args:
+            captions: ids `(B, C, T)`, padded with 0.
+            references: likewise, `(B, R, T)`; a row that is padding only is no reference.
 
         Returns:
             `(B, C)`.
         """
-        rows = zip(_lists(said), _lists(references))
-        marks = [self.score(mine, [ids for ids in theirs if ids]) for mine, theirs in rows]
-        return torch.tensor(marks, device=said.device).view(said.shape[:2])        # of no pictures, too
+        rewards = []
+        pictures = zip(_to_lists(captions), _to_lists(references), strict=True)
+        for picture_captions, picture_references in pictures:
+            real_references = [ids for ids in picture_references if ids]
+            rewards.append(self.score(picture_captions, real_references))
+        # view: also a batch of no pictures has two axes.
+        return torch.tensor(rewards, device=captions.device).view(captions.shape[:2])
 
     def __deepcopy__(self, memo: dict) -> Self:
-        return self     # nothing in it changes, and of a large data set it is millions of entries
+        """Return the object itself: it never changes, and it may hold millions of entries."""
+        return self
 
 # %% ../nbs/23_scst.ipynb #93cf4cb8
 def count_grams(tokens: Sequence[Hashable]) -> Counter:
-    """How often each n-gram of one to four tokens occurs in a caption.
+    """Count the n-grams of one to four tokens in a caption.
 
     Args:
         tokens: its T ids, or its words.
@@ -74,16 +86,19 @@ def count_grams(tokens: Sequence[Hashable]) -> Counter:
     Returns:
         From n-grams, as tuples, to counts.
     """
-    return Counter(tuple(tokens[first:first + n]) for n in (1, 2, 3, 4) for first in range(len(tokens) - n + 1))
+    counts = Counter()
+    for n in (1, 2, 3, 4):
+        counts.update(tuple(tokens[first:first + n]) for first in range(len(tokens) - n + 1))
+    return counts
 
 # %% ../nbs/23_scst.ipynb #cb079cbf
 class TfIdfVectors(NamedTuple):
-    """A caption as CIDEr-D sees it.
+    """The tf-idf vectors of a caption, as CIDEr-D compares them.
 
     Attributes:
         weights: for n from 1 to 4, the weight of each of its n-grams.
-        norms: the length of each of these vectors, four scalars.
-        length: what the damping compares: its tokens less one, a scalar.
+        norms: the length of each of the four vectors.
+        length: the number of tokens minus one, for CIDEr-D's length penalty.
     """
 
     weights: list[dict]
@@ -92,51 +107,72 @@ class TfIdfVectors(NamedTuple):
 
 # %% ../nbs/23_scst.ipynb #b4b3b407
 class CiderD(Reward):
-    """CIDEr-D of token ids, as a reward: one mark a caption, n-grams weighed by how rare they are in training.
+    """CIDEr-D of token ids, as a reward per caption.
 
     Args:
-        captions: of each training picture its captions, as lists of ids.
+        captions: for each training picture its captions, as lists of ids.
 
     Attributes:
-        rarity: the weight of each n-gram, a scalar; one that was never seen is as rare as one of a single picture.
+        idf: the inverse document frequency of each n-gram.
+        max_idf: that of an n-gram of a single picture; it also holds for unknown n-grams.
 
     Source:
         Vedantam et al. 2015, as coco-caption computes it: sigma 6, times 10.
     """
 
     def __init__(self, captions: Iterable[Sequence[Sequence[int]]]):
-        found, pictures = Counter(), 0
-        for pictures, said in enumerate(captions, 1):
-            found.update(set().union(*map(count_grams, said)))
-        self.rarest = math.log(max(pictures, 1))
-        self.rarity = {gram: self.rarest - math.log(count) for gram, count in found.items()}
+        document_frequency = Counter()
+        num_pictures = 0
+        for picture_captions in captions:
+            num_pictures += 1
+            document_frequency.update(set().union(*map(count_grams, picture_captions)))
+        self.max_idf = math.log(max(num_pictures, 1))
+        self.idf = {gram: self.max_idf - math.log(count)
+                    for gram, count in document_frequency.items()}
 
-    def weigh(self, ids: Sequence[int]) -> TfIdfVectors:
-        """A caption's vectors, from its T `ids`."""
+    def tfidf(self, ids: Sequence[int]) -> TfIdfVectors:
+        """Return the vectors of a caption of T `ids`."""
         weights = [{}, {}, {}, {}]
         for gram, count in count_grams(ids).items():
-            weights[len(gram) - 1][gram] = count * self.rarity.get(gram, self.rarest)
-        return TfIdfVectors(weights, [math.hypot(*part.values()) for part in weights], max(len(ids) - 1, 0))
+            weights[len(gram) - 1][gram] = count * self.idf.get(gram, self.max_idf)
+        norms = [math.hypot(*vector.values()) for vector in weights]
+        return TfIdfVectors(weights, norms, max(len(ids) - 1, 0))
 
-    def alike(self, said: TfIdfVectors, reference: TfIdfVectors) -> float:
-        """How alike a caption and one `reference` are, a scalar from 0 to 10; what is `said` too often does not count."""
+    def similarity(self, caption: TfIdfVectors, reference: TfIdfVectors) -> float:
+        """Return the similarity of a caption and one reference, from 0 to 10.
+
+        The weight of an n-gram is clipped to that in the reference, so that repeating it does not
+        pay.
+        """
         total = 0.0
-        for mine, theirs, norm, other in zip(said.weights, reference.weights, said.norms, reference.norms):
-            shared = sum(min(mine[gram], theirs[gram]) * theirs[gram] for gram in mine.keys() & theirs.keys())
-            total += shared / (norm * other) if norm and other else 0.0
-        return 10 * total / 4 * math.exp(-(said.length - reference.length)**2 / (2 * 6.0**2))
+        for n in range(4):
+            ours = caption.weights[n]
+            theirs = reference.weights[n]
+            norm = caption.norms[n] * reference.norms[n]
+            if caption.norms[n] and reference.norms[n]:
+                shared = sum(min(ours[gram], theirs[gram]) * theirs[gram]
+                             for gram in ours.keys() & theirs.keys())
+                total += shared / norm
+        difference = caption.length - reference.length
+        return 10 * total / 4 * math.exp(-difference**2 / (2 * 6.0**2))
 
-    def score(self, said: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> list[float]:
-        """See `Reward.score`."""
-        told = [self.weigh(ids) for ids in references]
-        return [sum(self.alike(self.weigh(ids), one) for one in told) / max(len(told), 1) for ids in said]
+    def score(self, captions: Sequence[Sequence[int]],
+              references: Sequence[Sequence[int]]) -> list[float]:
+        """Return the mean similarity of each caption to the references. See `Reward.score`."""
+        reference_vectors = [self.tfidf(ids) for ids in references]
+        scores = []
+        for ids in captions:
+            vectors = self.tfidf(ids)
+            total = sum(self.similarity(vectors, reference) for reference in reference_vectors)
+            scores.append(total / max(len(references), 1))
+        return scores
 
 # %% ../nbs/23_scst.ipynb #e9c4327c
 class Gleu(Reward):
-    """GLEU of words, as a reward for translations; of several references the one most alike counts.
+    """GLEU of words, as a reward for translations; of several references the most similar counts.
 
     Args:
-        words: from the ids of a sentence, its pieces, to its words.
+        words: from the token ids of a sentence to its words.
 
     Source:
         Wu et al. 2016, "Google's neural machine translation system", section 5; times 10.
@@ -145,27 +181,36 @@ class Gleu(Reward):
     def __init__(self, words: Callable[[Sequence[int]], list[str]]):
         self.words = words
 
-    def score(self, said: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> list[float]:
-        """See `Reward.score`."""
-        told = [count_grams(self.words(ids)) for ids in references]
-        return [max((self.alike(count_grams(self.words(ids)), one) for one in told), default=0.0) for ids in said]
+    def score(self, captions: Sequence[Sequence[int]],
+              references: Sequence[Sequence[int]]) -> list[float]:
+        """Return each sentence's similarity to its best reference. See `Reward.score`."""
+        reference_grams = [count_grams(self.words(ids)) for ids in references]
+        scores = []
+        for ids in captions:
+            grams = count_grams(self.words(ids))
+            similarities = [self.similarity(grams, reference) for reference in reference_grams]
+            scores.append(max(similarities, default=0.0))
+        return scores
 
-    def alike(self, said: Counter, reference: Counter) -> float:
-        """How alike two sentences are by their n-grams, a scalar from 0 to 10."""
-        return 10 * (said & reference).total() / max(said.total(), reference.total(), 1)
+    def similarity(self, sentence: Counter, reference: Counter) -> float:
+        """Return the similarity of two sentences by their n-grams, from 0 to 10."""
+        shared = (sentence & reference).total()
+        return 10 * shared / max(sentence.total(), reference.total(), 1)
 
 # %% ../nbs/23_scst.ipynb #80ef0ad2
 class SelfCritical(CaptionerWrapper):
-    """A captioner that learns from marks for what it says itself; in all else the one inside.
+    """A captioner that is trained with rewards for captions that it samples itself.
 
-    Nothing is dropped, so that the network that learns is the one that spoke. Shapes are those of `Captioner`.
+    Dropout is off, so that the network that learns is the one that sampled. Shapes are those of
+    `Captioner`.
 
     Args:
         model: the captioner.
-        reward: from what was said, `(B, C, T)` ids, and the references, `(B, R, T)`, to marks `(B, C)`.
-        samples: C, captions drawn of each picture, at least 2.
-        longest: T, the most tokens of a drawn caption, eos included.
-        suppress_tokens: ids that may not be said, besides pad and bos.
+        reward: from sampled captions, ids `(B, C, T)`, and references, `(B, R, T)`, to rewards
+            `(B, C)`.
+        samples: C, captions sampled for each picture, at least 2.
+        max_length: T, the largest number of tokens of a sampled caption, eos included.
+        suppress_tokens: ids that are never generated, besides pad and bos.
 
     Raises:
         ValueError: for fewer than two samples.
@@ -174,42 +219,56 @@ class SelfCritical(CaptionerWrapper):
         Rennie et al. 2017, equation (6), with the baseline of Luo 2020.
     """
 
-    def __init__(self, model: Captioner, reward: Callable[[Tensor, Tensor], Tensor], samples: int = 5,
-                 max_length: int = 30, suppress_tokens: Iterable[int] = ()):
+    def __init__(self, model: Captioner, reward: Callable[[Tensor, Tensor], Tensor],
+                 samples: int = 5, max_length: int = 30, suppress_tokens: Iterable[int] = ()):
         super().__init__(model)
         if samples < 2:
-            raise ValueError(f"{samples} sample: a caption is compared with its picture's other ones, so draw 2 or more")
-        self.reward, self.samples = reward, samples
-        self.max_length, self.suppress_tokens = max_length, [*suppress_tokens]
+            raise ValueError(f"{samples} sample: a caption is compared with its picture's other "
+                             "ones, so sample 2 or more")
+        self.reward = reward
+        self.samples = samples
+        self.max_length = max_length
+        self.suppress_tokens = [*suppress_tokens]
         self.train()
 
     def train(self, mode: bool = True) -> Self:
-        """See `torch.nn.Module.train`; the captioner inside stays in evaluation mode."""
+        """Set the mode as in `torch.nn.Module.train`; the captioner inside stays in evaluation."""
         super().train(mode)
         self.model.eval()
         return self
 
-    def loss(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Minus the summed log-probability of drawn words, each times its caption's advantage; and how many words.
+    def loss(self, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Return the policy gradient loss summed over sampled tokens, and the number of tokens.
+
+        A token's term is minus its log-probability times the advantage of its caption.
 
         Args:
             batch: B pictures with their captions, `(B, R, 1 + T)` ids, padded with 0.
-            smoothing: not used here.
+            label_smoothing: not used here.
         """
         memory = self.encode(batch)
-        said = self.draw(memory)
-        torch.clear_autocast_cache()        # older PyTorch keeps weights that `draw` cast without history, and those would not learn
-        gained = advantages(self.reward(said, batch.require("captions")[..., 1:]))
-        return -(self.chosen(memory, said) * gained[..., None]).sum(), (said != PAD).sum()
+        captions = self.sample_captions(memory)
+        # Older PyTorch keeps weights that sampling cast to 16 bits without history; they would
+        # get no gradient.
+        torch.clear_autocast_cache()
+        references = batch.require("captions")[..., 1:]
+        advantage = advantages(self.reward(captions, references))           # (B, C)
+        log_probs = self.token_log_probs(memory, captions)                  # (B, C, T)
+        return -(log_probs * advantage[..., None]).sum(), (captions != PAD).sum()
 
-    def draw(self, memory: Memory) -> Tensor:
-        """C captions of each of B pictures, ids `(B, C, T)`, with no way back to the weights."""
-        return sample(self.model, memory, self.samples, max_length=self.max_length, suppress_tokens=self.suppress_tokens)[0]
+    def sample_captions(self, memory: Memory) -> Tensor:
+        """Sample C captions of each of B pictures, ids `(B, C, T)`, without a gradient."""
+        captions, _ = sample(self.model, memory, self.samples, max_length=self.max_length,
+                             suppress_tokens=self.suppress_tokens)
+        return captions
 
-    def chosen(self, memory: Memory, said: Tensor) -> Tensor:
-        """The log-probability of each word that was `said`, `(B, C, T)` to the same; 0 for padding."""
-        found, lengths = torch.zeros(said.shape, device=said.device), (said != PAD).sum(-1).amax(-1)
-        for rows in lengths.argsort().split(8):         # one caption that runs on makes padding of its few neighbours only
-            max_length = lengths[rows[-1:]].sum()          # 0 if this process has no picture of the batch
-            found[rows, :, :max_length] = sequence_log_probs(self, memory.select(rows), said[rows, :, :max_length], self.suppress_tokens)
-        return found
+    def token_log_probs(self, memory: Memory, captions: Tensor) -> Tensor:
+        """Return the log-probability of each token of captions `(B, C, T)`; 0 for padding."""
+        log_probs = torch.zeros(captions.shape, device=captions.device)
+        lengths = (captions != PAD).sum(-1).amax(-1)                        # (B,)
+        # Pictures of similar length go together: one long caption pads only its neighbours.
+        for rows in lengths.argsort().split(8):
+            length = lengths[rows[-1:]].sum()       # 0 if this process has no picture
+            log_probs[rows, :, :length] = sequence_log_probs(
+                self, memory.select(rows), captions[rows, :, :length], self.suppress_tokens)
+        return log_probs

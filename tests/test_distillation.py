@@ -51,7 +51,7 @@ def batch_of(world, fields=None, rows=range(12), max_length=None):
     return examples, collate([examples[row] for row in rows])
 
 
-class TestLikeliest:
+class TestTopK:
     def test_the_largest_in_order_and_summing_to_one(self):
         logits = torch.randn(3, 5, 30)
         ids, chances = top_k_probs(logits, 4)
@@ -70,7 +70,7 @@ class TestLoss:
     def test_all_of_the_share_is_cross_entropy_with_probabilities(self, world, pair):
         teacher, pupil = pair
         examples, _ = batch_of(world)
-        _, batch = batch_of(world, soft_targets(teacher, examples, most=10**6))
+        _, batch = batch_of(world, soft_targets(teacher, examples, k=10**6))
         with torch.no_grad():
             ours, count = Distilled(pupil, 1.0).loss(batch, 0.1)
             p, q = (model.decode(model.encode(batch), batch.captions[..., :-1]) for model in (pupil, teacher))
@@ -92,7 +92,7 @@ class TestLoss:
     def test_the_gradient_for_logits_is_p_minus_the_mixture(self, world, pair):
         teacher, pupil = pair
         examples, _ = batch_of(world)
-        _, batch = batch_of(world, soft_targets(teacher, examples, most=10**6))
+        _, batch = batch_of(world, soft_targets(teacher, examples, k=10**6))
         total, _ = Distilled(pupil, 0.7).loss(batch)
         found = torch.autograd.grad(total, pupil.output.bias)[0]
         real = batch.captions[..., 1:] != 0
@@ -116,14 +116,14 @@ class TestLoss:
 class TestTargets:
     def test_dropout_is_off_and_batches_do_not_matter(self, world, pair):
         examples, batch = batch_of(world)
-        one, other = (soft_targets(pair[0].train(), examples, batch=size)["teacher_chances"] for size in (16, 5))
+        one, other = (soft_targets(pair[0].train(), examples, batch_size=size)["teacher_chances"] for size in (16, 5))
         for item, captions in zip(examples.items, batch.captions):
             real = captions[:, 1:] != 0
             torch.testing.assert_close(one(item)[real], other(item)[real], rtol=1e-3, atol=1e-3)
 
     def test_pieces_that_are_cut_anew_are_refused(self, world, pair):
         pieces = SubwordVocabulary.build(world[0].captions("train"), 400)
-        with pytest.raises(ValueError, match="cuts words anew: set it to 0"):
+        with pytest.raises(ValueError, match="tokenises captions anew: set it to 0"):
             soft_targets(pair[0], CaptionDataset(world[0]["train"], pieces, inputs={"grid": number}, dropout=0.1))
 
     def test_other_items_and_longer_captions_are_one_line(self, world, pair):
@@ -131,12 +131,12 @@ class TestTargets:
         fields = soft_targets(pair[0], examples)
         with pytest.raises(ValueError, match="fewer or shorter captions"):
             Distilled(pair[1]).loss(batch_of(world, fields)[1])
-        with pytest.raises(ValueError, match="said nothing about"):
+        with pytest.raises(ValueError, match="no predictions for"):
             fields["teacher_words"](world[0]["val"][0])
 
     def test_cut_captions_and_an_ensemble(self, world, pair):
         examples, batch = batch_of(world, max_length=6)
-        fields = soft_targets(Ensemble(pair), examples, most=3)
+        fields = soft_targets(Ensemble(pair), examples, k=3)
         words = fields["teacher_words"](world[0]["train"][0])
         assert words.shape == (5, 5, 3)
         with torch.no_grad():

@@ -25,7 +25,7 @@ from captionlab.scst import CiderD, Gleu, SelfCritical, advantages, count_grams
 from captionlab.text import SubwordVocabulary
 
 PAD, BOS, EOS = 0, 1, 2
-alike = Gleu.alike
+similarity = Gleu.similarity
 CAPTION = st.lists(st.integers(2, 8), min_size=1, max_size=9)
 SPLIT = st.lists(st.tuples(st.lists(CAPTION, min_size=1, max_size=4), st.lists(CAPTION, min_size=2, max_size=2)),
                  min_size=2, max_size=6)
@@ -62,19 +62,19 @@ class Table(Captioner):
 
 
 def likes(word):
-    """Marks 1 for every caption that has the word."""
+    """Rewards 1 for every caption that has the word."""
     return lambda said, references: (said == word).any(-1).float()
 
 
 class TestReward:
-    def test_each_picture_is_judged_by_its_own_references(self):
+    def test_each_picture_is_scored_with_its_own_references(self):
         reward = CiderD([[[3, 4, 2]], [[5, 6, 2]], [[7, 2]]])
         said = padded([[[3, 4, 2], [5, 6, 2]], [[5, 6, 2], [7, 2]]])
         told = padded([[[3, 4, 2], []], [[5, 6, 2], [7, 2]]])
-        marks = reward(said, told)
+        rewards = reward(said, told)
         alone = torch.cat([reward(said[row:row + 1], told[row:row + 1]) for row in range(2)])
-        torch.testing.assert_close(marks, alone)
-        assert marks[0, 0] > 5 and marks[0, 1] == 0 and (marks[1] > 2).all()
+        torch.testing.assert_close(rewards, alone)
+        assert rewards[0, 0] > 5 and rewards[0, 1] == 0 and (rewards[1] > 2).all()
 
     @pytest.mark.slow
     @given(SPLIT)
@@ -96,7 +96,7 @@ class TestReward:
 
     def test_what_is_in_every_picture_weighs_nothing(self):
         reward = CiderD([[[3, 4, 2]], [[3, 5, 2]]])
-        assert reward.rarity[(3,)] == 0 and reward.rarity[(4,)] == pytest.approx(math.log(2))
+        assert reward.idf[(3,)] == 0 and reward.idf[(4,)] == pytest.approx(math.log(2))
         assert reward.score([[3]], [[3]]) == [0.0]
 
     def test_counts(self):
@@ -104,9 +104,9 @@ class TestReward:
 
 
 @given(st.lists(st.lists(st.floats(0, 10), min_size=3, max_size=3), min_size=1, max_size=4))
-def test_advantages_compare_with_the_others(marks):
-    found = advantages(torch.tensor(marks, dtype=torch.float64))
-    for row, gained in zip(marks, found.tolist()):
+def test_advantages_compare_with_the_others(rewards):
+    found = advantages(torch.tensor(rewards, dtype=torch.float64))
+    for row, gained in zip(rewards, found.tolist()):
         for place, gain in enumerate(gained):
             assert gain == pytest.approx(row[place] - (sum(row) - row[place]) / 2, abs=1e-9)
 
@@ -138,10 +138,10 @@ class TestGradient:
         torch.manual_seed(0)
         critic = SelfCritical(Table(), likes(4), samples=50, max_length=4)
         learn, batch = torch.optim.Adam(critic.parameters(), 0.1), Batch(captions=padded([[[1, 4, 2]]] * 4))
-        before = critic.reward(critic.draw(critic.encode(batch)), None).mean()
+        before = critic.reward(critic.sample_captions(critic.encode(batch)), None).mean()
         for _ in range(40):
             learn.zero_grad(), critic.loss(batch)[0].backward(), learn.step()
-        assert critic.reward(critic.draw(critic.encode(batch)), None).mean() > max(0.95, before + 0.1)
+        assert critic.reward(critic.sample_captions(critic.encode(batch)), None).mean() > max(0.95, before + 0.1)
 
 
 class TestSelfCritical:
@@ -156,7 +156,7 @@ class TestSelfCritical:
         batch = Batch(grid=torch.randn(pictures, 5, 16), captions=padded([[[1, 4, 2]]] * pictures))
         memory = model.encode(batch)
         said, scores = sample(model, memory, 4, max_length=24, suppress_tokens=[3])
-        found = SelfCritical(model, likes(4), 4, 24, suppress_tokens=[3]).chosen(memory, said)
+        found = SelfCritical(model, likes(4), 4, 24, suppress_tokens=[3]).token_log_probs(memory, said)
         torch.testing.assert_close(found.sum(-1), scores, rtol=1e-4, atol=1e-5)
         assert not (said == 3).any() and not found[said == PAD].any()
         assert len((said != PAD).sum(-1).amax(-1).unique()) > 2      # so the groups are not equally long
@@ -178,7 +178,7 @@ class TestSelfCritical:
         assert not toy.training
 
     def test_one_sample_has_nothing_to_be_compared_with(self):
-        with pytest.raises(ValueError, match="draw 2 or more"):
+        with pytest.raises(ValueError, match="sample 2 or more"):
             SelfCritical(Table(), likes(4), samples=1)
 
 
@@ -229,24 +229,29 @@ class TestTranslations:
         german = SubwordVocabulary.build(["ein roter kreis", "ein rotes quadrat"], 200, language="de")
         told, near, far = (german.encode(words)[1:] for words in ("ein roter kreis", "ein rotes kreis", "ein quadrat kreis"))
         assert set(near) & set(told) > set(far) & set(told)
-        marks = Gleu(german.words)(padded([[told, near, far]], 40), padded([[told]], 40))
-        torch.testing.assert_close(marks, torch.tensor([[10.0, 10 * 2 / 6, 10 * 2 / 6]]))
+        rewards = Gleu(german.words)(padded([[told, near, far]], 40), padded([[told]], 40))
+        torch.testing.assert_close(rewards, torch.tensor([[10.0, 10 * 2 / 6, 10 * 2 / 6]]))
 
     def test_without_reference_nothing_is_worth_anything(self):
         assert Gleu(list)(padded([[[3, 4], []]]), padded([[[]]])).tolist() == [[0.0, 0.0]]
 
     @pytest.mark.slow
     def test_a_translator_goes_on_by_gleu(self, tmp_path, monkeypatch):
-        small, marks = translation.PRESETS["tiny"], []
-        monkeypatch.setattr(Gleu, "alike", lambda self, *sentences: marks.append(1) or alike(self, *sentences))
+        small, calls = translation.PRESETS["tiny"], []
+
+        def count_calls(self, *sentences):
+            calls.append(1)
+            return similarity(self, *sentences)
+
+        monkeypatch.setattr(Gleu, "similarity", count_calls)
         preset = replace(small, training=replace(small.training, epochs=1), scst=replace(small.scst, epochs=1, lr=1e-4))
         pairs = scenes(train=8, val=2, test=0, novel=0, language="de", source="en")
         start = train("translation", pairs, preset, out=tmp_path / "run")
         made = finetune_scst("translation", tmp_path / "run", tmp_path / "scst", data=pairs)
-        assert len(marks) == 5 * len(pairs["train"])
+        assert len(calls) == 5 * len(pairs["train"])
         assert made.metadata["stage"] == "scst" and not torch.equal(made.model.words.weight, start.model.words.weight)
 
 
-def test_a_process_without_a_picture_has_no_marks():
+def test_a_process_without_a_picture_has_no_rewards():
     reward = CiderD([[[5, 6]], [[7]]])
     assert reward(torch.zeros(0, 5, 4, dtype=torch.long), torch.zeros(0, 3, 6, dtype=torch.long)).shape == (0, 5)

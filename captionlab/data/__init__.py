@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['Batch', 'CaptionData', 'CaptionDataset', 'DATASET_NAMES', 'InputConfig', 'InputFunctions', 'Item',
-           'ResumableBatchSampler', 'batch_by_count', 'batch_by_tokens', 'coco_karpathy', 'collate', 'dataset_path',
-           'detect_dataset', 'download', 'epoch_permutation', 'flickr8k', 'from_files', 'load_dataset', 'multi30k',
-           'padding_fraction', 'read_json_file', 'read_lines', 'register_path', 'registry', 'scenes']
+           'ResumableBatchSampler', 'batch_by_count', 'batch_by_tokens', 'coco_karpathy', 'collate',
+           'dataset_path', 'detect_dataset', 'download', 'epoch_permutation', 'flickr8k',
+           'from_files', 'load_dataset', 'multi30k', 'padding_fraction', 'read_json_file',
+           'read_lines', 'register_path', 'registry', 'scenes']
 
 # %% ../../nbs/library/data/index.ipynb #data0002
 from importlib import import_module

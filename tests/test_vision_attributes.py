@@ -1,4 +1,5 @@
-"""Attributes: the noisy-OR is the product it stands for, the detector finds what was planted, ids are what a captioner reads."""
+"""The noisy-OR is its product, the detector finds what was planted, ids fit a captioner."""
+
 import json
 import pickle
 from dataclasses import replace
@@ -13,11 +14,16 @@ from PIL import Image
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+from captionlab.attention import MultiHeadAttention
 from captionlab.cli import application
 from captionlab.data import datasets
+from captionlab.data.batches import Batch
+from captionlab.data.datasets import CaptionData, Item
+from captionlab.masks import padding_mask
 from captionlab.processors import cache
+from captionlab.runs.results import load_result
+from captionlab.text import Vocabulary
 from captionlab.vision import attributes
-from captionlab.attention import MultiHeadAttention
 from captionlab.vision.attributes import (
     POOLINGS,
     STOP_WORDS,
@@ -37,31 +43,36 @@ from captionlab.vision.attributes import (
     train_detector,
     word_frequencies,
 )
+from captionlab.vision.backbones import Backbone
 from captionlab.vision.extraction import (
     detector_backbone,
-    extract_features,
     extract_attributes,
+    extract_features,
 )
-from captionlab.data.batches import Batch
-from captionlab.data.datasets import CaptionData, Item
 from captionlab.vision.features import FeatureStore
-from captionlab.masks import padding_mask
-from captionlab.runs.results import load_result
-from captionlab.text import Vocabulary
-from captionlab.vision.backbones import Backbone
 
 logits = st.lists(st.floats(-60, 60), min_size=1, max_size=60)
 
 
 # ---- eq-fang-1: from cells to a picture
 
+
 @given(logits)
 def test_noisy_or_is_the_product_in_64_bits(values):
     z = torch.tensor(values, dtype=torch.float64)
     with np.errstate(all="ignore"):
-        odds = np.expm1(np.log1p(np.exp(np.array(values, dtype=np.longdouble))).sum())     # 1 + O = product of 1 + o
-    torch.testing.assert_close(noisy_or(z[:, None])[0], torch.tensor(float(np.log(odds)), dtype=torch.float64), rtol=1e-6, atol=2e-6)
-    torch.testing.assert_close(noisy_or(z.float()[:, None])[0].double(), noisy_or(z[:, None])[0], rtol=1e-5, atol=1e-4)
+        odds = np.expm1(
+            np.log1p(np.exp(np.array(values, dtype=np.longdouble))).sum()
+        )  # 1 + O = product of 1 + o
+    torch.testing.assert_close(
+        noisy_or(z[:, None])[0],
+        torch.tensor(float(np.log(odds)), dtype=torch.float64),
+        rtol=1e-6,
+        atol=2e-6,
+    )
+    torch.testing.assert_close(
+        noisy_or(z.float()[:, None])[0].double(), noisy_or(z[:, None])[0], rtol=1e-5, atol=1e-4
+    )
 
 
 @given(logits)
@@ -79,7 +90,8 @@ def test_extremes_stay_finite(name, dtype):
         z = torch.tensor([[low], [high], [low]], dtype=dtype, requires_grad=True)
         P = POOLINGS[name](z)
         F.binary_cross_entropy_with_logits(P, torch.ones_like(P)).backward()
-        assert P.isfinite().all() and z.grad.isfinite().all()
+        assert P.isfinite().all()
+        assert z.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("name", POOLINGS)
@@ -103,35 +115,45 @@ def test_pools_against_probabilities():
 
 # ---- words
 
+
 def test_words_are_counted_without_stop_words():
     said = ["A dog, a dog and a ball.", "The BALL is on the grass", "Dogs run"]
     assert frequent_words(said) == ["ball", "dog", "dogs", "grass", "run"]
-    assert frequent_words(said, 2) == ["ball", "dog"] and frequent_words(said, 2, stop_words=()) == ["a", "ball"]
-    assert not {word for word in STOP_WORDS if word != word.lower()} and "two" not in STOP_WORDS
+    assert frequent_words(said, 2) == ["ball", "dog"]
+    assert frequent_words(said, 2, stop_words=()) == ["a", "ball"]
+    assert not {word for word in STOP_WORDS if word != word.lower()}
+    assert "two" not in STOP_WORDS
 
 
 def test_mentions_count_captions_and_not_repetitions():
-    shares = word_frequencies([["dog dog ball", "a dog", "snow", "Dog!"], ["fog"]], ["dog", "ball", "cat"])
+    shares = word_frequencies(
+        [["dog dog ball", "a dog", "snow", "Dog!"], ["fog"]], ["dog", "ball", "cat"]
+    )
     torch.testing.assert_close(shares, torch.tensor([[0.75, 0.25, 0], [0, 0, 0]]))
 
 
 # ---- judging
 
+
 def test_the_example_of_scikit_learn():
     """From the documentation of `sklearn.metrics.average_precision_score`: 0.83."""
-    found = average_precision(torch.tensor([[0.1], [0.4], [0.35], [0.8]]), torch.tensor([[0], [0], [1], [1]]))
+    found = average_precision(
+        torch.tensor([[0.1], [0.4], [0.35], [0.8]]), torch.tensor([[0], [0], [1], [1]])
+    )
     assert round(found.item(), 2) == 0.83
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=40))
 def test_average_precision_is_its_definition_with_ties(rows):
-    scores, truth = (torch.tensor(column) for column in zip(*rows))
+    scores, truth = (torch.tensor(column) for column in zip(*rows, strict=False))
     scores = scores / 5
     expected = [truth[scores >= own].double().mean() for own in scores[truth]]
     found = average_precision(scores[:, None], truth[:, None])[0]
     if expected:
         torch.testing.assert_close(found, torch.stack(expected).mean())
-        torch.testing.assert_close(average_precision(scores[:, None] ** 3, truth[:, None])[0], found)
+        torch.testing.assert_close(
+            average_precision(scores[:, None] ** 3, truth[:, None])[0], found
+        )
     else:
         assert found.isnan()
 
@@ -140,9 +162,12 @@ def test_best_worst_and_undecided():
     truth = torch.tensor([1, 0, 1, 0, 0]).bool()[:, None].expand(5, 3)
     scores = torch.stack([truth[:, 0] * 1.0, torch.zeros(5), truth[:, 0] * -1.0], 1)
     best, undecided, worst = average_precision(scores, truth).tolist()
-    assert best == 1 and undecided == pytest.approx(0.4) and worst == pytest.approx(2 / 5)     # all of them are kept at once
+    assert best == 1
+    assert undecided == pytest.approx(0.4)
+    assert worst == pytest.approx(2 / 5)
     precision, recall = precision_recall(torch.tensor([0.9, 0.5, 0.4]), torch.tensor([1, 0, 1]))
-    assert precision.tolist() == pytest.approx([1, 1 / 2, 2 / 3]) and recall.tolist() == [0.5, 0.5, 1]
+    assert precision.tolist() == pytest.approx([1, 1 / 2, 2 / 3])
+    assert recall.tolist() == [0.5, 0.5, 1]
 
 
 # ---- a world in which a pattern in one cell means a word
@@ -152,7 +177,7 @@ WORDS = ["spark", "glow", "haze"]
 
 @pytest.fixture(scope="module")
 def planted():
-    """Pictures of 9 cells with 4 numbers; "spark" and "glow" are one cell each, "haze" is said at random."""
+    """Pictures of 9 cells of 4 numbers: "spark" and "glow" are one cell each, "haze" is random."""
     draw = torch.Generator().manual_seed(0)
     grids, splits, places = {}, {}, {}
     for split, count in (("train", 300), ("val", 80), ("test", 80)):
@@ -180,34 +205,55 @@ def trained(planted):
 def test_what_was_planted_is_found(planted, trained):
     data, see, _ = planted
     found = evaluate_detector(trained, data["test"], see)
-    assert set(trained.words) == {"picture", *WORDS} and not trained.training
-    assert found["words"]["spark"]["AP"] > 95 and found["words"]["glow"]["AP"] > 95 and found["words"]["picture"]["AP"] == 100
+    assert set(trained.words) == {"picture", *WORDS}
+    assert not trained.training
+    assert found["words"]["spark"]["AP"] > 95
+    assert found["words"]["glow"]["AP"] > 95
+    assert found["words"]["picture"]["AP"] == 100
     assert abs(found["words"]["haze"]["AP"] - found["words"]["haze"]["prevalence"]) < 20
-    assert found["mAP"] == pytest.approx(np.mean([row["AP"] for row in found["words"].values()]), abs=0.1)
-    assert found["chance"] == pytest.approx(np.mean([row["prevalence"] for row in found["words"].values()]), abs=0.1)
-    assert list(found["words"]) == sorted(found["words"], key=lambda word: -found["words"][word]["AP"])
+    assert found["mAP"] == pytest.approx(
+        np.mean([row["AP"] for row in found["words"].values()]), abs=0.1
+    )
+    assert found["chance"] == pytest.approx(
+        np.mean([row["prevalence"] for row in found["words"].values()]), abs=0.1
+    )
+    assert list(found["words"]) == sorted(
+        found["words"], key=lambda word: -found["words"][word]["AP"]
+    )
 
 
 def test_it_is_found_where_it_was_planted(planted, trained):
     data, see, places = planted
-    hits = [trained.cells(see(item)[None])[0, :, trained.words.index(word)].argmax().item() == places[item.name, word]
-            for item in data["test"] for word in ("spark", "glow") if (item.name, word) in places]
-    assert len(hits) > 40 and np.mean(hits) > 0.95
+    hits = [
+        trained.cells(see(item)[None])[0, :, trained.words.index(word)].argmax().item()
+        == places[item.name, word]
+        for item in data["test"]
+        for word in ("spark", "glow")
+        if (item.name, word) in places
+    ]
+    assert len(hits) > 40
+    assert np.mean(hits) > 0.95
 
 
 @pytest.mark.slow
 def test_a_seed_is_a_detector(planted, trained):
     data, see, _ = planted
-    again, other = (train_detector(data, see, num_words=10, epochs=12, batch_size=20, lr=0.02, seed=seed) for seed in (3, 4))
+    again, other = (
+        train_detector(data, see, num_words=10, epochs=12, batch_size=20, lr=0.02, seed=seed)
+        for seed in (3, 4)
+    )
     assert again.fingerprint == trained.fingerprint != other.fingerprint
-    assert [r["score"] for r in again.metadata["history"]] == [r["score"] for r in trained.metadata["history"]]
+    assert [r["score"] for r in again.metadata["history"]] == [
+        r["score"] for r in trained.metadata["history"]
+    ]
 
 
 def test_the_best_epoch_is_kept_and_patience_ends(planted):
     data, see, _ = planted
     net = train_detector(data, see, num_words=10, epochs=30, batch_size=20, lr=0.5, patience=2)
     scores = [record["score"] for record in net.metadata["history"]]
-    assert len(scores) < 30 and len(scores) == scores.index(max(scores)) + 3
+    assert len(scores) < 30
+    assert len(scores) == scores.index(max(scores)) + 3
     assert evaluate_detector(net, data["val"], see)["mAP"] == pytest.approx(max(scores))
 
 
@@ -230,10 +276,12 @@ def test_nothing_to_learn_from(planted):
 
 def test_shapes():
     net, grid = AttributeDetector(6, WORDS, hidden=5), torch.randn(2, 9, 6)
-    assert net.cells(grid).shape == (2, 9, 3) and net(grid).shape == (2, 3)
+    assert net.cells(grid).shape == (2, 9, 3)
+    assert net(grid).shape == (2, 3)
     torch.testing.assert_close(net(grid), noisy_or(net.cells(grid)))
     torch.testing.assert_close(net(grid[1:]), net(grid)[1:])
-    assert net(torch.zeros(1, 9, 6)).isfinite().all() and net(torch.full((1, 9, 6), 1e4)).isfinite().all()
+    assert net(torch.zeros(1, 9, 6)).isfinite().all()
+    assert net(torch.full((1, 9, 6), 1e4)).isfinite().all()
 
 
 # ---- ids
@@ -244,10 +292,15 @@ WORDBOOK = Vocabulary(["dog", "snow", "ball", "runs"])
 def test_ids_are_sorted_known_and_padded():
     sure = torch.tensor([[0.2, 0.9, 0.95, 0.5], [0.1, 0.1, 0.1, 0.1]])
     ids = to_ids(sure, ["dog", "snow", "yeti", "ball"], WORDBOOK, max_attributes=6, threshold=0.15)
-    assert ids.dtype == torch.long and ids.tolist() == [[5, 6, 4, 0, 0, 0], [0] * 6]
-    assert to_ids(sure, ["dog", "snow", "yeti", "ball"], WORDBOOK, max_attributes=1, threshold=0.15).tolist() == [[5], [0]]
+    assert ids.dtype == torch.long
+    assert ids.tolist() == [[5, 6, 4, 0, 0, 0], [0] * 6]
+    assert to_ids(
+        sure, ["dog", "snow", "yeti", "ball"], WORDBOOK, max_attributes=1, threshold=0.15
+    ).tolist() == [[5], [0]]
     assert WORDBOOK.decode(ids[0]) == "snow ball dog"
-    assert to_ids(sure[:, :1], ["yeti"], WORDBOOK, threshold=0).eq(0).all()        # the unknown word is never told
+    assert (
+        to_ids(sure[:, :1], ["yeti"], WORDBOOK, threshold=0).eq(0).all()
+    )  # the unknown word is never told
 
 
 def test_an_empty_row_attends_to_nothing_and_gives_zeros():
@@ -255,12 +308,16 @@ def test_an_empty_row_attends_to_nothing_and_gives_zeros():
     ids[0, 0] = 4
     attend, table = MultiHeadAttention(8, 2, bias=False), torch.nn.Embedding(len(WORDBOOK), 8)
     seen = attend(torch.randn(2, 5, 8), table(ids), mask=padding_mask(ids))
-    assert seen.isfinite().all() and seen[0].abs().sum() > 0 and seen[1].abs().sum() == 0
+    assert seen.isfinite().all()
+    assert seen[0].abs().sum() > 0
+    assert seen[1].abs().sum() == 0
 
 
 def test_oracle_says_what_most_captions_say():
     said = [["a dog in snow", "the dog runs", "dog and ball"], ["fog"]]
-    assert oracle_attributes(said, ["ball", "dog", "runs", "fog"], WORDBOOK, max_attributes=3).tolist() == [[4, 6, 7], [0, 0, 0]]
+    assert oracle_attributes(
+        said, ["ball", "dog", "runs", "fog"], WORDBOOK, max_attributes=3
+    ).tolist() == [[4, 6, 7], [0, 0, 0]]
 
 
 def test_detect_is_the_chances_as_ids(planted, trained):
@@ -268,34 +325,55 @@ def test_detect_is_the_chances_as_ids(planted, trained):
     book = Vocabulary(["glow", "spark"])
     grid = torch.stack([see(item) for item in data["test"]])
     ids = detect(trained, grid, book, max_attributes=3, threshold=0.5)
-    assert ids.shape == (80, 3) and torch.equal(ids, to_ids(predict_proba(trained, data["test"], see), trained.words, book, max_attributes=3, threshold=0.5))
-    assert (ids == 0).all(1).any() and {4, 5, 0} == set(ids.unique().tolist())
+    assert ids.shape == (80, 3)
+    assert torch.equal(
+        ids,
+        to_ids(
+            predict_proba(trained, data["test"], see),
+            trained.words,
+            book,
+            max_attributes=3,
+            threshold=0.5,
+        ),
+    )
+    assert (ids == 0).all(1).any()
+    assert {4, 5, 0} == set(ids.unique().tolist())
     assert torch.equal(detect(trained, grid[:7], book, max_attributes=3, threshold=0.5), ids[:7])
 
 
 def test_a_batch_carries_them():
     batch = Batch(attributes=torch.tensor([[4, 0], [5, 6]]))
-    assert batch.select(torch.tensor([1])).attributes.tolist() == [[5, 6]] and len(batch) == 2
-    with pytest.raises(ValueError, match="reads attributes, and the batch has none: .*--kind attributes"):
+    assert batch.select(torch.tensor([1])).attributes.tolist() == [[5, 6]]
+    assert len(batch) == 2
+    with pytest.raises(
+        ValueError, match=r"reads attributes, and the batch has none: .*--kind attributes"
+    ):
         Batch(grid=torch.zeros(1, 1, 1)).require("attributes")
 
 
 # ---- files
 
+
 def test_a_detector_comes_back(planted, trained, tmp_path):
     data, see, _ = planted
     save_detector(trained, tmp_path / "new" / "a.safetensors")
     again = load_detector(tmp_path / "new" / "a.safetensors")
-    assert again.words == trained.words and again.fingerprint == trained.fingerprint
+    assert again.words == trained.words
+    assert again.fingerprint == trained.fingerprint
     assert again.metadata == json.loads(json.dumps(trained.metadata))
-    assert torch.equal(predict_proba(again, data["test"], see), predict_proba(trained, data["test"], see))
+    assert torch.equal(
+        predict_proba(again, data["test"], see), predict_proba(trained, data["test"], see)
+    )
 
 
 def test_a_detector_is_found_by_its_name(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(attributes, "cache_home", lambda: tmp_path)
     save_detector(trained, detector_file("mine"))
-    assert (tmp_path / "attributes" / "mine.safetensors").exists() and load_detector("mine").words == trained.words
-    with pytest.raises(FileNotFoundError, match="there is no detector yours: captionlab attributes train makes one"):
+    assert (tmp_path / "attributes" / "mine.safetensors").exists()
+    assert load_detector("mine").words == trained.words
+    with pytest.raises(
+        FileNotFoundError, match="there is no detector yours: captionlab attributes train makes one"
+    ):
         load_detector("yours")
 
 
@@ -310,9 +388,15 @@ def test_what_is_no_detector_is_refused_in_one_line(trained, tmp_path):
     (tmp_path / "half").write_bytes(good.read_bytes()[:-40])
     (tmp_path / "text").write_text("I am a text")
     save_file({"weight": torch.zeros(2)}, tmp_path / "other")
-    save_file({"weight": torch.zeros(2)}, tmp_path / "short", {"captionlab attributes 1": json.dumps({"sizes": trained.config, "about": {}})})
+    save_file(
+        {"weight": torch.zeros(2)},
+        tmp_path / "short",
+        {"captionlab attributes 1": json.dumps({"sizes": trained.config, "about": {}})},
+    )
     for name in ("pickle", "half", "text", "other", "short"):
-        with pytest.raises(ValueError, match=f"{name} holds no attribute detector, or a broken one") as fault:
+        with pytest.raises(
+            ValueError, match=f"{name} holds no attribute detector, or a broken one"
+        ) as fault:
             load_detector(tmp_path / name)
         assert "\n" not in str(fault.value)
 
@@ -325,25 +409,34 @@ def test_a_failed_write_leaves_the_old_one(trained, tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     monkeypatch.setattr("captionlab.files.os.fsync", breaks)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="no space left"):
         save_detector(AttributeDetector(2, ["x"]), file)
     assert file.read_bytes() == before
 
 
 # ---- into a store
 
+
 @pytest.fixture(scope="module")
 def on_a_net(tmp_path_factory):
-    """A detector on a small random network, its file, and a folder of pictures, one of which is none."""
+    """A detector on a small random network, its file, and pictures, one of which is none."""
     folder, net = tmp_path_factory.mktemp("net"), Backbone("squeezenet1_1", None, size=48)
     torch.manual_seed(0)
     detector = AttributeDetector(512, WORDS)
-    detector.metadata = {"made_by": {"backbone": net.describe(), "preprocess": net.preprocess.to_dict(), "grid": [2, 2]}}
+    detector.metadata = {
+        "made_by": {
+            "backbone": net.describe(),
+            "preprocess": net.preprocess.to_dict(),
+            "grid": [2, 2],
+        }
+    }
     save_detector(detector, folder / "d.safetensors")
     (folder / "pictures").mkdir()
     draw = np.random.default_rng(0)
     for number in range(5):
-        Image.fromarray(draw.integers(0, 256, (40, 60, 3), dtype=np.uint8)).save(folder / "pictures" / f"{number}.png")
+        Image.fromarray(draw.integers(0, 256, (40, 60, 3), dtype=np.uint8)).save(
+            folder / "pictures" / f"{number}.png"
+        )
     (folder / "pictures" / "odd.png").write_text("I am a text")
     return folder, net, detector
 
@@ -351,16 +444,36 @@ def on_a_net(tmp_path_factory):
 @pytest.mark.slow
 def test_the_store_holds_what_the_detector_says(on_a_net, tmp_path, capsys):
     folder, net, detector = on_a_net
-    store = extract_features([folder / "pictures"], tmp_path / "s", kind="attributes", weights=str(folder / "d.safetensors"))
-    assert store.shape == (1, 3) and set(store.skipped) == {"odd.png"} and "chances of 3 words" in capsys.readouterr().out
+    store = extract_features(
+        [folder / "pictures"],
+        tmp_path / "s",
+        kind="attributes",
+        weights=str(folder / "d.safetensors"),
+    )
+    assert store.shape == (1, 3)
+    assert set(store.skipped) == {"odd.png"}
+    assert "chances of 3 words" in capsys.readouterr().out
     with torch.no_grad():
         for name in ("0.png", "4.png"):
             grid = net(net.preprocess([folder / "pictures" / name]), 2).flatten(1, 2)
             torch.testing.assert_close(store[name], detector(grid).sigmoid(), rtol=2e-3, atol=1e-4)
-    (tmp_path / "s" / "manifest.json").write_text((tmp_path / "s" / "manifest.json").read_text().replace('"complete":true', '"complete":false'))
-    with pytest.raises(ValueError, match=r"not complete .*: run captionlab features extract IMAGES --kind attributes --weights \S+/d.safetensors --out"):
+    (tmp_path / "s" / "manifest.json").write_text(
+        (tmp_path / "s" / "manifest.json")
+        .read_text()
+        .replace('"complete":true', '"complete":false')
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"not complete .*: run captionlab features extract IMAGES --kind attributes "
+        r"--weights \S+/d.safetensors --out",
+    ):
         FeatureStore.open(tmp_path / "s")
-    again = extract_features([folder / "pictures"], tmp_path / "s", kind="attributes", weights=str(folder / "d.safetensors"))
+    again = extract_features(
+        [folder / "pictures"],
+        tmp_path / "s",
+        kind="attributes",
+        weights=str(folder / "d.safetensors"),
+    )
     assert again["0.png"].equal(store["0.png"])
 
 
@@ -369,28 +482,41 @@ def test_interrupted_it_ends_with_the_same_bytes(on_a_net, tmp_path):
     images = {f"{k}": folder / "pictures" / f"{k % 5}.png" for k in range(12)}
     whole = extract_attributes(images, detector, tmp_path / "whole", chunk_size=2, num_workers=2)
     images["7"] = None
-    with pytest.raises(Exception):
+    with pytest.raises(TypeError):
         extract_attributes(images, detector, tmp_path / "again", chunk_size=2, num_workers=1)
     made = sorted(file.name for file in (tmp_path / "again").glob("chunk-*"))
     images["7"] = folder / "pictures" / "2.png"
     extract_attributes(images, detector, tmp_path / "again", chunk_size=2, num_workers=1)
     assert 0 < len(made) < 6
-    assert all((tmp_path / "again" / file.name).read_bytes() == file.read_bytes() for file in whole.folder.iterdir())
+    assert all(
+        (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
+        for file in whole.folder.iterdir()
+    )
 
 
 def test_another_detector_is_another_store(on_a_net, tmp_path):
     folder, _, detector = on_a_net
-    extract_features([folder / "pictures"], tmp_path / "s", kind="attributes", weights=str(folder / "d.safetensors"))
+    extract_features(
+        [folder / "pictures"],
+        tmp_path / "s",
+        kind="attributes",
+        weights=str(folder / "d.safetensors"),
+    )
     other = load_detector(folder / "d.safetensors")
     other.output.bias.data += 1
     save_detector(other, tmp_path / "other")
-    with pytest.raises(ValueError, match="holds other features .*fingerprint"):
-        extract_features([folder / "pictures"], tmp_path / "s", kind="attributes", weights=str(tmp_path / "other"))
+    with pytest.raises(ValueError, match=r"holds other features .*fingerprint"):
+        extract_features(
+            [folder / "pictures"],
+            tmp_path / "s",
+            kind="attributes",
+            weights=str(tmp_path / "other"),
+        )
     assert FeatureStore.open(tmp_path / "s").spec["backbone"]["fingerprint"] == detector.fingerprint
 
 
 def test_what_cannot_be_extracted(on_a_net, trained, tmp_path):
-    folder, _, detector = on_a_net
+    folder, _, _detector = on_a_net
     with pytest.raises(ValueError, match="looks at pixels"):
         detector_backbone(trained)
     changed = load_detector(folder / "d.safetensors")
@@ -402,6 +528,7 @@ def test_what_cannot_be_extracted(on_a_net, trained, tmp_path):
 
 
 # ---- the command
+
 
 @pytest.fixture
 def alone(tmp_path, monkeypatch):
@@ -425,51 +552,96 @@ def alone(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_train_by_command(alone):
-    call = lambda *words: CliRunner().invoke(application.app, ["attributes", "train", "--data", "few.csv", *words])
+    def call(*words):
+        return CliRunner().invoke(
+            application.app, ["attributes", "train", "--data", "few.csv", *words]
+        )
+
     first = call("--count", "20", "--json")
-    assert first.exit_code == 0 and "20 words" in first.output and "mean average precision" in first.output, first.output
+    assert first.exit_code == 0, first.output
+    assert "20 words" in first.output
+    assert "mean average precision" in first.output
     detector = load_detector("few")
-    assert detector.metadata["data"] == "few" and detector.metadata["made_by"]["backbone"] is None and len(detector.words) == 20
+    assert detector.metadata["data"] == "few"
+    assert detector.metadata["made_by"]["backbone"] is None
+    assert len(detector.words) == 20
     result = load_result("few/attributes")
     run = result["runs"][0]
-    assert result["model"] == "attributes" and result["words"] == 20 and result["split"] == "test" and run["seed"] == 0
-    assert 0 < run["metrics"]["mAP"] <= 100 and 0 < run["blind"]["mAP"] < 100 and len(run["best"]) == len(run["worst"]) == 10
+    assert result["model"] == "attributes"
+    assert result["words"] == 20
+    assert result["split"] == "test"
+    assert run["seed"] == 0
+    assert 0 < run["metrics"]["mAP"] <= 100
+    assert 0 < run["blind"]["mAP"] < 100
+    assert len(run["best"]) == len(run["worst"]) == 10
     assert (alone / "results" / "few" / "attributes.seed0.history.json").exists()
     second = call("--count", "20")
-    assert second.exit_code == 1 and "is there already: choose another file with --out" in second.output
-    third = call("--count", "20", "--pool", "max", "--seed", "1", "--out", "max.safetensors", "--json")
-    assert third.exit_code == 0 and load_result("few/attributes-max")["variant"] == "max", third.output
+    assert second.exit_code == 1
+    assert "is there already: choose another file with --out" in second.output
+    third = call(
+        "--count", "20", "--pool", "max", "--seed", "1", "--out", "max.safetensors", "--json"
+    )
+    assert third.exit_code == 0, third.output
+    assert load_result("few/attributes-max")["variant"] == "max"
     other = call("--preset", "small", "--out", "x", "--json")
-    assert other.exit_code == 1 and "its preset is 'tiny', that of this run is 'small'" in other.output and not (alone / "x").exists()
+    assert other.exit_code == 1
+    assert "its preset is 'tiny', that of this run is 'small'" in other.output
+    assert not (alone / "x").exists()
     wrong = call("--pool", "sum", "--out", "x")
-    assert wrong.exit_code == 1 and "no pool 'sum'" in wrong.output and not (alone / "x").exists()
+    assert wrong.exit_code == 1
+    assert "no pool 'sum'" in wrong.output
+    assert not (alone / "x").exists()
 
 
 @pytest.mark.slow
 def test_a_detector_of_the_name_that_learnt_from_test_pictures_is_refused(alone):
-    made = CliRunner().invoke(application.app, ["attributes", "train", "--data", "few.csv", "--count", "20"])
+    made = CliRunner().invoke(
+        application.app, ["attributes", "train", "--data", "few.csv", "--count", "20"]
+    )
     assert made.exit_code == 0, made.output
-    call = lambda *words: CliRunner().invoke(application.app, ["train", "entangled", "--data", "few.csv", "--variant", "semantic", *words])
+
+    def call(*words):
+        return CliRunner().invoke(
+            application.app,
+            ["train", "entangled", "--data", "few.csv", "--variant", "semantic", *words],
+        )
+
     lines = (alone / "few.csv").read_text().splitlines()
-    swapped = [line[:-5] + "test" if line.endswith("train") else line[:-4] + "train" if line.endswith("test") else line for line in lines]
+    swapped = [
+        line[:-5] + "test"
+        if line.endswith("train")
+        else line[:-4] + "train"
+        if line.endswith("test")
+        else line
+        for line in lines
+    ]
     (alone / "few.csv").write_text("\n".join(swapped))
     found = call("--out", "run")
-    assert found.exit_code == 1 and "'few' learnt from other pictures than these" in found.output, found.output
-    for words in (["vanilla", "--data", "scenes", "--detector", "few"], ["translation", "--data", "scenes", "--boxes", "x"]):
+    assert found.exit_code == 1, found.output
+    assert "'few' learnt from other pictures than these" in found.output
+    for words in (
+        ["vanilla", "--data", "scenes", "--detector", "few"],
+        ["translation", "--data", "scenes", "--boxes", "x"],
+    ):
         refused = CliRunner().invoke(application.app, ["train", *words, "--out", "run"])
-        assert refused.exit_code == 1 and "out" in refused.output and len(refused.output.strip().splitlines()) == 1, refused.output
+        assert refused.exit_code == 1, refused.output
+        assert "out" in refused.output
+        assert len(refused.output.strip().splitlines()) == 1
     assert not (alone / "run").exists()
 
 
 def test_the_result_on_photos_beats_chance():
     run = load_result("flickr8k/attributes")["runs"][0]
-    assert run["metrics"]["mAP"] > 4 * run["blind"]["mAP"] and run["train_seconds"] < 600
+    assert run["metrics"]["mAP"] > 4 * run["blind"]["mAP"]
+    assert run["train_seconds"] < 600
     assert all(row["AP"] > row["prevalence"] for row in run["best"].values())
 
 
 def test_captions_without_words_to_detect_are_refused():
     items = [Item(str(row), ("a",), None) for row in range(3)]
     with pytest.raises(ValueError, match="no words but stop words"):
-        train_detector(CaptionData("mine", {"train": items, "val": items}), lambda item: torch.zeros(4, 3))
+        train_detector(
+            CaptionData("mine", {"train": items, "val": items}), lambda item: torch.zeros(4, 3)
+        )
     with pytest.raises(ValueError, match="says one of the detector's words"):
         evaluate_detector(AttributeDetector(3, ["dog"]), items, lambda item: torch.zeros(4, 3))

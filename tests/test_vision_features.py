@@ -1,4 +1,5 @@
-"""A store is whole, right and found again, whatever happens while it is made."""
+"""A store is complete and right whatever happens while it is filled."""
+
 import json
 import os
 import pickle
@@ -12,15 +13,21 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from vision_helpers import (
+    content,
+    one_line,
+)
 
 from captionlab import files
 from captionlab.files import write_atomically
-from captionlab.vision.extraction import extract_features, extract_maps, find_images, map_spec
-from captionlab.vision.features import FeatureStore, diff_specs, fill_store
 from captionlab.vision.backbones import Backbone, Pyramid
+from captionlab.vision.extraction import extract_maps, find_images, map_spec
+from captionlab.vision.features import FeatureStore, diff_specs, fill_store
 from captionlab.vision.images import Preprocess
 
 SIZE, COUNT, CHUNK = 48, 60, 4
+
+
 TOY = {"backbone": {"name": "toy", "weights": None}, "grid": [1, 1]}
 
 
@@ -29,7 +36,9 @@ def pictures(tmp_path_factory) -> Path:
     """A folder of small pictures of many kinds, two of which are not pictures."""
     folder, draw = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
     for number in range(COUNT - 2):
-        dots = Image.fromarray(draw.integers(0, 256, (5, 7, 3), dtype=np.uint8)).resize((70 + number, 50))
+        dots = Image.fromarray(draw.integers(0, 256, (5, 7, 3), dtype=np.uint8)).resize(
+            (70 + number, 50)
+        )
         dots.save(folder / f"{number:03}.{'jpg' if number % 2 else 'png'}")
     (folder / "011b.jpg").write_text("Dear diary")
     (folder / "042b.png").write_bytes((folder / "042.png").read_bytes()[:300])
@@ -49,17 +58,29 @@ def pyramid() -> Pyramid:
 @pytest.fixture(scope="module")
 def whole(pictures, net, tmp_path_factory) -> FeatureStore:
     """The store of an uninterrupted run."""
-    return extract_maps(find_images(pictures), net, tmp_path_factory.mktemp("whole") / "store", grid=2, chunk_size=CHUNK, batch_size=3, num_workers=2)
+    return extract_maps(
+        find_images(pictures),
+        net,
+        tmp_path_factory.mktemp("whole") / "store",
+        grid=2,
+        chunk_size=CHUNK,
+        batch_size=3,
+        num_workers=2,
+    )
 
 
 @pytest.fixture(scope="module")
 def both(pictures, pyramid, tmp_path_factory) -> FeatureStore:
     """The same of a pyramid."""
-    return extract_maps(find_images(pictures), pyramid, tmp_path_factory.mktemp("both") / "store", grid=(3, 2), chunk_size=CHUNK, batch_size=3, num_workers=2)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
+    return extract_maps(
+        find_images(pictures),
+        pyramid,
+        tmp_path_factory.mktemp("both") / "store",
+        grid=(3, 2),
+        chunk_size=CHUNK,
+        batch_size=3,
+        num_workers=2,
+    )
 
 
 def toy(names):
@@ -70,11 +91,6 @@ def names(count):
     return [str(number) for number in range(count)]
 
 
-def one_line(fault) -> str:
-    assert "\n" not in str(fault.value)
-    return str(fault.value)
-
-
 class TestFeatures:
     def test_equal_the_backbones_own(self, whole, pictures, net):
         for name in ("000.png", "031.jpg", "057.jpg"):
@@ -83,20 +99,31 @@ class TestFeatures:
 
     def test_access_by_name_in_any_order(self, whole):
         some = ["057.jpg", "000.png", "057.jpg", "030.png"]
-        assert whole[some].shape == (4, 4, 512) and whole[some].dtype == torch.float32
-        assert all(row.equal(whole[name]) for row, name in zip(whole[some], some))
+        assert whole[some].shape == (4, 4, 512)
+        assert whole[some].dtype == torch.float32
+        assert all(row.equal(whole[name]) for row, name in zip(whole[some], some, strict=False))
 
     def test_unreadable_pictures_are_noted(self, whole):
-        assert set(whole.skipped) == {"011b.jpg", "042b.png"} and len(whole) == COUNT - 2
-        assert "011b.jpg" not in whole and "011.jpg" in whole
+        assert set(whole.skipped) == {"011b.jpg", "042b.png"}
+        assert len(whole) == COUNT - 2
+        assert "011b.jpg" not in whole
+        assert "011.jpg" in whole
         with pytest.raises(ValueError, match="not a picture file"):
             whole["011b.jpg"]
-        with pytest.raises(ValueError, match="no features of gone.jpg"):
+        with pytest.raises(ValueError, match=r"no features of gone.jpg"):
             whole[["000.png", "gone.jpg"]]
 
     def test_workers_do_not_change_a_bit(self, whole, pictures, net, tmp_path):
         for workers in (1, 3):
-            extract_maps(find_images(pictures), net, tmp_path / str(workers), grid=2, chunk_size=CHUNK, batch_size=3, num_workers=workers)
+            extract_maps(
+                find_images(pictures),
+                net,
+                tmp_path / str(workers),
+                grid=2,
+                chunk_size=CHUNK,
+                batch_size=3,
+                num_workers=workers,
+            )
             assert content(tmp_path / str(workers)) == content(whole.folder)
 
     def test_threads_are_given_back(self, pictures, net, tmp_path):
@@ -111,7 +138,8 @@ class TestFeatures:
     def test_pickled_as_its_address(self, whole):
         whole["000.png"]
         letter = pickle.dumps(whole)
-        assert len(letter) < 1000 and pickle.loads(letter)["030.png"].equal(whole["030.png"])
+        assert len(letter) < 1000
+        assert pickle.loads(letter)["030.png"].equal(whole["030.png"])
 
     def test_a_picture_that_was_mended_is_read_after_all(self, net, tmp_path):
         good, images = tmp_path / "good.png", {"a": tmp_path / "a.png", "b": tmp_path / "b.png"}
@@ -120,7 +148,8 @@ class TestFeatures:
         assert set(extract_maps(images, net, tmp_path / "s", grid=1).skipped) == {"a"}
         images["a"].write_bytes(good.read_bytes())
         store = extract_maps(images, net, tmp_path / "s", grid=1)
-        assert not store.skipped and store["a"].equal(store["b"])
+        assert not store.skipped
+        assert store["a"].equal(store["b"])
 
     def test_skips_of_a_first_run_are_forgotten_when_mended(self, net, tmp_path):
         Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
@@ -132,71 +161,122 @@ class TestFeatures:
 
 class TestPyramid:
     def test_equals_the_nets_own(self, both, pictures, pyramid):
-        assert both.shape == {"low": (9, 256), "high": (4, 512)} and set(both.skipped) == {"011b.jpg", "042b.png"}
+        assert both.shape == {"low": (9, 256), "high": (4, 512)}
+        assert set(both.skipped) == {"011b.jpg", "042b.png"}
         for name in ("000.png", "031.jpg", "057.jpg"):
             alone = pyramid(pyramid.preprocess([pictures / name]), (3, 2))
             for level, cells in both[name].items():
-                torch.testing.assert_close(cells, alone[level].flatten(1, 2)[0], rtol=2e-3, atol=1e-4)
+                torch.testing.assert_close(
+                    cells, alone[level].flatten(1, 2)[0], rtol=2e-3, atol=1e-4
+                )
 
     def test_access_by_name_in_any_order(self, both):
         some = ["057.jpg", "000.png", "057.jpg"]
-        assert {level: tuple(x.shape) for level, x in both[some].items()} == {"low": (3, 9, 256), "high": (3, 4, 512)}
+        assert {level: tuple(x.shape) for level, x in both[some].items()} == {
+            "low": (3, 9, 256),
+            "high": (3, 4, 512),
+        }
         assert all(both[some][level][1].equal(both["000.png"][level]) for level in ("low", "high"))
 
     def test_one_pass_gives_the_grid_too(self, both, whole):
         assert both[["030.png"]]["high"].equal(whole[["030.png"]])
 
-    @pytest.mark.parametrize("wanted, says", [
-        (dict(grid=(2, 2)), r"grid low is \[3, 3\], not \[2, 2\]"), (dict(grid=(3, 1)), "grid high is"),
-        (dict(backbone=Pyramid("squeezenet1_1", None, SIZE, ("fire3", "fire9"))), "backbone levels is"),
-        (dict(backbone=Backbone("squeezenet1_1", None, SIZE), grid=2), "kind is pyramid, not None")])
+    @pytest.mark.parametrize(
+        ("wanted", "says"),
+        [
+            ({"grid": (2, 2)}, r"grid low is \[3, 3\], not \[2, 2\]"),
+            ({"grid": (3, 1)}, "grid high is"),
+            (
+                {"backbone": Pyramid("squeezenet1_1", None, SIZE, ("fire3", "fire9"))},
+                "backbone levels is",
+            ),
+            (
+                {"backbone": Backbone("squeezenet1_1", None, SIZE), "grid": 2},
+                "kind is pyramid, not None",
+            ),
+        ],
+    )
     def test_other_recipe_is_refused_with_the_command(self, both, pyramid, wanted, says):
-        with pytest.raises(ValueError, match=f"stale: .*{says}.*captionlab features extract") as fault:
-            FeatureStore.open(both.folder, expect=map_spec(**dict(backbone=pyramid, grid=(3, 2), batch_size=3) | wanted))
+        with pytest.raises(
+            ValueError, match=f"stale: .*{says}.*captionlab features extract"
+        ) as fault:
+            FeatureStore.open(
+                both.folder,
+                expect=map_spec(**{"backbone": pyramid, "grid": (3, 2), "batch_size": 3} | wanted),
+            )
         one_line(fault)
         FeatureStore.open(both.folder, expect=map_spec(pyramid, grid=(3, 2), batch_size=3))
 
     def test_command_can_be_run_again(self, both):
         said = files.command_line(both.spec, "out")
-        assert "--kind pyramid" in said and "--grid 3x3,2x2" in said and f"--size {SIZE}" in said
+        assert "--kind pyramid" in said
+        assert "--grid 3x3,2x2" in said
+        assert f"--size {SIZE}" in said
 
 
 class TestInterrupted:
     def test_any_failing_rename(self, whole, pictures, net, tmp_path, monkeypatch):
-        """The disk fails at every fifth rename; each run goes further, the last gives the same bytes."""
-        real, left = os.replace, [0]
+        """The disk fails at every fifth rename; each run goes further, the last is complete."""
+        real, calls = os.replace, [0]
 
         def failing(source, target):
-            left[0] += 1
-            if left[0] % 5 == 0:
+            calls[0] += 1
+            if calls[0] % 5 == 0:
                 raise OSError("no space left on device")
             real(source, target)
 
         monkeypatch.setattr(files.os, "replace", failing)
-        for attempt in range(40):
+        failures = 0
+        while failures < 40:
             try:
-                extract_maps(find_images(pictures), net, tmp_path / "s", grid=2, chunk_size=CHUNK, batch_size=3, num_workers=2)
+                extract_maps(
+                    find_images(pictures),
+                    net,
+                    tmp_path / "s",
+                    grid=2,
+                    chunk_size=CHUNK,
+                    batch_size=3,
+                    num_workers=2,
+                )
                 break
             except OSError:
+                failures += 1
                 with pytest.raises((ValueError, FileNotFoundError)):
                     FeatureStore.open(tmp_path / "s")
-        left = {name: data for name, data in content(tmp_path / "s").items() if not name.endswith(".part")}
-        assert attempt > 1 and left == content(whole.folder)
+        left = {
+            name: data
+            for name, data in content(tmp_path / "s").items()
+            if not name.endswith(".part")
+        }
+        assert failures > 1
+        assert left == content(whole.folder)
 
     @pytest.mark.slow
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-    @pytest.mark.parametrize("kind, grid", [("Backbone", "2"), ("Pyramid", "(3, 2)")])
+    @pytest.mark.parametrize(("kind", "grid"), [("Backbone", "2"), ("Pyramid", "(3, 2)")])
     def test_kill_9_at_random_moments(self, request, pictures, tmp_path, kind, grid):
         """A real SIGKILL, several times, until a run lives long enough to finish."""
         whole = request.getfixturevalue("whole" if kind == "Backbone" else "both")
         program = tmp_path / "program.py"
         program.write_text(PROGRAM.replace("KIND", kind).replace("CELLS", grid))
-        ended = subprocess.run([sys.executable, program, pictures, tmp_path / "store"], capture_output=True, text=True,
-                               env=os.environ | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}, timeout=120)
+        ended = subprocess.run(
+            check=False,
+            args=[sys.executable, program, pictures, tmp_path / "store"],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"},
+            timeout=120,
+        )
         assert ended.returncode == 0, ended.stderr
         counts = [int(line) for line in ended.stdout.split()]
-        assert any(0 < count < COUNT // CHUNK for count in counts), f"no kill fell into the middle: {counts}"
-        left = {name: data for name, data in content(tmp_path / "store").items() if not name.endswith(".part")}
+        assert any(0 < count < COUNT // CHUNK for count in counts), (
+            f"no kill fell into the middle: {counts}"
+        )
+        left = {
+            name: data
+            for name, data in content(tmp_path / "store").items()
+            if not name.endswith(".part")
+        }
         assert left == content(whole.folder)
 
     def test_write_whole_keeps_the_old(self, tmp_path):
@@ -219,7 +299,15 @@ class TestInterrupted:
             raise RuntimeError("broken")
 
         with pytest.raises(RuntimeError, match="broken"):
-            fill_store(tmp_path / "s", names(300), breaks, shape=(1, 1), spec=TOY, chunk_size=1, num_workers=1)
+            fill_store(
+                tmp_path / "s",
+                names(300),
+                breaks,
+                shape=(1, 1),
+                spec=TOY,
+                chunk_size=1,
+                num_workers=1,
+            )
         assert len(asked) < 300
 
 
@@ -235,10 +323,15 @@ for attempt in range(60):
     before, child = done, os.fork()
     if not child:
         replace = os.replace
-        os.replace = lambda *names: time.sleep(0.02) or replace(*names)     # or a fast machine is done before it can be killed
-        extract_maps(find_images(pictures), net, out, grid=CELLS, chunk_size={CHUNK}, batch_size=3, num_workers=2)
+        def slowly(*names):         # or a fast machine is done before it can be killed
+            time.sleep(0.02)
+            replace(*names)
+        os.replace = slowly
+        extract_maps(find_images(pictures), net, out, grid=CELLS,
+                     chunk_size={CHUNK}, batch_size=3, num_workers=2)
         os._exit(0)
-    while done == before and os.waitpid(child, os.WNOHANG) == (0, 0):       # until it has made something new
+    # Wait until it has made something new.
+    while done == before and os.waitpid(child, os.WNOHANG) == (0, 0):
         time.sleep(0.001)
         done = len(list(Path(out).glob("chunk-*.npy")))
     time.sleep(chance.uniform(0, 0.1))
@@ -258,34 +351,72 @@ else:
 
 class TestStale:
     def test_complete_and_expected_opens(self, whole, net):
-        assert FeatureStore.open(whole.folder, expect=map_spec(net, grid=2, batch_size=3)).names == whole.names
+        assert (
+            FeatureStore.open(whole.folder, expect=map_spec(net, grid=2, batch_size=3)).names
+            == whole.names
+        )
 
-    @pytest.mark.parametrize("change, says", [
-        (dict(backbone=Backbone("squeezenet1_1", None, size=SIZE, seed=1)), "backbone fingerprint"),
-        (dict(preprocess=Preprocess(size=SIZE, resize="crop")), "preprocess resize is stretch, not crop"),
-        (dict(grid=(2, 1)), r"grid is \[2, 2\], not \[2, 1\]"),
-        (dict(batch_size=4), "batch is 3, not 4")])
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            (
+                {"backbone": Backbone("squeezenet1_1", None, size=SIZE, seed=1)},
+                "backbone fingerprint",
+            ),
+            (
+                {"preprocess": Preprocess(size=SIZE, resize="crop")},
+                "preprocess resize is stretch, not crop",
+            ),
+            ({"grid": (2, 1)}, r"grid is \[2, 2\], not \[2, 1\]"),
+            ({"batch_size": 4}, "batch is 3, not 4"),
+        ],
+    )
     def test_other_recipe_is_refused_with_the_command(self, whole, pictures, net, change, says):
-        wanted = dict(backbone=net, preprocess=net.preprocess, grid=2, batch_size=3) | change
-        with pytest.raises(ValueError, match=f"stale: .*{says}.*captionlab features extract .*--weights none") as fault:
+        wanted = {
+            "backbone": net,
+            "preprocess": net.preprocess,
+            "grid": 2,
+            "batch_size": 3,
+        } | change
+        with pytest.raises(
+            ValueError, match=f"stale: .*{says}.*captionlab features extract .*--weights none"
+        ) as fault:
             FeatureStore.open(whole.folder, expect=map_spec(**wanted))
         one_line(fault)
         before = content(whole.folder)
-        with pytest.raises(ValueError, match="holds other features .*--out") as fault:
-            extract_maps(find_images(pictures), wanted.pop("backbone"), whole.folder, chunk_size=CHUNK, **wanted)
+        with pytest.raises(ValueError, match=r"holds other features .*--out") as fault:
+            extract_maps(
+                find_images(pictures),
+                wanted.pop("backbone"),
+                whole.folder,
+                chunk_size=CHUNK,
+                **wanted,
+            )
         one_line(fault)
         assert content(whole.folder) == before
 
     def test_other_pictures_are_refused(self, whole, pictures, net):
         with pytest.raises(ValueError, match="its names differ"):
-            extract_maps({"a": pictures / "000.png"}, net, whole.folder, grid=2, chunk_size=CHUNK, batch_size=3)
+            extract_maps(
+                {"a": pictures / "000.png"},
+                net,
+                whole.folder,
+                grid=2,
+                chunk_size=CHUNK,
+                batch_size=3,
+            )
 
     def test_label_of_weights_does_not_matter(self):
-        one, other = ({"backbone": {"name": "n", "weights": w, "fingerprint": "f"}, "grid": g} for w, g in (("a.pth", (7, 7)), ("DEFAULT", [7, 7])))
+        one, other = (
+            {"backbone": {"name": "n", "weights": w, "fingerprint": "f"}, "grid": g}
+            for w, g in (("a.pth", (7, 7)), ("DEFAULT", [7, 7]))
+        )
         assert not diff_specs(one, other)
 
     def test_nothing_there(self, tmp_path):
-        with pytest.raises(FileNotFoundError, match="no features in .*captionlab features extract") as fault:
+        with pytest.raises(
+            FileNotFoundError, match=r"no features in .*captionlab features extract"
+        ) as fault:
             FeatureStore.open(tmp_path / "gone")
         one_line(fault)
 
@@ -293,14 +424,20 @@ class TestStale:
         for name, data in content(whole.folder).items():
             (tmp_path / name).write_bytes(data)
         (tmp_path / "chunk-00003.npy").unlink()
-        with pytest.raises(ValueError, match="1 of 15 chunks missing.*--grid 2x2") as fault:
+        with pytest.raises(ValueError, match=r"1 of 15 chunks missing.*--grid 2x2") as fault:
             FeatureStore.open(tmp_path)
         one_line(fault)
 
     def test_what_does_not_fit_is_refused(self, tmp_path):
         for bad in (1e6, np.nan):
             with pytest.raises(ValueError, match="toy do not fit into 16 bits"):
-                fill_store(tmp_path / str(bad), names(2), lambda part: (np.full((len(part), 1, 1), bad), {}), shape=(1, 1), spec=TOY)
+                fill_store(
+                    tmp_path / str(bad),
+                    names(2),
+                    lambda part, bad=bad: (np.full((len(part), 1, 1), bad), {}),
+                    shape=(1, 1),
+                    spec=TOY,
+                )
 
 
 class TestManyPictures:
@@ -308,17 +445,36 @@ class TestManyPictures:
     @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
     def test_coco_without_memory(self, tmp_path):
         """123,287 pictures on sparse files of their true number; memory read from the system."""
+
         def resident():
-            return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().split("\n") if line.startswith("RssAnon")) / 1024
+            return (
+                next(
+                    int(line.split()[1])
+                    for line in Path("/proc/self/status").read_text().split("\n")
+                    if line.startswith("RssAnon")
+                )
+                / 1024
+            )
 
         count, shape = 123_287, (49, 64)
         listed = [f"COCO_{number:012}.jpg" for number in range(count)]
-        manifest = {"made_by": TOY, "shape": shape, "chunk": 1024, "names": listed, "skipped": {}, "complete": True}
-        write_atomically(tmp_path / "manifest.json", lambda file: file.write(json.dumps(manifest).encode()))
+        manifest = {
+            "made_by": TOY,
+            "shape": shape,
+            "chunk": 1024,
+            "names": listed,
+            "skipped": {},
+            "complete": True,
+        }
+        write_atomically(
+            tmp_path / "manifest.json", lambda file: file.write(json.dumps(manifest).encode())
+        )
         for number in range(121):
             part = min(1024, count - 1024 * number)
-            mapped = np.lib.format.open_memmap(tmp_path / f"chunk-{number:05}.npy", "w+", np.float16, (part, *shape))
-            mapped[-1] = number     # the rest are holes
+            mapped = np.lib.format.open_memmap(
+                tmp_path / f"chunk-{number:05}.npy", "w+", np.float16, (part, *shape)
+            )
+            mapped[-1] = number  # the rest are holes
         size = sum(file.stat().st_size for file in tmp_path.glob("*.npy")) / 2**20
         before, start = resident(), time.perf_counter()
         store = FeatureStore.open(tmp_path)
@@ -327,103 +483,93 @@ class TestManyPictures:
         for _ in range(50):
             batch = store[chance.sample(listed, 64)]
         read, reading = resident() - before - opened, time.perf_counter() - start
-        assert batch.shape == (64, *shape) and store[listed[-1]].eq(120).all() and store[listed[1023]].eq(0).all()
-        print(f"{size:.0f} MB of features: {opened:.0f} MB and {opening:.2f} s to open, {read:.0f} MB and {reading:.2f} s for 50 batches of 64")
-        assert size > 700 and opened < 64 and read < 16
-
-
-class TestFind:
-    def test_folders_lists_and_files(self, pictures, tmp_path):
-        (tmp_path / "sub").mkdir()
-        for name in ("b.JPG", "sub/a.png"):
-            Image.new("RGB", (2, 2)).save(tmp_path / name, "PNG")
-        (tmp_path / "notes.md").write_text("no picture")
-        (tmp_path / "list.txt").write_text("sub/a.png\n\nb.JPG\n")
-        assert list(find_images(tmp_path)) == ["b.JPG", "sub/a.png"]
-        assert find_images(tmp_path / "list.txt") == {"a.png": tmp_path / "sub/a.png", "b.JPG": tmp_path / "b.JPG"}
-        assert len(find_images(pictures)) == COUNT
-
-    def test_faults_are_one_line(self, tmp_path, pictures):
-        for source, error, says in [([tmp_path / "gone"], FileNotFoundError, "no folder or picture"), ([tmp_path], ValueError, "no pictures in"),
-                                    ([pictures, pictures], ValueError, "same name")]:
-            with pytest.raises(error, match=says) as fault:
-                find_images(*source)
-            one_line(fault)
-
-
-class TestCommand:
-    def test_makes_a_store_and_tells(self, pictures, tmp_path, capsys):
-        store = extract_features([pictures], tmp_path / "out", weights="none", grid="2x1", size=SIZE, resize="crop")
-        told = capsys.readouterr().out
-        assert "58 pictures, 2 x 512 each" in told and told.count("skipped:") == 2 and "011b.jpg" in told
-        assert store.spec["preprocess"]["resize"] == "crop" and store.spec["grid"] == [2, 1]
-        with pytest.raises(ValueError, match=f"--backbone squeezenet1_1 --weights none --grid 2x1 --size {SIZE} --resize crop --out"):
-            FeatureStore.open(tmp_path / "out", expect=store.spec | {"batch": 99})
-
-    def test_makes_a_pyramid_and_tells(self, pictures, tmp_path, capsys):
-        store = extract_features([pictures], tmp_path / "out", weights="none", grid="3x2,1", size=SIZE, kind="pyramid")
-        assert "58 pictures, low 6 x 256 and high 1 x 512 each" in capsys.readouterr().out
-        assert store.spec["grid"] == {"low": [3, 2], "high": [1, 1]}
-        for grid, says in (("7", "two, the fine one first"), ("7,x", "--grid is a number")):
-            with pytest.raises(ValueError, match=says) as fault:
-                extract_features([pictures], tmp_path / "other", weights="none", grid=grid, size=SIZE, kind="pyramid")
-            one_line(fault)
-
-    @pytest.mark.parametrize("grid", ["0", "7x", "seven", "1x2x3", "-1"])
-    def test_wrong_grid_is_one_line(self, pictures, tmp_path, grid):
-        with pytest.raises(ValueError, match="--grid is a number") as fault:
-            extract_features([pictures], tmp_path / "out", weights="none", grid=grid)
-        one_line(fault)
-
-
-@pytest.mark.slow
-def test_real_photos(real_data, tmp_path):
-    """Some photos of Flickr8k through the command's function, with the real weights."""
-    photos = [str(file) for file in sorted((real_data / "flickr8k" / "images").glob("*.jpg"))[:12]]
-    store = extract_features(photos, tmp_path / "out", weights=str(real_data / "weights" / "squeezenet1_1.pth"), grid="7")
-    assert len(store) == 12 and store.shape == (49, 512) and not store.skipped
-    assert store[store.names].std() > 0.1
+        assert batch.shape == (64, *shape)
+        assert store[listed[-1]].eq(120).all()
+        assert store[listed[1023]].eq(0).all()
+        print(
+            f"{size:.0f} MB of features: {opened:.0f} MB and {opening:.2f} s to open, "
+            f"{read:.0f} MB and {reading:.2f} s for 50 batches of 64"
+        )
+        assert size > 700
+        assert opened < 64
+        assert read < 16
 
 
 def test_a_chunk_that_was_cut_off_is_made_again(tmp_path):
     rows = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
-    make = lambda names: (rows[[int(name) for name in names]], {})
-    store = fill_store(tmp_path / "s", list("0123"), make, shape=(2, 3), spec={"backbone": {"name": "own", "weights": None}}, chunk_size=2)
+
+    def make(names):
+        return (rows[[int(name) for name in names]], {})
+
+    store = fill_store(
+        tmp_path / "s",
+        list("0123"),
+        make,
+        shape=(2, 3),
+        spec={"backbone": {"name": "own", "weights": None}},
+        chunk_size=2,
+    )
     file = sorted((tmp_path / "s").glob("chunk-*.npy"))[1]
     file.write_bytes(file.read_bytes()[:-8])
     with pytest.raises(ValueError, match="not complete"):
         FeatureStore.open(tmp_path / "s")
-    again = fill_store(tmp_path / "s", list("0123"), make, shape=(2, 3), spec={"backbone": {"name": "own", "weights": None}}, chunk_size=2)
-    assert torch.equal(again["3"], torch.from_numpy(rows[3])) and len(store) == 4
+    again = fill_store(
+        tmp_path / "s",
+        list("0123"),
+        make,
+        shape=(2, 3),
+        spec={"backbone": {"name": "own", "weights": None}},
+        chunk_size=2,
+    )
+    assert torch.equal(again["3"], torch.from_numpy(rows[3]))
+    assert len(store) == 4
 
 
 def test_only_so_many_files_are_open_at_once(tmp_path):
     names = [str(number) for number in range(200)]
-    store = fill_store(tmp_path / "s", names, lambda names: (np.float32([[int(n)] for n in names]), {}), shape=(1,), spec={"backbone": None}, chunk_size=1)
-    assert [store[name].item() for name in names] == list(range(200)) and len(store.mmaps) <= 64
+    store = fill_store(
+        tmp_path / "s",
+        names,
+        lambda names: (np.float32([[int(n)] for n in names]), {}),
+        shape=(1,),
+        spec={"backbone": None},
+        chunk_size=1,
+    )
+    assert [store[name].item() for name in names] == list(range(200))
+    assert len(store.mmaps) <= 64
 
 
 def test_a_failed_writing_leaves_nothing_behind(tmp_path):
     def fail(file):
         file.write(b"half")
         raise OSError("disk full")
-    with pytest.raises(OSError):
+
+    with pytest.raises(OSError, match="disk full"):
         write_atomically(tmp_path / "file", fail)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_arrays_are_joined_by_name(tmp_path):
     rows = {"high": np.full((2, 1, 3), 9.0), "low": np.zeros((2, 2, 3))}
-    store = fill_store(tmp_path / "s", ["a", "b"], lambda names: (rows, {}), shape={"low": (2, 3), "high": (1, 3)}, spec=TOY)
-    assert (store["a"]["high"] == 9).all() and (store["b"]["low"] == 0).all()
+    store = fill_store(
+        tmp_path / "s",
+        ["a", "b"],
+        lambda names: (rows, {}),
+        shape={"low": (2, 3), "high": (1, 3)},
+        spec=TOY,
+    )
+    assert (store["a"]["high"] == 9).all()
+    assert (store["b"]["low"] == 0).all()
 
 
 def test_an_end_in_the_middle_of_a_second_try_is_not_complete(tmp_path):
     reads = {"a": "fine", "b": None}
+
     def compute(names):
         if reads["a"] is None and reads["b"] == "killed":
             raise KeyboardInterrupt
         return np.ones((2, 1, 2)), {name: "gone" for name in names if reads[name] is None}
+
     fill_store(tmp_path / "s", ["a", "b"], compute, shape=(1, 2), spec=TOY)
     reads |= {"a": None, "b": "killed"}
     with pytest.raises(KeyboardInterrupt):
@@ -432,17 +578,12 @@ def test_an_end_in_the_middle_of_a_second_try_is_not_complete(tmp_path):
         FeatureStore.open(tmp_path / "s")
 
 
-def test_a_list_from_another_editor(pictures, tmp_path):
-    (tmp_path / "list.txt").write_text(f"\ufeff{pictures / '000.png'} \n\n{pictures / '001.jpg'}\t\n", encoding="utf-8")
-    assert {*find_images(tmp_path / "list.txt")} == {"000.png", "001.jpg"} and all(Path(file).exists() for file in find_images(tmp_path / "list.txt").values())
-
-
 class TestExchangedPictures:
     """Files of the same names are not the same pictures."""
 
-    @pytest.fixture()
+    @pytest.fixture
     def folder(self, tmp_path):
-        """Four texts that stand for pictures, and a function that puts their lengths into a store."""
+        """Four texts that stand for pictures; the function puts their lengths into a store."""
         files = {name: tmp_path / f"{name}.txt" for name in "abcd"}
         for number, file in enumerate(files.values(), 1):
             file.write_text("x" * number)
@@ -453,13 +594,24 @@ class TestExchangedPictures:
             return rows, {name: "unreadable" for name in names if lengths[name] == 4}
 
         self.out, self.files = tmp_path / "s", files
-        return lambda compute=compute: fill_store(self.out, list("abcd"), compute, shape=(1, 1), spec=TOY, chunk_size=2, num_workers=1, images=files)
+        return lambda compute=compute: fill_store(
+            self.out,
+            list("abcd"),
+            compute,
+            shape=(1, 1),
+            spec=TOY,
+            chunk_size=2,
+            num_workers=1,
+            images=files,
+        )
 
     def test_are_refused_and_nothing_is_lost(self, folder):
         folder()
         before = content(self.out)
         self.files["b"].write_text("another")
-        with pytest.raises(ValueError, match=r"holds other features \(b was another file\): choose another folder") as fault:
+        with pytest.raises(
+            ValueError, match=r"holds other features \(b was another file\): choose another folder"
+        ) as fault:
             folder()
         one_line(fault)
         assert content(self.out) == before
@@ -477,6 +629,7 @@ class TestExchangedPictures:
             if "c" in names:
                 raise KeyboardInterrupt
             return np.ones((2, 1, 1), np.float32), {}
+
         with pytest.raises(KeyboardInterrupt):
             folder(end_early)
         self.files["c"].write_text("another")
@@ -491,15 +644,12 @@ class TestExchangedPictures:
         assert json.loads((self.out / "manifest.json").read_text())["sizes"] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"names": [], "shape": [1, 1], "made_by": {}, "chunk": 0}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"names": [], "shape": [1, 1], "made_by": {}, "chunk": 0}']
+)
 def test_a_broken_manifest_is_one_clear_line(text, tmp_path):
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(ValueError, match="manifest.json is broken: delete its folder and extract once more"):
+    with pytest.raises(
+        ValueError, match=r"manifest.json is broken: delete its folder and extract once more"
+    ):
         FeatureStore.open(tmp_path)
-
-
-def test_features_of_nothing_are_an_error(tmp_path, capsys):
-    (tmp_path / "broken.png").write_bytes(b"no picture")
-    with pytest.raises(ValueError, match="none of these pictures could be read"):
-        extract_features([tmp_path], tmp_path / "out", weights="none", size=64)
-    assert "skipped: " in capsys.readouterr().out
