@@ -30,7 +30,9 @@ from captionlab.explore.tracing import (
     trace_caption,
 )
 from captionlab.processors.image import ImageProcessor
-from captionlab.runs.run import Run, ensemble
+from captionlab.runs.ensembles import ensemble
+from captionlab.runs.metadata import RunMetadata
+from captionlab.runs.run import Run
 from captionlab.scenes.world import BACKGROUND, Object, Scene
 from captionlab.text import Vocabulary
 from captionlab.vision.attributes import AttributeDetector
@@ -107,7 +109,7 @@ def run_of(name: str, variant: str | None = None, **changes) -> Run:
         module.Model(preset, len(vocabulary)).eval(),
         vocabulary,
         ImageProcessor(preset, **more),
-        metadata,
+        RunMetadata.from_dict(metadata),
     )
 
 
@@ -162,8 +164,8 @@ class TestEveryModel:
 
     def test_its_positions_are_what_the_model_sees(self, run):
         view = trace_caption(run, TEST[0], "a star").view
-        variant = run.metadata["variant"]
-        assert type(view) is VIEWS[variant if variant in VIEWS else run.metadata["model"]]
+        variant = run.metadata.variant
+        assert type(view) is VIEWS[variant if variant in VIEWS else run.metadata.model]
         if isinstance(view, BoxView) and not run.processor.preset.inputs.grid:
             torch.testing.assert_close(
                 view.boxes, torch.from_numpy(TEST[0].boxes), rtol=0, atol=1e-3
@@ -190,7 +192,7 @@ class TestEveryModel:
         assert bare.shape == (4, 2, 3)
         assert bare[:, 0, 0].abs().max() < 1e-4
         assert everything.abs().max() > 1e-3 or (
-            "v" not in tracing.attended_streams(run) and run.processor.kinds == ["attributes"]
+            "v" not in tracing.attended_streams(run) and run.processor.feature_kinds == ["attributes"]
         )
 
 

@@ -43,8 +43,8 @@ def _load_demo_run(folder: Path) -> "Run":
     from captionlab.runs.run import load
 
     run = load(folder)
-    model = run.metadata["model"]
-    data = run.metadata["data"]
+    model = run.metadata.model
+    data = run.metadata.data
     if (model, data) != ("cptr", "scenes"):
         raise ValueError(
             f"{folder} holds a run of {model} on {data}, not the demo's: name another folder"

@@ -20,7 +20,8 @@ def print_scores(scores: dict) -> None:
     metrics = scores["run"]["metrics"]
     blind = scores["run"]["blind"]
     unit = "sentences" if "TER" in metrics else "pictures"
-    split = f"{scores['about']['data']} {scores['about']['split']}"
+    metadata = scores["metadata"]
+    split = f"{metadata['data']} {metadata['split']}"
     width = max(map(len, metrics))
     typer.echo(f"{len(scores['captions'])} {unit} of {split}; in percent")
     typer.echo(f"{'':{width}} {'':6}   blind")
@@ -53,8 +54,8 @@ def evaluate(
     first = load(run, boxes=boxes)
     others = [load(name, boxes=boxes) for name in ensemble or ()]
     scores = evaluation.evaluate(
-        first, data, split, beam, length_penalty=length_penalty,
-        features=features, oracle=oracle, fused=others, kept=json,
+        first, data, split, beam=beam, length_penalty=length_penalty,
+        features=features, oracle=oracle, members=others, check_output=json,
     )
     print_scores(scores)
     if json:
@@ -78,8 +79,8 @@ def faithfulness(
     from captionlab.runs.run import load
 
     scores = evaluate_faithfulness(
-        load(run, boxes=boxes), data, split, beam,
-        length_penalty=length_penalty, features=features, kept=json,
+        load(run, boxes=boxes), data, split, beam=beam,
+        length_penalty=length_penalty, features=features, check_output=json,
     )
     typer.echo(f"{scores['words']} words with a mean probability of {scores['probability']:.1f} %. "
                "In percentage points, it falls by")

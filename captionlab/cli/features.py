@@ -103,7 +103,7 @@ def grid_inputs(
     from captionlab.models import find_preset
     from captionlab.processors.cache import input_transforms, open_feature_stores
     from captionlab.processors.image import ImageProcessor
-    from captionlab.runs.training import check_data_fits_model
+    from captionlab.runs.data import check_data_fits_model
 
     processor = ImageProcessor(find_preset("vanilla", preset))
     check_data_fits_model(data, processor.preset)

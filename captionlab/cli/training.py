@@ -55,8 +55,8 @@ def _default_folder(*parts: str | None) -> Path:
 
 def _report_training(run: "Run", out: Path) -> None:
     """Print the length of a training, its last loss and the next command."""
-    history = run.metadata["history"]
-    typer.echo(f"{len(history)} epochs in {run.metadata['train_seconds']:.0f} s, "
+    history = run.metadata.history
+    typer.echo(f"{len(history)} epochs in {run.metadata.train_seconds:.0f} s, "
                f"loss {history[-1]['loss']:.2f}; the run is {out}.  "
                f"Next: captionlab evaluate {quote(str(out))}")
 
@@ -99,7 +99,7 @@ def train(
         help="A trained run to distil from; may be given several times.")] = None,
 ) -> None:
     """Train a model on a data set, into a folder."""
-    from captionlab.runs import training
+    from captionlab.runs import finetuning, training
 
     _check_stage(ctx, stage, start)
     inputs = {"features": features or (), "boxes": boxes, "max_val_items": max_val_items}
@@ -107,15 +107,15 @@ def train(
         out = out or _default_folder(start.resolve().name, "scst")
         other_data = data if is_given(ctx, "data") else None
         with _resume_hint(out):
-            run = training.finetune_scst(
-                model, start, out, resume, device=device, data=other_data, **inputs
+            run = finetuning.finetune_scst(
+                model, start, out, resume=resume, device=device, data=other_data, **inputs
             )
     else:
         method = "distilled" if teacher else None
         out = out or _default_folder(Path(data).stem, model, variant, preset, method, str(seed))
         with _resume_hint(out):
             run = training.train(
-                model, data, preset, seed, out=out, resume=resume, device=device,
+                model, data, preset, seed=seed, out=out, resume=resume, device=device,
                 detector=detector, variant=variant, teachers=teacher or (), **inputs,
             )
     _report_training(run, out)

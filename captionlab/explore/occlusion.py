@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..data.batches import Batch
+from ..processors.base import reads_images
 from ..processors.image import Picture
-from ..processors.text import TextProcessor
 from ..runs.run import Run
 from .tracing import CaptionTrace, GridView, surprisal, trace_caption
 
@@ -104,18 +104,18 @@ def occlude(
         Zeiler and Fergus 2014, section 4.2.
     """
     processor = run.processor
-    if isinstance(processor, TextProcessor) or processor.network == "file":
+    if not reads_images(processor) or processor.backbone_name == "file":
         raise ValueError("this run reads no pixels, so there is nothing to cover: "
                          "take a run that reads pictures")
     if min(*grid, batch_size) < 1:
         raise ValueError(f"a grid of {grid} windows and a batch of {batch_size} pictures: "
                          "both need numbers from 1 on")
-    pixels, regions = processor.read(picture)
+    pixels, regions = processor.load(picture)
     # Regions stay as they were found in the whole picture; only pixels are covered.
     covered = ((copy, regions) for copy in occluded_copies(pixels, grid, window_size, fill))
     bits = []
     while part := list(islice(covered, batch_size)):
-        batch = Batch(**processor.fields(processor.look(part)))
+        batch = Batch(**processor.to_inputs(processor.extract(part)))
         bits.append(surprisal(run, batch, trace.ids))  # (B, T)
     rise = torch.cat(bits) - trace.bits  # (rows * columns, T)
     return rise.T.unflatten(1, grid)

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from ..data.batches import Batch
 from ..decoding.generation import log_probabilities, sequence_log_probs
+from ..processors.base import reads_images
 from ..processors.image import Picture
-from ..processors.text import TextProcessor
 from ..runs.run import Run
 from ..text import normalise
 from ..vision.regions import as_regions
@@ -224,8 +224,8 @@ def image_positions(run: Run, picture: Picture | str, batch: Batch, count: int
         A view of the positions, and a mask `(N,)` or a slice that selects them.
     """
     processor = run.processor
-    if isinstance(processor, TextProcessor):
-        tokens = _tokens(processor.vocabulary.tokens, batch.require("source")[0])
+    if not reads_images(processor):
+        tokens = _tokens(processor.source_vocabulary.tokens, batch.require("source")[0])
         return WordView(tokens), slice(None)
     if attended_streams(run) == {"s"}:
         ids = batch.require("attributes")[0]
@@ -233,7 +233,7 @@ def image_positions(run: Run, picture: Picture | str, batch: Batch, count: int
         return WordView(_tokens(run.vocabulary.tokens, ids[mask])), mask
     pixels = processor.pixels(picture)
     inputs = processor.preset.inputs
-    if "regions" in processor.kinds:
+    if "regions" in processor.feature_kinds:
         _, boxes, mask = as_regions(batch, inputs.max_boxes, inputs.grid)
         return BoxView(pixels, boxes[0, mask[0]]), mask[0]
     if isinstance(inputs.grid, int):
