@@ -9,7 +9,7 @@ __all__ = ['demo_folder', 'caption_verdict', 'demo']
 from collections.abc import Sequence
 from math import isqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -134,7 +134,8 @@ def _draw_demo(run: "Run", scenes: "Sequence[Scene]") -> "Figure":
     use_style()
     captions = run.caption(list(scenes))
     figure = plt.figure(figsize=(12.8, 7.3))
-    top, bottom = figure.subfigures(2, 1, height_ratios=(1, 1.06))
+    parts = figure.subfigures(2, 1, squeeze=False, height_ratios=(1, 1.06))
+    top, bottom = parts.flatten()
     top.suptitle("Scenes that the model has not seen, and its captions", fontsize=13)
     _draw_captions(top.subplots(1, len(scenes)), scenes, captions)
 
@@ -175,6 +176,6 @@ def demo(
     data = datasets.scenes(train=0, val=0, test=500, novel=0)
     print_scores(evaluate(trained, data))
     scenes = [item.image for item in data["test"][:5]]
-    save_figure(_draw_demo(trained, scenes), out, dpi=100)
+    save_figure(_draw_demo(trained, cast("list[Scene]", scenes)), out, dpi=100)
     typer.echo(f"The figure is {out}.  "
                "Next: make lab opens the course; lesson 00 takes ten minutes.")

@@ -55,7 +55,7 @@ def evaluate(
     others = [load(name, boxes=boxes) for name in ensemble or ()]
     scores = evaluation.evaluate(
         first, data, split, beam=beam, length_penalty=length_penalty,
-        features=features, oracle=oracle, members=others, check_output=json,
+        features=features or (), oracle=oracle, members=others, check_output=json,
     )
     print_scores(scores)
     if json:
@@ -80,7 +80,7 @@ def faithfulness(
 
     scores = evaluate_faithfulness(
         load(run, boxes=boxes), data, split, beam=beam,
-        length_penalty=length_penalty, features=features, check_output=json,
+        length_penalty=length_penalty, features=features or (), check_output=json,
     )
     typer.echo(f"{scores['words']} words with a mean probability of {scores['probability']:.1f} %. "
                "In percentage points, it falls by")

@@ -107,7 +107,7 @@ def grid_inputs(
 
     processor = ImageProcessor(find_preset("vanilla", preset))
     check_data_fits_model(data, processor.preset)
-    stores = open_feature_stores(processor, data, features)
+    stores = open_feature_stores(processor, data, features or ())
     grid_fn = input_transforms(processor, stores)["grid"]
     if stores:
         return grid_fn, stores[0].spec

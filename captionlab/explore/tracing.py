@@ -86,7 +86,8 @@ class WordView(NamedTuple):
 # %% ../../nbs/40_explore.ipynb #5aabac39
 def _tokens(id_to_token: Sequence[str], ids: Tensor) -> list[str]:
     """Return the tokens of `ids`, `(T,)`."""
-    return [id_to_token[number] for number in ids.tolist()]
+    numbers: list[int] = ids.tolist()
+    return [id_to_token[number] for number in numbers]
 
 # %% ../../nbs/40_explore.ipynb #488e9006
 @dataclass(frozen=True, repr=False, eq=False)
@@ -225,7 +226,9 @@ def image_positions(run: Run, picture: Picture | str, batch: Batch, count: int
     """
     processor = run.processor
     if not reads_images(processor):
-        tokens = _tokens(processor.source_vocabulary.tokens, batch.require("source")[0])
+        vocabulary = processor.source_vocabulary
+        assert vocabulary is not None, "a processor of sentences has one"
+        tokens = _tokens(vocabulary.tokens, batch.require("source")[0])
         return WordView(tokens), slice(None)
     if attended_streams(run) == {"s"}:
         ids = batch.require("attributes")[0]
@@ -234,6 +237,7 @@ def image_positions(run: Run, picture: Picture | str, batch: Batch, count: int
     pixels = processor.pixels(picture)
     inputs = processor.preset.inputs
     if "regions" in processor.feature_kinds:
+        assert isinstance(inputs.grid, int), "as_regions takes square grids"
         _, boxes, mask = as_regions(batch, inputs.max_boxes, inputs.grid)
         return BoxView(pixels, boxes[0, mask[0]]), mask[0]
     if isinstance(inputs.grid, int):
