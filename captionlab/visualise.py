@@ -226,7 +226,7 @@ def as_picture(image: torch.Tensor | np.ndarray) -> np.ndarray:
     return np.clip(picture, 0, 1)
 
 # %% ../nbs/06_visualise.ipynb #d55563d1
-def over_patches(image: torch.Tensor, weights: torch.Tensor, grid: tuple[int, int],
+def over_patches(image: torch.Tensor | np.ndarray, weights: torch.Tensor, grid: tuple[int, int],
                  ax: Axes | None = None, *, title: str = "", vmax: float | None = None) -> Axes:
     """Fade an image where attention weights are low, and frame the cells with the largest weight.
 
@@ -317,8 +317,9 @@ def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
     return fig
 
 # %% ../nbs/06_visualise.ipynb #913db984
-def over_boxes(image: torch.Tensor, boxes: torch.Tensor, weights: torch.Tensor | Sequence[float],
-               ax: Axes | None = None, *, title: str = "", vmax: float | None = None) -> Axes:
+def over_boxes(image: torch.Tensor | np.ndarray, boxes: torch.Tensor,
+               weights: torch.Tensor | Sequence[float], ax: Axes | None = None, *,
+               title: str = "", vmax: float | None = None) -> Axes:
     """Draw boxes on an image; the larger the weight, the more opaque the box.
 
     Args:

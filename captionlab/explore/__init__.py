@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['BoxView', 'CaptionTrace', 'ErasureScores', 'Explorer', 'GridView', 'WORD_CLASSES', 'WordView',
-           'attention_by_relation', 'draw_caption', 'draw_heads', 'draw_word', 'erase_attended',
-           'evaluate_faithfulness', 'gate_by_class', 'measure_gate', 'measure_relations', 'occlude',
+           'attended_streams', 'attention_by_relation', 'chance_rate', 'draw_caption', 'draw_heads',
+           'draw_word', 'erase_attended', 'evaluate_faithfulness', 'gate_by_class', 'hit_rate',
+           'image_positions', 'measure_gate', 'measure_relations', 'occlude', 'occluded_copies',
            'pointing_game', 'pointing_hits', 'surprisal', 'trace_caption', 'trace_paths',
-           'word_class', 'write_faithfulness']
+           'window_slices', 'word_class', 'write_faithfulness']
 
 # %% ../../nbs/library/explore/index.ipynb #expl0002
 from importlib import import_module
@@ -15,10 +16,11 @@ from importlib import import_module
 # %% ../../nbs/library/explore/index.ipynb #expl0003
 _all_ = [
     "BoxView", "CaptionTrace", "ErasureScores", "Explorer", "GridView", "WORD_CLASSES", "WordView",
-    "attention_by_relation", "draw_caption", "draw_heads", "draw_word", "erase_attended",
-    "evaluate_faithfulness", "gate_by_class", "measure_gate", "measure_relations", "occlude",
-    "pointing_game", "pointing_hits", "surprisal", "trace_caption", "trace_paths", "word_class",
-    "write_faithfulness",
+    "attended_streams", "attention_by_relation", "chance_rate", "draw_caption", "draw_heads",
+    "draw_word", "erase_attended", "evaluate_faithfulness", "gate_by_class", "hit_rate",
+    "image_positions", "measure_gate", "measure_relations", "occlude", "occluded_copies",
+    "pointing_game", "pointing_hits", "surprisal", "trace_caption", "trace_paths",
+    "window_slices", "word_class", "write_faithfulness",
 ]
 
 # %% ../../nbs/library/explore/index.ipynb #expl0004
@@ -34,13 +36,15 @@ _SUBMODULES = {
         "WORD_CLASSES", "trace_paths", "word_class", "gate_by_class", "measure_gate",
     ],
     "occlusion": [
-        "occlude", "pointing_hits", "pointing_game",
+        "window_slices", "occluded_copies", "occlude", "pointing_hits", "hit_rate", "chance_rate",
+        "pointing_game",
     ],
     "relations": [
         "attention_by_relation", "measure_relations",
     ],
     "tracing": [
-        "GridView", "BoxView", "WordView", "CaptionTrace", "trace_caption", "surprisal",
+        "GridView", "BoxView", "WordView", "CaptionTrace", "trace_caption", "attended_streams",
+        "image_positions", "surprisal",
     ],
 }
 
