@@ -8,9 +8,10 @@ __all__ = ['Trace', 'FeedForward', 'Residual', 'BlockConfig', 'trace_list', 'Enc
            'copy_decoder']
 
 # %% ../nbs/05_blocks.ipynb #c6928752
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -231,12 +232,15 @@ def _config_of(layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -
     )
 
 
-def _copy_feed_forward_and_norms(source: nn.Module, block: nn.Module) -> None:
+def _copy_feed_forward_and_norms(
+        source: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
+        block: "EncoderBlock | DecoderBlock") -> None:
     """Copy everything but attention from one of PyTorch's layers into a block."""
     block.to(source.linear1.weight)         # its device and precision
     block.feed_forward.up_proj.load_state_dict(source.linear1.state_dict())
     block.feed_forward.down_proj.load_state_dict(source.linear2.state_dict())
-    for number, residual in enumerate(block.residuals, start=1):
+    residuals = cast(Iterable[Residual], block.residuals)
+    for number, residual in enumerate(residuals, start=1):
         norm = getattr(source, f"norm{number}")
         residual.norm.load_state_dict(norm.state_dict())
 
@@ -265,8 +269,9 @@ def copy_encoder(source: nn.TransformerEncoder) -> Encoder:
     Returns:
         An `Encoder` with copies of those weights.
     """
-    encoder = Encoder(0, _config_of(source.layers[0]))
-    encoder.blocks.extend(copy_encoder_layer(layer) for layer in source.layers)
+    layers = cast(list[nn.TransformerEncoderLayer], list(source.layers))
+    encoder = Encoder(0, _config_of(layers[0]))
+    encoder.blocks.extend(copy_encoder_layer(layer) for layer in layers)
     encoder.norm = _copy_norm(source.norm)
     return encoder.train(source.training)
 
@@ -323,13 +328,14 @@ class DecoderBlock(nn.Module):
             `(B·C, H, T' + T, K)` each.
         """
         # Self-attention needs its input twice, for queries and for the cache of keys and values.
-        inner = self.residuals[0].sublayer_input(x)
+        residual = cast(Residual, self.residuals[0])
+        inner = residual.sublayer_input(x)
         keys_values = self.self_attention.project(inner)
         if past is not None:
             keys_values = past.append(keys_values)
         weights = trace_list(trace, "self")
         attended = self.self_attention(inner, keys_values, target_mask, weights)
-        x = self.residuals[0].add_output(x, attended)
+        x = residual.add_output(x, attended)
         x = self.cross_attend(x, memory, memory_mask, trace)
         return self.residuals[2](x, self.feed_forward), keys_values
 
@@ -355,7 +361,8 @@ class Decoder(nn.Module):
 
         It is enough to do this once per picture.
         """
-        return [block.project(memory) for block in self.blocks]
+        blocks = cast(Iterable[DecoderBlock], self.blocks)
+        return [block.project(memory) for block in blocks]
 
     def forward(self, x: Tensor, memory: list[KeyValue], target_mask: Tensor | None = None,
                 memory_mask: Tensor | None = None, trace: Trace | None = None) -> Tensor:
@@ -427,7 +434,8 @@ def copy_decoder(source: nn.TransformerDecoder) -> Decoder:
     Returns:
         A `Decoder` with copies of those weights.
     """
-    decoder = Decoder(0, _config_of(source.layers[0]))
-    decoder.blocks.extend(copy_decoder_layer(layer) for layer in source.layers)
+    layers = cast(list[nn.TransformerDecoderLayer], list(source.layers))
+    decoder = Decoder(0, _config_of(layers[0]))
+    decoder.blocks.extend(copy_decoder_layer(layer) for layer in layers)
     decoder.norm = _copy_norm(source.norm)
     return decoder.train(source.training)

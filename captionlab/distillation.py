@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from .captioner import Captioner, CaptionerWrapper, caption_loss
+from .captioner import Captioner, CaptionerWrapper, TransformerCaptioner, caption_loss
 from .data.batches import Batch, CaptionDataset, collate
 from .data.datasets import Item
 
@@ -58,7 +58,8 @@ def soft_targets(teacher: Captioner, examples: CaptionDataset, k: int = 16,
     for first in tqdm(range(0, len(examples), batch_size), desc="teachers", leave=False):
         rows = range(first, min(first + batch_size, len(examples)))
         batch = collate([examples[row] for row in rows]).to(device)
-        logits = teacher.decode(teacher.encode(batch), batch.captions[..., :-1])
+        tokens = batch.require("captions")[..., :-1]
+        logits = teacher.decode(teacher.encode(batch), tokens)
         ids, probs = top_k_probs(logits, k)
         for number, row in enumerate(rows):
             # Small types: the tables of a large data set must fit into memory.
@@ -110,7 +111,9 @@ class Distilled(CaptionerWrapper):
         Hinton et al. 2015, at temperature 1; word by word as Kim and Rush 2016, §3.1.
     """
 
-    def __init__(self, model: Captioner, share: float = 0.9):
+    model: TransformerCaptioner
+
+    def __init__(self, model: TransformerCaptioner, share: float = 0.9):
         super().__init__(model)
         self.share = share
 
@@ -136,7 +139,7 @@ class Distilled(CaptionerWrapper):
     @staticmethod
     def _at_targets(batch: Batch, field: str) -> Tensor:
         """Return a field's rows at the positions of real tokens, (R, K)."""
-        real = batch.captions[..., 1:] != 0                                 # (B, C, T)
+        real = batch.require("captions")[..., 1:] != 0                      # (B, C, T)
         rows = batch.require(field)
         if rows.shape[1] < real.shape[1] or rows.shape[2] < real.shape[2]:
             raise ValueError("the teachers' predictions are for fewer or shorter captions: "

@@ -99,7 +99,7 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.width = width
         self.base = base
-        # No buffer: it grows, and copies of a model (such as averaged weights) need buffers of one size.
+        # No buffer: the table grows, and an averaged model needs buffers of the same size.
         self.table = sinusoids(max_length, width, base)
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:

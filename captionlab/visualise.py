@@ -13,6 +13,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
@@ -61,7 +62,7 @@ def use_style(dark: bool = False) -> None:
         "text.color": ink, "axes.labelcolor": ink, "axes.edgecolor": ink, "axes.titlecolor": ink,
         "xtick.color": ink, "ytick.color": ink, "font.size": 10, "axes.titlesize": 10,
         "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
-        "axes.prop_cycle": mpl.cycler(color=PALETTE), "image.cmap": colours.name})
+        "axes.prop_cycle": cycler(color=PALETTE), "image.cmap": colours.name})
 
 # %% ../nbs/06_visualise.ipynb #fe6f6480
 def heatmap(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[str] = (),
@@ -312,7 +313,7 @@ def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
     weights = torch.as_tensor(weights).detach()
     fig, axes = panels(len(words), columns, size=1.45)
     for ax, word, row in zip(axes, words, weights, strict=True):
-        over_patches(image, row, grid, ax, title=word, vmax=weights.max())
+        over_patches(image, row, grid, ax, title=word, vmax=float(weights.max()))
     return fig
 
 # %% ../nbs/06_visualise.ipynb #913db984
@@ -334,26 +335,27 @@ def over_boxes(image: torch.Tensor, boxes: torch.Tensor, weights: torch.Tensor |
     Raises:
         ValueError: if there is not one weight per box.
     """
-    boxes = torch.as_tensor(boxes).detach().float().cpu().numpy()
-    weights = torch.as_tensor(weights).detach().float().cpu().numpy()
-    if boxes.shape != (weights.size, 4):
-        raise ValueError(f"boxes of shape {boxes.shape} and {weights.size} weights: "
+    corners = torch.as_tensor(boxes).detach().float().cpu().numpy()
+    values = torch.as_tensor(weights).detach().float().cpu().numpy()
+    if corners.shape != (values.size, 4):
+        raise ValueError(f"boxes of shape {corners.shape} and {values.size} weights: "
                          "give (N, 4) and (N,)")
     picture = as_picture(image)
     height, width = picture.shape[:2]
-    largest = weights.max(initial=0) if vmax is None else vmax
+    largest = float(values.max(initial=0) if vmax is None else vmax)
     ax = ax or plt.figure(figsize=(3, 3.2)).gca()
     ax.imshow(picture * 0.65 + 0.35 * np.array(to_rgb(mpl.rcParams["axes.facecolor"])))
-    for box, weight in zip(boxes, weights, strict=True):
-        _draw_box(ax, box * (width, height, width, height), weight, largest)
-    _annotate(ax, title, f"max {weights.max(initial=0):.2f}, even {1 / max(weights.size, 1):.2f}")
+    pixels = corners * np.array([width, height, width, height])
+    for box, weight in zip(pixels, values, strict=True):
+        _draw_box(ax, box, float(weight), largest)
+    _annotate(ax, title, f"max {values.max(initial=0):.2f}, even {1 / max(values.size, 1):.2f}")
     return ax
 
 # %% ../nbs/06_visualise.ipynb #a875d2f5
 def _draw_box(ax: Axes, corners: np.ndarray, weight: float, largest: float) -> None:
     """Draw one box in pixels; boxes of larger weight have their weight written above."""
     left, top, right, bottom = corners
-    strength = min(float(weight / max(largest, 1e-9)), 1.0)
+    strength = min(weight / max(largest, 1e-9), 1.0)
     ax.add_patch(Rectangle((left, top), right - left, bottom - top,
                            fill=False, edgecolor=PALETTE[1],
                            linewidth=1 + 2 * strength, alpha=0.25 + 0.75 * strength))

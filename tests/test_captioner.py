@@ -18,23 +18,23 @@ SEEDS = st.integers(0, 10_000)
 NORMS = st.sampled_from(["post", "pre"])
 
 
-class Eyes(TransformerCaptioner):
+class GridCaptioner(TransformerCaptioner):
     """Asks cells, of which those that are all 0 are padding."""
 
     def __init__(self, norm="post", tied=True):
         super().__init__(BlockConfig(WIDTH, 2, 2 * WIDTH, norm=norm), 2, V, tied)
-        self.encoder, self.looks = nn.Linear(3, WIDTH), 0
+        self.projection, self.looks = nn.Linear(3, WIDTH), 0
 
     def encode_inputs(self, batch):
         self.looks += 1
         grid = batch.require("grid")
-        return self.encoder(grid), (grid != 0).any(-1)[:, None, None]
+        return self.projection(grid), (grid != 0).any(-1)[:, None, None]
 
 
 def world(seed, B, C, T, N, norm="post"):
     """A model in double precision, pictures with some padded cells, captions of full length."""
     torch.manual_seed(seed)
-    model, grid = Eyes(norm).double().eval(), torch.randn(B, N, 3).double()
+    model, grid = GridCaptioner(norm).double().eval(), torch.randn(B, N, 3).double()
     grid[torch.rand(B, N) < 0.2] = 0.0
     return model, grid, torch.randint(3, V, (B, C, T))
 
@@ -152,16 +152,16 @@ def test_the_loss_is_the_sum_over_real_words(seed, B, C, T, smoothing):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_tied_weights_are_one_tensor(tied):
-    model = Eyes(tied=tied)
+    model = GridCaptioner(tied=tied)
     assert (model.output.weight is model.words.weight) == tied
-    assert len(list(model.parameters())) == len(list(Eyes(tied=True).parameters())) + (not tied)
+    assert len(list(model.parameters())) == len(list(GridCaptioner(tied=True).parameters())) + (not tied)
 
 
 def test_a_missing_field_is_named():
     with pytest.raises(ValueError, match="this model reads grid, and the batch has none"):
-        Eyes().encode(Batch(captions=torch.ones(1, 1, 2, dtype=torch.long)))
+        GridCaptioner().encode(Batch(captions=torch.ones(1, 1, 2, dtype=torch.long)))
     with pytest.raises(ValueError, match="this model reads captions"):
-        Eyes().loss(Batch(grid=torch.randn(1, 2, 3)))
+        GridCaptioner().loss(Batch(grid=torch.randn(1, 2, 3)))
 
 
 @pytest.mark.parametrize("call", [lambda m: m.encode(None), lambda m: m.decode(None, None), lambda m: m.start(None), lambda m: m.step(None, None)])

@@ -29,19 +29,19 @@ SEEDS = st.integers(0, 10_000)
 PENALTIES = st.sampled_from([-0.5, 0.0, 0.7, 1.0, 2.0])
 
 
-class Eyes(TransformerCaptioner):
+class GridCaptioner(TransformerCaptioner):
     """A captioner of cells, some of which are padding: those that are all 0."""
 
     def __init__(self, words=V):
         super().__init__(BlockConfig(WIDTH, 2, 2 * WIDTH), 2, words, tied=False)
-        self.encoder = nn.Linear(3, WIDTH)
+        self.projection = nn.Linear(3, WIDTH)
 
     def encode_inputs(self, batch):
         grid = batch.require("grid")
-        return self.encoder(grid), (grid != 0).any(-1)[:, None, None]
+        return self.projection(grid), (grid != 0).any(-1)[:, None, None]
 
 
-class Watched(Eyes):
+class Watched(GridCaptioner):
     """Keeps how many pictures and captions each step worked on."""
 
     def __init__(self, words=V):
@@ -72,7 +72,7 @@ def blank(pictures):
     return Memory([KeyValue(nothing, nothing)])
 
 
-def model_of(seed, kind=Eyes, words=V, sharp=2.0):
+def model_of(seed, kind=GridCaptioner, words=V, sharp=2.0):
     """A random captioner in double precision whose next word depends on all words before and on the picture."""
     torch.manual_seed(seed)
     model = kind(words).double().eval()
@@ -271,7 +271,7 @@ def test_sampled_log_probabilities_are_the_models_own():
 
 def test_captions_read_again_have_cross_entropys_log_probabilities():
     torch.manual_seed(0)
-    model = Eyes().eval()
+    model = GridCaptioner().eval()
     memory = model.encode(Batch(grid=torch.randn(2, 4, 3)))
     said, scores = sample(model, memory, captions=3, max_length=6, suppress_tokens=[3])
     with torch.no_grad():
@@ -380,14 +380,14 @@ def test_an_ensemble_says_what_is_wrong():
 
 @pytest.mark.parametrize("wrong", [{"width": 0}, {"max_length": 0}, {"length_penalty": math.nan}, {"length_penalty": 1000}])
 def test_a_search_out_of_range_is_refused(wrong):
-    model = Eyes().eval()
+    model = GridCaptioner().eval()
     with pytest.raises(ValueError, match="take a width and a length of at least 1, and a penalty from -10 to 10"):
         beam_search(model, model.encode(Batch(grid=torch.randn(1, 4, 3))), **wrong)
 
 
 def test_weights_that_are_no_numbers_write_no_caption():
-    model = Eyes().eval()
-    nn.init.constant_(model.encoder.weight, math.nan)
+    model = GridCaptioner().eval()
+    nn.init.constant_(model.projection.weight, math.nan)
     with torch.no_grad(), pytest.raises(ValueError, match="is not a number: the model's weights or its inputs are broken"):
         beam_search(model, model.encode(Batch(grid=torch.randn(1, 4, 3))))
 
@@ -401,7 +401,7 @@ def test_a_model_that_has_burst_is_told_from_one_that_forbids():
 
 
 def test_captions_without_a_token_are_refused():
-    model = Eyes().eval()
+    model = GridCaptioner().eval()
     memory = model.encode(Batch(grid=torch.randn(1, 3, 3)))
     with pytest.raises(ValueError, match="at least 1"):
         greedy(model, memory, max_length=0)
@@ -410,7 +410,7 @@ def test_captions_without_a_token_are_refused():
 
 
 def test_forbidden_words_given_once_are_forbidden_at_every_step():
-    model = Eyes().eval()
+    model = GridCaptioner().eval()
     memory = model.encode(Batch(grid=torch.randn(4, 3, 3)))
     once = greedy(model, memory, 6, (word for word in (3, 4)))
     assert torch.equal(once, greedy(model, memory, 6, [3, 4])) and not torch.isin(once, torch.tensor([3, 4])).any()

@@ -13,7 +13,8 @@ from captionlab.decoding.ensemble import Ensemble
 from captionlab.distillation import Distilled, soft_targets, top_k_probs
 from captionlab.models import find_preset
 from captionlab.runs.evaluation import evaluate
-from captionlab.runs.run import ensemble, load
+from captionlab.runs.ensembles import ensemble
+from captionlab.runs.run import load
 from captionlab.runs.training import train
 from captionlab.text import SubwordVocabulary, Vocabulary
 
@@ -23,10 +24,10 @@ class Blind(TransformerCaptioner):
 
     def __init__(self, words, dropout=0.0):
         super().__init__(BlockConfig(16, 2, 32, dropout=dropout), 1, words)
-        self.encoder = torch.nn.Linear(1, 16)
+        self.projection = torch.nn.Linear(1, 16)
 
     def encode_inputs(self, batch):
-        return self.encoder(batch.require("grid")), None
+        return self.projection(batch.require("grid")), None
 
 
 def number(item):
@@ -158,9 +159,9 @@ class TestRuns:
     @pytest.mark.slow
     def test_the_pupil_is_a_run_like_any_other(self, runs):
         pupil = load(runs[0] / "pupil")
-        assert pupil.metadata["stage"] == "distilled" and pupil.metadata["model"] == "position_aware"
-        assert pupil.metadata["teachers"] == ["1", "2"]
-        assert evaluate(pupil, runs[1], meteor=False)["about"]["teachers"] == ["1", "2"]
+        assert pupil.metadata.stage == "distilled" and pupil.metadata.model == "position_aware"
+        assert pupil.metadata.teachers == ["1", "2"]
+        assert evaluate(pupil, runs[1], meteor=False)["metadata"]["teachers"] == ["1", "2"]
         assert not any(name.startswith("model.") for name in pupil.model.state_dict())
         assert pupil.caption(runs[1]["test"][0].image)
 
@@ -207,7 +208,7 @@ class TestRuns:
         train("translation", data, "tiny", 0, tmp_path / "teacher")
         pupil = train("translation", data, "tiny", 1, tmp_path / "pupil", teachers=[tmp_path / "teacher"])
         again = load(tmp_path / "pupil")
-        assert again.metadata["stage"] == "distilled" and again.translate("A red circle.") == pupil.translate("A red circle.")
+        assert again.metadata.stage == "distilled" and again.translate("A red circle.") == pupil.translate("A red circle.")
 
     @pytest.mark.slow
     def test_a_teacher_with_other_words_is_refused_before_anything_is_made(self, runs, tmp_path):

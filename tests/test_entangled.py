@@ -33,7 +33,9 @@ from captionlab.vision.regions import cell_boxes
 from captionlab.processors.cache import input_transforms
 from captionlab.processors.image import ImageProcessor
 from captionlab.runs.evaluation import evaluate
-from captionlab.runs.run import Run, ensemble, load
+from captionlab.runs.metadata import RunMetadata
+from captionlab.runs.ensembles import ensemble
+from captionlab.runs.run import Run, load
 from captionlab.runs.training import train
 from captionlab.text import Vocabulary, normalise
 from captionlab.vision.images import Preprocess
@@ -358,7 +360,7 @@ def run_of(world: CaptionData, variant: str = "eta", seed: int = 0, **changes) -
     model = Model(preset, len(vocabulary)).eval()
     metadata = {"model": "entangled", "preset_name": "tiny", "data": "scenes", "source": "scenes", "variant": None if variant == "eta" else variant,
              "stage": "xe", "seed": seed, "parameters": 10, "train_seconds": 1.0, "command": "none", "history": []}
-    return Run(model, vocabulary, ImageProcessor(preset, detector=detector, vocabulary=vocabulary), metadata)
+    return Run(model, vocabulary, ImageProcessor(preset, detector=detector, vocabulary=vocabulary), RunMetadata.from_dict(metadata))
 
 
 class TestRuns:
@@ -372,7 +374,7 @@ class TestRuns:
         again = load(tmp_path / "run")
         assert again.caption([item.image for item in world["test"]]) == run.caption([item.image for item in world["test"]])
         processor = run.processor
-        straight, turned = (twin([world["train"][0].image]) for twin in (processor, processor.through(mirror=True)))
+        straight, turned = (twin([world["train"][0].image]) for twin in (processor, processor.with_preprocess(mirror=True)))
         torch.testing.assert_close(turned.boxes[..., [0, 2]], (1 - straight.boxes[..., [2, 0]]) * turned.region_mask[..., None],
                                    rtol=0, atol=1e-3)     # boxes are kept in half precision
 
@@ -383,17 +385,17 @@ class TestRuns:
         plain = Run.captions
         monkeypatch.setattr(Run, "captions", lambda self, batch, *rest: told.append(batch.attributes) or plain(self, batch, *rest))
         found = evaluate(run, world, beam=1, meteor=False, oracle=True)
-        assert found["about"]["variant"] == "oracle" and run.metadata["variant"] is None
+        assert found["metadata"]["variant"] == "oracle" and run.metadata.variant is None
         words = set(run.processor.detector.words)
         for item, ids in zip(world["test"], torch.cat(told)):
             assert set(run.vocabulary.decode(ids).split()) == words & {word for text in item.captions for word in normalise(text)}
-        assert evaluate(run_of(world, "parallel"), world, beam=1, meteor=False, oracle=True)["about"]["variant"] == "parallel-oracle"
+        assert evaluate(run_of(world, "parallel"), world, beam=1, meteor=False, oracle=True)["metadata"]["variant"] == "parallel-oracle"
 
     @pytest.mark.java
     @pytest.mark.slow
     def test_the_oracle_tells_whichever_of_two_runs_reads_words(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
-        one, other = (evaluate(first, world, beam=1, meteor=False, blind=False, oracle=True, fused=[second])["captions"]
+        one, other = (evaluate(first, world, beam=1, meteor=False, blind=False, oracle=True, members=[second])["captions"]
                       for first, second in ((visual, semantic), (semantic, visual)))
         assert one == other
         with pytest.raises(ValueError, match="reads no attributes, so an oracle has nothing to tell it"):
@@ -402,26 +404,26 @@ class TestRuns:
     @pytest.mark.java
     def test_a_fused_run_that_does_not_say_all_about_itself_is_one_line(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
-        del semantic.metadata["train_seconds"]
+        semantic.metadata.train_seconds = None
         with pytest.raises(ValueError, match="does not say its train_seconds"):
-            evaluate(visual, world, meteor=False, fused=[semantic])
+            evaluate(visual, world, meteor=False, members=[semantic])
 
     @pytest.mark.java
     @pytest.mark.slow
     def test_fused_runs_speak_as_their_ensemble(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
-        found = evaluate(visual, world, meteor=False, fused=[semantic])
+        found = evaluate(visual, world, meteor=False, members=[semantic])
         batch = semantic.processor([item.image for item in world["test"]])
         seen = visual.processor([item.image for item in world["test"]])
         both = replace(seen, attributes=batch.attributes)
         model = Ensemble([visual.model, semantic.model]).eval()
         said = beam_search(model, model.encode(both), 3, suppress_tokens=[visual.vocabulary.unk])
         assert [row["caption"] for row in found["captions"]] == [visual.vocabulary.decode(one.ids) for one in said]
-        assert found["about"]["variant"] == "visual+semantic" and found["about"]["parameters"] == 20
+        assert found["metadata"]["variant"] == "visual+semantic" and found["metadata"]["parameters"] == 20
 
     def test_runs_that_do_not_fit_are_not_fused(self, world):
         run, other = run_of(world, "visual"), run_of(world, "visual", seed=1)
-        assert ensemble(run, [other]).metadata["variant"] == "visual+visual"
+        assert ensemble(run, [other]).metadata.variant == "visual+visual"
         with pytest.raises(ValueError, match="different vocabularies: train them on the same data"):
             ensemble(run, [replace(other, vocabulary=Vocabulary(["a"]))])
         with pytest.raises(ValueError, match="do not see the same regions"):

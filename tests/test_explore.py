@@ -28,7 +28,9 @@ from captionlab.explore.tracing import (
     trace_caption,
 )
 from captionlab.processors.image import ImageProcessor
-from captionlab.runs.run import Run, ensemble
+from captionlab.runs.ensembles import ensemble
+from captionlab.runs.run import Run
+from captionlab.runs.metadata import RunMetadata
 from captionlab.scenes.world import BACKGROUND, Object, Scene
 from captionlab.text import Vocabulary
 from captionlab.vision.images import Preprocess
@@ -63,7 +65,7 @@ def run_of(name: str, variant: str | None = None, **changes) -> Run:
     more = {"detector": detector(), "vocabulary": vocabulary} if "attributes" in preset.inputs.fields else {}
     metadata = {"model": name, "preset_name": "tiny", "data": "scenes", "source": "scenes", "variant": variant, "stage": "xe", "seed": 0, "parameters": 10,
              "train_seconds": 1.0, "history": []}
-    return Run(module.Model(preset, len(vocabulary)).eval(), vocabulary, ImageProcessor(preset, **more), metadata)
+    return Run(module.Model(preset, len(vocabulary)).eval(), vocabulary, ImageProcessor(preset, **more), RunMetadata.from_dict(metadata))
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=lambda p: "-".join(filter(None, p)))
@@ -107,8 +109,8 @@ class TestEveryModel:
 
     def test_its_positions_are_what_the_model_sees(self, run):
         view = trace_caption(run, TEST[0], "a star").view
-        variant = run.metadata["variant"]
-        assert type(view) is VIEWS[variant if variant in VIEWS else run.metadata["model"]]
+        variant = run.metadata.variant
+        assert type(view) is VIEWS[variant if variant in VIEWS else run.metadata.model]
         if isinstance(view, BoxView) and not run.processor.preset.inputs.grid:
             torch.testing.assert_close(view.boxes, torch.from_numpy(TEST[0].boxes), rtol=0, atol=1e-3)
         if isinstance(view, WordView):
@@ -128,7 +130,7 @@ class TestEveryModel:
         story = trace_caption(run, scene, "a red circle")
         bare, whole = (occlude(run, scene, story, grid, side, BACKGROUND) for grid, side in (((2, 3), 0.2), ((1, 1), 1.0)))
         assert bare.shape == (4, 2, 3) and bare[:, 0, 0].abs().max() < 1e-4
-        assert whole.abs().max() > 1e-3 or "v" not in tracing._traced_stream(run) and run.processor.kinds == ["attributes"]
+        assert whole.abs().max() > 1e-3 or "v" not in tracing._traced_stream(run) and run.processor.feature_kinds == ["attributes"]
 
 
 def test_a_story_knows_what_was_likely(model):

@@ -29,6 +29,7 @@ from captionlab.models.image_transformer import (
 from captionlab.vision.regions import cell_boxes, spatial_graph
 from captionlab.processors.image import ImageProcessor
 from captionlab.runs.run import Run
+from captionlab.runs.metadata import RunMetadata
 from captionlab.text import Vocabulary
 
 V, D, H = 23, 16, 2
@@ -441,7 +442,7 @@ class TestRelations:
         world = scenes(train=4, val=0, test=30, novel=0)
         vocabulary, tiny = Vocabulary.build(world.captions("train")), replace(PRESETS["tiny"], variant=variant)
         metadata = {"model": "image_transformer", "variant": variant if variant != "full" else None, "preset_name": "tiny", "stage": "xe", "seed": 3, "source": "scenes", "command": "none"}
-        run = Run(Model(tiny, len(vocabulary)).eval(), vocabulary, ImageProcessor(tiny), metadata)
+        run = Run(Model(tiny, len(vocabulary)).eval(), vocabulary, ImageProcessor(tiny), RunMetadata.from_dict(metadata))
         monkeypatch.setattr("captionlab.models.image_transformer.load_data", lambda name: world)
         path = measure_relations(run, batch=7)
         assert path == tmp_path / "results" / "scenes" / f"{name}.seed3.relations.json"
@@ -452,7 +453,7 @@ class TestRelations:
         torch.testing.assert_close(torch.tensor(said["alike"]), whole["alike"], rtol=0, atol=1e-5)
 
     def test_a_run_that_has_nothing_to_measure_is_refused(self):
-        run = SimpleNamespace(model=torch.nn.Identity(), metadata={"source": "none", "model": "cptr"})
+        run = SimpleNamespace(model=torch.nn.Identity(), metadata=RunMetadata(source="none", model="cptr"))
         with pytest.raises(ValueError, match="this run is of cptr: take one of image_transformer"):
             measure_relations(run)
 
@@ -563,7 +564,7 @@ def test_published_sizes():
     assert all(isinstance(block.attention, SpatialGraphAttention) for block in model.encoder.blocks)
     config = paper.training
     assert (config.epochs, config.batch_size, config.lr, config.warmup, config.schedule) == (25, 10, 2e-4, 2000, "stairs")
-    assert config.share(100)(0) == 1 / 2000 and config.share(1000)(3000) == 0.8
+    assert config.lr_lambda(100)(0) == 1 / 2000 and config.lr_lambda(1000)(3000) == 0.8
     with torch.device("meta"):
         released = Model(replace(paper, variant="released"), 10_369)
     assert released.encoder.blocks[0].attention.gate.weight.shape == (2048, 2048) and released.decoder.attention.output is None

@@ -20,7 +20,8 @@ from captionlab.data.datasets import scenes
 from captionlab.decoding.generation import log_probabilities, sample
 from captionlab.models import translation, vanilla
 from captionlab.runs.evaluation import evaluate
-from captionlab.runs.training import finetune_scst, train
+from captionlab.runs.finetuning import finetune_scst
+from captionlab.runs.training import train
 from captionlab.scst import CiderD, Gleu, SelfCritical, advantages, count_grams
 from captionlab.text import SubwordVocabulary
 
@@ -146,12 +147,12 @@ class TestGradient:
 
 class TestSelfCritical:
     def test_log_probabilities_are_those_of_the_draw(self):
-        class Eyes(TransformerCaptioner):
+        class GridCaptioner(TransformerCaptioner):
             def encode_inputs(self, batch):
                 return batch.require("grid"), None
 
         torch.manual_seed(0)
-        model, pictures = Eyes(BlockConfig(16, 2, 32, dropout=0.1), 2, 9).eval(), 21
+        model, pictures = GridCaptioner(BlockConfig(16, 2, 32, dropout=0.1), 2, 9).eval(), 21
         model.output.bias.data[EOS] += 1.0          # some captions end soon, some go on
         batch = Batch(grid=torch.randn(pictures, 5, 16), captions=padded([[[1, 4, 2]]] * pictures))
         memory = model.encode(batch)
@@ -204,11 +205,11 @@ class TestRun:
         made = finetune_scst("vanilla", folder, tmp_path / "scst", data=world)
         again = finetune_scst("vanilla", folder, tmp_path / "scst", resume=True, data=world)
         metadata = run.load(str(tmp_path / "scst")).metadata
-        assert (metadata["stage"], metadata["seed"], metadata["parameters"]) == ("scst", 5, start.metadata["parameters"])
-        assert [set(record) >= {"loss", "score"} for record in metadata["history"]] == [True]
+        assert (metadata.stage, metadata.seed, metadata.parameters) == ("scst", 5, start.metadata.parameters)
+        assert [set(record) >= {"loss", "score"} for record in metadata.history] == [True]
         torch.testing.assert_close(again.model.state_dict(), made.model.state_dict(), rtol=0, atol=0)
         assert not torch.equal(made.model.words.weight, start.model.words.weight)
-        assert evaluate(made, world, meteor=False)["about"]["stage"] == "scst"
+        assert evaluate(made, world, meteor=False)["metadata"]["stage"] == "scst"
 
     def test_refusals(self, learned, world, tmp_path):
         with pytest.raises(ValueError, match="holds the model vanilla, not cptr"):
@@ -249,7 +250,7 @@ class TestTranslations:
         start = train("translation", pairs, preset, out=tmp_path / "run")
         made = finetune_scst("translation", tmp_path / "run", tmp_path / "scst", data=pairs)
         assert len(calls) == 5 * len(pairs["train"])
-        assert made.metadata["stage"] == "scst" and not torch.equal(made.model.words.weight, start.model.words.weight)
+        assert made.metadata.stage == "scst" and not torch.equal(made.model.words.weight, start.model.words.weight)
 
 
 def test_a_process_without_a_picture_has_no_rewards():

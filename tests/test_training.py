@@ -1,4 +1,4 @@
-"""Runs that are killed, shared between processes, or found by another recipe."""
+"""Runs that are killed, shared between processes, or found by another config."""
 import json
 import math
 import os
@@ -90,39 +90,39 @@ def trained(tmp_path_factory):
     return folder
 
 
-def test_another_recipe_in_the_folder_is_one_clear_line(trained):
+def test_another_config_in_the_folder_is_one_clear_line(trained):
     other = replace(SHORT, lr=1e-4, label_smoothing=0.0)
     before = (trained / "checkpoint.pt").read_bytes()
-    with pytest.raises(ValueError, match=r"rate was 0.003 and is now 0.0001; smoothing was 0.1 and is now 0.0") as error:
+    with pytest.raises(ValueError, match="lr was 0.003 and is now 0.0001; label_smoothing was 0.1 and is now 0.0") as error:
         tiny_training.trainer(trained, other).fit()
     assert "\n" not in str(error.value) and "another folder" in str(error.value)
     assert (trained / "checkpoint.pt").read_bytes() == before
 
 
-@pytest.mark.parametrize("nothing", [{"epochs": 0}, {"warmup": 0}, {"pictures": 0}])
-def test_a_recipe_has_something_to_do(nothing):
+@pytest.mark.parametrize("nothing", [{"epochs": 0}, {"warmup": 0}, {"batch_size": 0}])
+def test_a_config_has_something_to_do(nothing):
     with pytest.raises(ValueError, match="give at least one of each"):
         TrainingConfig(**nothing)
-    with pytest.raises(ValueError, match="to clip nothing give float"):
+    with pytest.raises(ValueError, match="for no clipping give float"):
         TrainingConfig(max_grad_norm=0.0)
     for betas in ((0.9,), (0.9, 1.0), (-0.1, 0.9), (0.9, 0.98, 0.5)):
         with pytest.raises(ValueError, match="Adam takes two"):
             TrainingConfig(betas=betas)
 
 
-def test_a_checkpoint_from_before_a_recipe_could_say_more_is_read(tmp_path):
-    said = asdict(SHORT)
-    del said["encoder_rate"]
-    write_checkpoint(tmp_path / "checkpoint.pt", {"recipe": said})
-    assert read_checkpoint(tmp_path / "checkpoint.pt", SHORT) == {"recipe": said}
-    with pytest.raises(ValueError, match="encoder_rate was 1.0 and is now 0.1"):
+def test_a_checkpoint_without_a_newer_field_is_read(tmp_path):
+    stored = asdict(SHORT)
+    del stored["encoder_lr_scale"]
+    write_checkpoint(tmp_path / "checkpoint.pt", {"config": stored})
+    assert read_checkpoint(tmp_path / "checkpoint.pt", SHORT) == {"config": stored}
+    with pytest.raises(ValueError, match="encoder_lr_scale was 1.0 and is now 0.1"):
         read_checkpoint(tmp_path / "checkpoint.pt", replace(SHORT, encoder_lr_scale=0.1))
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint"])
 def test_a_broken_checkpoint_is_one_clear_line(tmp_path, content):
     (tmp_path / "checkpoint.pt").write_bytes(content)
-    with pytest.raises(ValueError, match="no checkpoint that can be read .*delete it to begin anew") as error:
+    with pytest.raises(ValueError, match="no checkpoint that can be read .*delete it to start anew") as error:
         read_checkpoint(tmp_path / "checkpoint.pt", SHORT)
     assert "\n" not in str(error.value)
 
@@ -130,12 +130,12 @@ def test_a_broken_checkpoint_is_one_clear_line(tmp_path, content):
 def test_a_loss_that_is_no_number_changes_no_weight():
     run = tiny_training.trainer(config=SHORT)
     with torch.no_grad():
-        run.stepper.model.processor.weight.fill_(math.nan)
-    before = {name: x.clone() for name, x in run.stepper.model.state_dict().items()}
-    with pytest.raises(ValueError, match="the loss of a step is nan: train with a lower rate"):
+        run.train_step.model.projection.weight.fill_(math.nan)
+    before = {name: x.clone() for name, x in run.train_step.model.state_dict().items()}
+    with pytest.raises(ValueError, match="the loss of a step is nan: train with a lower lr"):
         run.fit()
-    after = run.stepper.model.state_dict()
-    assert all(x.equal(before[name]) for name, x in after.items() if not name.startswith("eyes"))
+    after = run.train_step.model.state_dict()
+    assert all(x.equal(before[name]) for name, x in after.items() if not name.startswith("projection"))
 
 
 @pytest.mark.parametrize("precisions", [("no", "bf16"), ("bf16", "no")])
@@ -143,11 +143,11 @@ def test_one_process_trains_in_two_precisions(precisions):
     for precision in precisions:
         run = tiny_training.trainer(config=replace(SHORT, epochs=1, precision=precision))
         run.fit()
-        assert run.stepper.accelerator.mixed_precision == precision
+        assert run.train_step.accelerator.mixed_precision == precision
 
 
-class Encoding(tiny_training.Eyes):
-    """Eyes with an encoder behind them."""
+class Encoding(tiny_training.GridCaptioner):
+    """A captioner with an encoder behind its projection."""
 
     def __init__(self, words):
         super().__init__(words, dropout=0.0)
@@ -167,17 +167,17 @@ def test_an_encoder_learns_at_a_rate_of_its_own(wrap):
     before = {name: x.detach().clone() for name, x in stepper.model.named_parameters()}
     stepper.step(collate([data[0], data[1]]))
     moved = {name: (x - before[name]).abs().max().item() for name, x in stepper.model.named_parameters()}
-    for name in ("encoder.weight", "eyes.weight", "words.weight"):
+    for name in ("encoder.weight", "projection.weight", "words.weight"):
         found, = (value for full, value in moved.items() if full.endswith(name))
         assert found == pytest.approx(config.lr * (0.1 if "encoder" in name else 1.0), rel=1e-3), name
-    assert stepper.rate == config.lr
+    assert stepper.lr == config.lr
 
 
 @pytest.mark.parametrize("has, gain, found", [({"avx512_bf16": True}, 2.0, "bf16"), ({"amx_bf16": True}, 2.0, "bf16"),
                                               ({"avx512_bf16": True}, 0.6, "no"), ({"avx512_bf16": False}, 2.0, "no"), ({}, 2.0, "no")])
 def test_a_processor_takes_16_bits_only_if_it_has_them_and_is_faster(monkeypatch, has, gain, found):
     """Also where there is a GPU that the training was told not to use."""
-    monkeypatch.setattr(training, "PartialState", lambda **_: SimpleNamespace(device=torch.device("cpu")))
+    monkeypatch.setattr(config, "PartialState", lambda **_: SimpleNamespace(device=torch.device("cpu")))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
     monkeypatch.setattr(config, "bf16_speedup", lambda: gain)
@@ -192,10 +192,10 @@ def test_a_half_written_part_file_is_ignored(trained, tmp_path):
 
 
 def test_a_write_that_fails_leaves_the_old_checkpoint(tmp_path):
-    write_checkpoint(tmp_path / "checkpoint.pt", {"recipe": asdict(SHORT)})
+    write_checkpoint(tmp_path / "checkpoint.pt", {"config": asdict(SHORT)})
     with pytest.raises(Exception, match="pickle"):
-        write_checkpoint(tmp_path / "checkpoint.pt", {"recipe": lambda: None})
-    assert read_checkpoint(tmp_path / "checkpoint.pt", SHORT) == {"recipe": asdict(SHORT)}
+        write_checkpoint(tmp_path / "checkpoint.pt", {"config": lambda: None})
+    assert read_checkpoint(tmp_path / "checkpoint.pt", SHORT) == {"config": asdict(SHORT)}
 
 
 def test_scores_of_numpy_can_be_read_back(tmp_path):
@@ -207,7 +207,7 @@ def test_scores_of_numpy_can_be_read_back(tmp_path):
 
 
 def test_a_finished_run_trains_no_further(trained, monkeypatch):
-    monkeypatch.setattr(Trainer, "_epoch", lambda self: pytest.fail("trained on"))
+    monkeypatch.setattr(Trainer, "train_epoch", lambda self: pytest.fail("trained on"))
     best = torch.load(trained / "checkpoint.pt", weights_only=True)["best"]
     assert same(dict(tiny_training.trainer(trained, SHORT).fit().state_dict()), best)
 
@@ -219,8 +219,8 @@ def test_an_epoch_takes_the_time_before_an_interruption_too(tmp_path, monkeypatc
         train.fit()
     monkeypatch.undo()
     state = read_checkpoint(tmp_path / "checkpoint.pt", SHORT)
-    assert 0 < state["place"]["seconds"] < 60
-    state["place"]["seconds"] += 1000.0
+    assert 0 < state["state"]["seconds"] < 60
+    state["state"]["seconds"] += 1000.0
     write_checkpoint(tmp_path / "checkpoint.pt", state)
     again = tiny_training.trainer(tmp_path, SHORT)
     again.fit()
@@ -229,16 +229,16 @@ def test_an_epoch_takes_the_time_before_an_interruption_too(tmp_path, monkeypatc
 
 def test_pictures_without_a_caption_teach_nothing():
     train = tiny_training.trainer(config=SHORT)
-    before = {name: x.clone() for name, x in train.stepper.model.state_dict().items()}
+    before = {name: x.clone() for name, x in train.train_step.model.state_dict().items()}
     bare = collate([train.data[row] for row in range(2)])
     bare = replace(bare, captions=bare.captions[:, :0])
-    rate = train.stepper.rate
-    assert train.stepper.step(bare) == (0.0, 0.0) and train.stepper.rate == rate
-    assert same(dict(train.stepper.model.state_dict()), before)
+    rate = train.train_step.lr
+    assert train.train_step.step(bare) == (0.0, 0.0) and train.train_step.lr == rate
+    assert same(dict(train.train_step.model.state_dict()), before)
 
 
 def test_a_checkpoint_executes_no_code(tmp_path):
-    torch.save({"recipe": print}, tmp_path / "checkpoint.pt")
+    torch.save({"config": print}, tmp_path / "checkpoint.pt")
     with pytest.raises(Exception, match="Weights only load failed"):
         read_checkpoint(tmp_path / "checkpoint.pt", SHORT)
 
@@ -261,7 +261,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_run():
 def test_without_averaging_the_last_weights_are_kept():
     run = tiny_training.trainer(config=replace(SHORT, ema_decay=0.0))
     model = run.fit()
-    assert same(dict(model.state_dict()), dict(run.stepper.model.state_dict()))
+    assert same(dict(model.state_dict()), dict(run.train_step.model.state_dict()))
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.integers(0, 4))
@@ -282,7 +282,7 @@ def test_a_score_that_is_no_number_is_never_the_best():
 def test_schedules_rise_to_one_and_then_never_again(warmup, every):
     steps = range(warmup + 60)
     for share in (lambda s: noam(s, warmup), lambda s: cosine(s, warmup, warmup + 60), lambda s: step_decay(s, warmup, every),
-                  TrainingConfig(schedule="constant", warmup=warmup).share(10)):
+                  TrainingConfig(schedule="constant", warmup=warmup).lr_lambda(10)):
         rates = [share(step) for step in steps]
         assert all(0 <= rate <= 1 for rate in rates)
         assert all(b <= a + 1e-12 for a, b in zip(rates[warmup - 1:], rates[warmup:]))
@@ -294,28 +294,29 @@ def test_schedules_rise_to_one_and_then_never_again(warmup, every):
 
 def test_an_unknown_schedule_is_named():
     with pytest.raises(ValueError, match="no schedule 'linear': choose from noam, cosine, stairs, constant"):
-        TrainingConfig(schedule="linear").share(10)
+        TrainingConfig(schedule="linear").lr_lambda(10)
 
 
-@pytest.mark.parametrize("wrong", [dict(smoothing=1.0), dict(average=1.0), dict(tokens=-1), dict(encoder_rate=-1.0)])
-def test_a_recipe_that_teaches_nothing_is_refused(wrong):
-    with pytest.raises(ValueError, match="the first two are from 0 to below 1"):
+@pytest.mark.parametrize("wrong", [{"label_smoothing": 1.0}, {"ema_decay": 1.0}, {"max_tokens": -1},
+                                   {"encoder_lr_scale": -1.0}])
+def test_a_config_that_teaches_nothing_is_refused(wrong):
+    with pytest.raises(ValueError, match="give numbers (from 0 to below 1|of at least 0)"):
         TrainingConfig(**wrong)
 
 
 def test_another_file_of_torchs_is_no_checkpoint(tmp_path):
-    for other in (torch.ones(3), {"recipe": None}):
+    for other in (torch.ones(3), {"config": None}):
         torch.save(other, tmp_path / "checkpoint.pt")
         with pytest.raises(ValueError, match="is no checkpoint that can be read"):
             read_checkpoint(tmp_path / "checkpoint.pt", TrainingConfig())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["model", "optimizer", "place", "history", "best"])
+@pytest.mark.parametrize("part", ["model", "optimizer", "state", "history", "best"])
 def test_a_checkpoint_that_lacks_a_part_is_one_clear_line(part, tmp_path):
     tiny_training.trainer(config=SHORT, folder=tmp_path).fit()
     state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
-    for content in ({key: x for key, x in state.items() if key != part}, state | {part: None}, state | {"place": {"elsewhere": 1}}):
+    for content in ({key: x for key, x in state.items() if key != part}, state | {part: None}, state | {"state": {"elsewhere": 1}}):
         write_checkpoint(tmp_path / "checkpoint.pt", content)
-        with pytest.raises(ValueError, match="no checkpoint that can be read .*delete it to begin anew"):
+        with pytest.raises(ValueError, match="no checkpoint that can be read .*delete it to start anew"):
             tiny_training.trainer(config=SHORT, folder=tmp_path).fit()

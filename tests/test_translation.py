@@ -200,7 +200,7 @@ class TestText:
 class TestRun:
     @pytest.mark.slow
     def test_it_learns(self, trained):
-        history = trained[0].metadata["history"]
+        history = trained[0].metadata.history
         assert history[1]["loss"] < history[0]["loss"] - 0.5 and "score" in history[0]
 
     @pytest.mark.slow
@@ -208,14 +208,14 @@ class TestRun:
         run, folder = trained
         again, said = captionlab.load(folder), [item.source for item in world["test"]][:8]
         assert isinstance(again.processor, TextProcessor) and again.translate(said) == run.translate(said)
-        assert again.processor.vocabulary.to_dict() == run.processor.vocabulary.to_dict() and again.processor.vocabulary.language == "en"
+        assert again.processor.source_vocabulary.to_dict() == run.processor.source_vocabulary.to_dict() and again.processor.source_vocabulary.language == "en"
         assert again.vocabulary.language == "de"
 
     @pytest.mark.slow
     def test_vocabularies_apart(self, world, tmp_path):
         apart = replace(BRIEF, shared=False, training=replace(BRIEF.training, epochs=1))
         run = train("translation", world, apart, out=tmp_path / "run", max_val_items=0)
-        assert run.vocabulary.tokens != run.processor.vocabulary.tokens
+        assert run.vocabulary.tokens != run.processor.source_vocabulary.tokens
         assert Run.load(tmp_path / "run").translate("A red circle.") == run.translate("A red circle.")
 
     @pytest.mark.slow
@@ -223,7 +223,7 @@ class TestRun:
         """Killed in the second epoch, with pieces dropped and two passes, so with chance in every place there is."""
         preset = replace(BRIEF, dropout=0.1, consistency=1.0, piece_dropout=0.1)
         whole = train("translation", world, preset, out=tmp_path / "whole", max_val_items=2)
-        plain, calls = loop.Trainer._epoch, []
+        plain, calls = loop.Trainer.train_epoch, []
 
         def dying(self):
             calls.append(1)
@@ -231,7 +231,7 @@ class TestRun:
                 raise KeyboardInterrupt
             plain(self)
 
-        monkeypatch.setattr(loop.Trainer, "_epoch", dying)
+        monkeypatch.setattr(loop.Trainer, "train_epoch", dying)
         with pytest.raises(KeyboardInterrupt):
             train("translation", world, preset, out=tmp_path / "killed", max_val_items=2)
         monkeypatch.undo()
@@ -242,7 +242,7 @@ class TestRun:
     def test_empty_lines_and_order(self, trained):
         run = trained[0]
         said = ["A red circle.", "", "A small blue square is above a green star.", " \t ", "A \u2603 star."]
-        found = run.translate(said, beam=2, batch=2)
+        found = run.translate(said, beam=2, batch_size=2)
         assert len(found) == 5 and found[1] == found[3] == "" and found[0] == run.translate(said[0], beam=2)
         assert run.translate([]) == [] and run.translate("") == ""
 
@@ -263,7 +263,7 @@ class TestRun:
         run = trained[0]
         found = evaluate(run, world, beam=2)
         assert {"BLEU", "TER", "sacreBLEU", "truth"} <= set(found["run"]["metrics"]) and set(found["run"]["blind"]) == set(found["run"]["metrics"])
-        assert found["about"]["scorer"].keys() == {name for name in found["run"]["metrics"] if ", " not in name}
+        assert found["metadata"]["scorer"].keys() == {name for name in found["run"]["metrics"] if ", " not in name}
         assert [one["caption"] for one in found["captions"]] == run.translate([item.source for item in world["test"]], beam=2)
 
     def test_a_perfect_translator_scores_100_and_blind_it_does_not(self, world):
@@ -278,7 +278,7 @@ class TestRun:
     def test_trace(self, trained):
         run = trained[0]
         words, weights = run.trace("A red circle.")
-        assert weights.shape == (len(words), len(run.processor.vocabulary.encode("A red circle.")))
+        assert weights.shape == (len(words), len(run.processor.source_vocabulary.encode("A red circle.")))
         torch.testing.assert_close(weights.sum(1), torch.ones(len(words)))
 
 

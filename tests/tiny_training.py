@@ -27,15 +27,15 @@ RECIPE = TrainingConfig(epochs=8, batch_size=2, lr=3e-3, warmup=10, ema_decay=0.
 KILLS, MOST_STEPS = 20, 7                   # 20 kills within 7 steps each come before the last of 168 steps
 
 
-class Eyes(TransformerCaptioner):
+class GridCaptioner(TransformerCaptioner):
     """Two cells of three numbers, a decoder of one small block."""
 
     def __init__(self, words, dropout):
         super().__init__(BlockConfig(8, 2, 16, dropout), 1, words)
-        self.encoder = nn.Linear(3, 8)
+        self.projection = nn.Linear(3, 8)
 
     def encode_inputs(self, batch):
-        return self.encoder(batch.require("grid")), None
+        return self.projection(batch.require("grid")), None
 
 
 def examples():
@@ -52,7 +52,7 @@ def trainer(folder=None, config=RECIPE, dropout=0.1):
     """A fresh model about to be trained, with a checkpoint after every step."""
     data, words = examples()
     torch.manual_seed(0)
-    return Trainer(Eyes(words, dropout), data, config, folder, save_every=0)
+    return Trainer(GridCaptioner(words, dropout), data, config, folder, save_every=0)
 
 
 def watched(tell):
@@ -111,8 +111,8 @@ def curve(file):
     watched(lambda result: losses.append(result[0] / result[1]))
     run = trainer(config=replace(RECIPE, batch_size=4, epochs=2), dropout=0.0)
     weights = {name: x.tolist() for name, x in run.fit().state_dict().items()}
-    if run.stepper.is_main:
-        content = {"processes": run.stepper.accelerator.num_processes, "losses": losses, "weights": weights}
+    if run.train_step.is_main_process:
+        content = {"processes": run.train_step.accelerator.num_processes, "losses": losses, "weights": weights}
         file.write_text(json.dumps(content))
 
 

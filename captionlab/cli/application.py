@@ -95,7 +95,7 @@ def print_scores(found: dict) -> None:
     """What `evaluate_run` found, as a table."""
     kind = "sentences" if "TER" in found["run"]["metrics"] else "pictures"
     wide = max(map(len, found["run"]["metrics"]))
-    typer.echo(f"{len(found['captions'])} {kind} of {found['about']['data']} {found['about']['split']}; in percent\n{'':{wide}} {'':6}   blind")
+    typer.echo(f"{len(found['captions'])} {kind} of {found['metadata']['data']} {found['metadata']['split']}; in percent\n{'':{wide}} {'':6}   blind")
     for metric, figure in found["run"]["metrics"].items():
         typer.echo(f"{metric:{wide}} {figure:6.1f}  {found['run']['blind'].get(metric, float('nan')):6.1f}")
 

@@ -47,8 +47,8 @@ def _demo_run(folder: Path) -> "Run":
     if (folder / "run.json").exists():
         typer.echo(f"It was trained before, into {folder}.")
         kept = load(folder)
-        if (kept.metadata["model"], kept.metadata["data"]) != ("cptr", "scenes"):
-            raise ValueError(f"{folder} holds a run of {kept.metadata['model']} on {kept.metadata['data']}, not the demo's: name another folder")
+        if (kept.metadata.model, kept.metadata.data) != ("cptr", "scenes"):
+            raise ValueError(f"{folder} holds a run of {kept.metadata.model} on {kept.metadata.data}, not the demo's: name another folder")
         return kept
     preset = find_preset("cptr", "tiny")
     typer.echo(f"Making {preset.num_scenes:,} scenes with five sentences each. CPTR tiny learns from these, and from nothing else.")

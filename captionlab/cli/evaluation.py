@@ -32,7 +32,7 @@ def evaluate(
     from captionlab.runs.run import load
 
     max_val_items, others = load(run, boxes=boxes), [load(other, boxes=boxes) for other in fuse or ()]
-    found = evaluate(max_val_items, data, split, beam, length_penalty, features=features, oracle=oracle, fused=others, kept=json)
+    found = evaluate(max_val_items, data, split, beam=beam, length_penalty=length_penalty, features=features, oracle=oracle, members=others, check_output=json)
     print_scores(found)
     if json:
         typer.echo(f"written to {merge_result(max_val_items, found)}")
@@ -53,7 +53,7 @@ def explain(
     from captionlab.explore.faithfulness import evaluate_faithfulness, write_faithfulness
     from captionlab.runs.run import load
 
-    found = evaluate_faithfulness(load(run, boxes=boxes), data, split, beam, length_penalty, features, kept=json)
+    found = evaluate_faithfulness(load(run, boxes=boxes), data, split, beam=beam, length_penalty=length_penalty, features=features, check_output=json)
     typer.echo(f"{found['words']} words, {found['probability']:.1f} % likely on average. In percentage points, that falls by")
     typer.echo(f"{found['own']:6.2f}  without the place that a word attends to most")
     typer.echo(f"{found['control']:6.2f}  without another place")

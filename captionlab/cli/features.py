@@ -78,7 +78,7 @@ def grid_inputs(world: "CaptionData", preset: str, features: Path | None) -> tup
     from captionlab.models import find_preset
     from captionlab.processors.cache import input_transforms, open_feature_stores
     from captionlab.processors.image import ImageProcessor
-    from captionlab.runs.training import check_data_fits_model
+    from captionlab.runs.data import check_data_fits_model
 
     processor = ImageProcessor(find_preset("vanilla", preset))
     check_data_fits_model(world, processor.preset)

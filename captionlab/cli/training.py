@@ -40,7 +40,8 @@ def train(
     teacher: Annotated[list[Path] | None, typer.Option(metavar="RUN", help="A trained run whose expectations it learns from as well; may be given several times.")] = None,
 ) -> None:
     """Train a model on a data set, into a folder."""
-    from captionlab.runs.training import finetune_scst, train
+    from captionlab.runs.finetuning import finetune_scst
+    from captionlab.runs.training import train
 
     if stage not in ("xe", "scst"):
         raise ValueError(f"there is no stage {stage!r}: choose xe or scst")
@@ -55,11 +56,11 @@ def train(
     out = out or Path("runs") / "-".join(named)
     moved = data if ctx.get_parameter_source("data").name == "COMMANDLINE" else None
     with _stopping(out):
-        made = finetune_scst(model, start, out, resume, device, moved, features=features or (), boxes=boxes) if start else train(
+        made = finetune_scst(model, start, out, resume=resume, device=device, data=moved, features=features or (), boxes=boxes) if start else train(
             model, data, preset, seed, out, resume, device, features, boxes=boxes, detector=detector, variant=variant,
             teachers=teacher or ())
-    last = made.metadata["history"][-1]
-    typer.echo(f"{len(made.metadata['history'])} epochs in {made.metadata['train_seconds']:.0f} s, loss {last['loss']:.2f}; "
+    last = made.metadata.history[-1]
+    typer.echo(f"{len(made.metadata.history)} epochs in {made.metadata.train_seconds:.0f} s, loss {last['loss']:.2f}; "
                f"the run is {out}.  Next: captionlab evaluate {quote(str(out))}")
 
 # %% ../../nbs/library/cli/training.ipynb #55d0f92a

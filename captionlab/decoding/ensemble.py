@@ -9,11 +9,12 @@ __all__ = ['EnsembleState', 'mean_probabilities', 'Ensemble']
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from ..captioner import Captioner, Memory, State
+from ..captioner import Captioner
 from ..data.batches import Batch
 
 # %% ../../nbs/library/decoding/ensemble.ipynb #b163198a
@@ -25,7 +26,7 @@ class EnsembleState:
         parts: one per model; the first axis of all has the same B pictures.
     """
 
-    parts: list[Memory] | list[State]
+    parts: list[Any]
 
     def __len__(self) -> int:
         return len(self.parts[0])
@@ -82,20 +83,23 @@ class Ensemble(Captioner):
         if not self.models:
             raise ValueError("an ensemble of no models: give at least one")
 
+    def _members(self) -> list[Captioner]:
+        return cast(list[Captioner], list(self.models))
+
     def encode(self, batch: Batch) -> EnsembleState:
         """Return every model's memory of B pictures. See `Captioner.encode`."""
-        return EnsembleState([model.encode(batch) for model in self.models])
+        return EnsembleState([model.encode(batch) for model in self._members()])
 
     def decode(self, memory: EnsembleState, tokens: Tensor) -> Tensor:
         """Return log-probabilities `(B, C, T, V)` of the next tokens. See `Captioner.decode`."""
         logits = [model.decode(part, tokens)
-                  for model, part in zip(self.models, memory.parts, strict=True)]
+                  for model, part in zip(self._members(), memory.parts, strict=True)]
         return mean_probabilities(logits)
 
     def start(self, memory: EnsembleState, captions: int = 1) -> EnsembleState:
         """Return every model's state of C captions without tokens. See `Captioner.start`."""
         states = [model.start(part, captions)
-                  for model, part in zip(self.models, memory.parts, strict=True)]
+                  for model, part in zip(self._members(), memory.parts, strict=True)]
         return EnsembleState(states)
 
     def step(self, state: EnsembleState, tokens: Tensor,
@@ -103,7 +107,7 @@ class Ensemble(Captioner):
         """Return log-probabilities `(B, C, V)` after one more token each. See `Captioner.step`."""
         logits = []
         states = []
-        for model, part in zip(self.models, state.parts, strict=True):
+        for model, part in zip(self._members(), state.parts, strict=True):
             model_logits, model_state = model.step(part, tokens, trace)
             logits.append(model_logits)
             states.append(model_state)

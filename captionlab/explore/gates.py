@@ -116,9 +116,9 @@ def measure_gate(run: Run, data: str | None = None, split: str = "test") -> Path
     if len(getattr(getattr(run.processor.preset, "form", None), "paths", ())) < 2:
         raise ValueError("this run has no gate: take one of the entangled variants " + ", ".join(
             name for name, form in VARIANTS.items() if len(form.paths) > 1))
-    world = load_data(data or run.metadata["source"])
-    inputs = input_transforms(run.processor, open_feature_stores(run.processor, world), keep=0)
+    world = load_data(data or run.metadata.source)
+    inputs = input_transforms(run.processor, open_feature_stores(run.processor, world), cache_bytes=0)
     file = artifact_path(run, world.name, "gate", split)
-    said = {"data": world.name, "split": split, "rule": "captionlab.models.entangled.word_class", "command": run.metadata["command"]}
+    said = {"data": world.name, "split": split, "rule": "captionlab.models.entangled.word_class", "command": run.metadata.command}
     write_json(file, said | {"classes": gate_by_class(run, world[split], inputs)})
     return file

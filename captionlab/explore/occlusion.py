@@ -17,7 +17,7 @@ from torch import Tensor
 from ..data.batches import Batch
 from .tracing import CaptionTrace, GridView, surprisal, trace_caption
 from ..processors.image import Picture
-from ..processors.text import TextProcessor
+from ..processors.base import reads_images
 from ..runs.run import Run
 
 # %% ../../nbs/library/explore/occlusion.ipynb #dba1845a
@@ -44,14 +44,14 @@ def occlude(run: Run, picture: Picture, story: CaptionTrace, grid: tuple[int, in
     Source:
         Zeiler and Fergus 2014, section 4.2.
     """
-    if isinstance(run.processor, TextProcessor) or run.processor.network == "file":
+    if not reads_images(run.processor) or run.processor.backbone_name == "file":
         raise ValueError("this run reads no pixels, so there is nothing to paint over: take a run that sees pictures")
     if min(*grid, batch) < 1:
         raise ValueError(f"a grid of {grid} windows, {batch} pictures together: both want numbers from 1 on")
-    whole, regions = run.processor.read(picture)
+    whole, regions = run.processor.load(picture)
     covered = ((pixels, regions) for pixels in _occluded(whole, grid, side, paint))
     parts = iter(lambda: list(islice(covered, batch)), [])
-    batches = (Batch(**run.processor.fields(run.processor.look(part))) for part in parts)
+    batches = (Batch(**run.processor.to_inputs(run.processor.extract(part))) for part in parts)
     bits = torch.cat([surprisal(run, seen, story.ids) for seen in batches])
     return (bits - story.bits).T.unflatten(1, grid)
 

@@ -67,10 +67,10 @@ def measure_relations(run: Run, data: str | None = None, split: str = "test", ba
         ValueError: the run is of another model, or no region of the split has a parent.
     """
     if not isinstance(run.model, Model):
-        raise ValueError(f"relations of regions are what the Image Transformer attends by, and this run is of {run.metadata['model']}: "
+        raise ValueError(f"relations of regions are what the Image Transformer attends by, and this run is of {run.metadata.model}: "
                          "take one of image_transformer")
-    world = load_data(data or run.metadata["source"])
-    items, inputs = world[split], input_transforms(run.processor, open_feature_stores(run.processor, world), keep=0)
+    world = load_data(data or run.metadata.source)
+    items, inputs = world[split], input_transforms(run.processor, open_feature_stores(run.processor, world), cache_bytes=0)
     found = [attention_by_relation(run.model, make_batch(run, items[k:k + batch], inputs).to(run.device)) for k in range(0, len(items), batch)]
     found = [part for part in found if part["regions"]]         # of none there is no mean
     if not found:
@@ -78,7 +78,7 @@ def measure_relations(run: Run, data: str | None = None, split: str = "test", ba
     regions = torch.tensor([float(part["regions"]) for part in found])
     shares = {name: torch.einsum("b,b...->...", regions / regions.sum(), torch.stack([part[name].cpu() for part in found]))
               for name in ("layers", "alike")}
-    said = {"data": world.name, "split": split, "regions": int(regions.sum()), "command": run.metadata["command"]}
+    said = {"data": world.name, "split": split, "regions": int(regions.sum()), "command": run.metadata.command}
     file = artifact_path(run, world.name, "relations", split)
     write_json(file, said | {name: share.tolist() for name, share in shares.items()} | {"example": _example(run, items, inputs)})
     return file

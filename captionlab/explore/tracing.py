@@ -20,7 +20,7 @@ from torch import Tensor
 from ..data.batches import Batch
 from ..decoding.generation import log_probabilities, sequence_log_probs
 from ..processors.image import Picture
-from ..processors.text import TextProcessor
+from ..processors.base import reads_images
 from ..runs.run import Run
 from ..text import normalise
 from ..vision.regions import as_regions
@@ -176,13 +176,13 @@ def _traced_stream(run: Run) -> set[str]:
 def _view(run: Run, picture: Picture | str, batch: Batch, positions: int) -> tuple[GridView | BoxView | WordView, Tensor | slice]:
     """What a run's positions are, and which of them are no padding."""
     preset, everything = run.processor.preset, slice(None)
-    if isinstance(run.processor, TextProcessor):
-        return WordView([run.processor.vocabulary.tokens[number] for number in batch.source[0]]), everything
+    if not reads_images(run.processor):
+        return WordView([run.processor.source_vocabulary.tokens[number] for number in batch.source[0]]), everything
     if _traced_stream(run) == {"s"}:
         real = batch.attributes[0] != run.vocabulary.pad
         return WordView([run.vocabulary.tokens[number] for number in batch.attributes[0, real]]), real
     seen = run.processor.pixels(picture)
-    if "regions" not in run.processor.kinds:
+    if "regions" not in run.processor.feature_kinds:
         return GridView(seen, getattr(preset, "grid", (math.isqrt(positions),) * 2)), everything
     _, boxes, real = as_regions(batch, preset.inputs.max_boxes, preset.inputs.grid)
     return BoxView(seen, boxes[0, real[0]]), real[0]

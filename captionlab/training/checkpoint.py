@@ -18,45 +18,53 @@ from .config import TrainingConfig
 
 # %% ../../nbs/library/training/checkpoint.ipynb #4ec88fb1
 def write_checkpoint(path: Path, state: dict) -> None:
-    """Put a checkpoint in its place in one go.
+    """Write a checkpoint, whole or not at all.
 
     Args:
-        path: where it should be; the folder is made if need be.
-        state: tensors, numbers, words, and dictionaries and lists of them.
+        path: of the file; its folder is made if it does not exist.
+        state: tensors, numbers, strings, and dictionaries and lists of them.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: torch.save(state, file))
 
 # %% ../../nbs/library/training/checkpoint.ipynb #f3260d20
+# What torch.load and the first use of its result raise for a damaged or foreign file.
+_READ_ERRORS = (AttributeError, EOFError, IndexError, KeyError, OSError, RuntimeError, TypeError,
+                struct.error, pickle.UnpicklingError)
+
+
 def read_checkpoint(path: Path, config: TrainingConfig) -> dict | None:
-    """Read a checkpoint of this recipe; loading it executes no code.
+    """Read the checkpoint of a run; loading it executes no code.
 
     Args:
-        path: where it should be.
-        recipe: how the run is to go on.
+        path: of the file.
+        config: of the run that is to be resumed.
 
     Returns:
         The state, or None if there is no checkpoint.
 
     Raises:
-        ValueError: it was made by another recipe, and names what differs; or it cannot be read.
+        ValueError: if the checkpoint has another config (the message names what differs) or cannot
+            be read.
     """
     if not path.exists():
         return None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        old = asdict(TrainingConfig()) | state["recipe"]        # what it does not name was not known then
-    except (AttributeError, EOFError, IndexError, KeyError, OSError, RuntimeError, TypeError, struct.error, pickle.UnpicklingError) as fault:
-        raise unreadable_checkpoint(path, fault) from None
-    new = asdict(config)
-    changed = [f"{key} was {old.get(key)} and is now {value}"
-               for key, value in new.items() if old.get(key) != value]
-    if changed:
-        raise ValueError(f"{path} was made by another recipe ({'; '.join(changed)}): "
-                         "use that one, or another folder")
+        # Fields that are newer than the checkpoint have their defaults.
+        old = asdict(TrainingConfig()) | state["config"]
+    except _READ_ERRORS as error:
+        raise unreadable_checkpoint(path, error) from None
+    changes = [f"{name} was {old.get(name)} and is now {value}"
+               for name, value in asdict(config).items() if old.get(name) != value]
+    if changes:
+        raise ValueError(f"{path} is of a run with another config ({'; '.join(changes)}): "
+                         "use that config, or another folder")
     return state
 
 # %% ../../nbs/library/training/checkpoint.ipynb #81751abd
-def unreadable_checkpoint(path: Path, fault: Exception) -> ValueError:
-    why = (str(fault) or "it ends too soon").splitlines()[0]
-    return ValueError(f"{path} is no checkpoint that can be read ({why}): delete it to begin anew")
+def unreadable_checkpoint(path: Path, error: Exception) -> ValueError:
+    """Return the error for a checkpoint that cannot be read, in one line."""
+    reason = (str(error) or "it ends too soon").splitlines()[0]
+    return ValueError(f"{path} is no checkpoint that can be read ({reason}): "
+                      "delete it to start anew")

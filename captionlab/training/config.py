@@ -16,40 +16,38 @@ from accelerate.utils import parse_flag_from_env
 from torch.utils.benchmark import Timer
 
 from ..blocks import BlockConfig
-from captionlab.data.batches import (
-    CaptionDataset,
-    ResumableBatchSampler,
-    batch_by_count,
-    batch_by_tokens,
-)
+from ..data import batches
 from ..data.inputs import InputConfig
-from .schedules import cosine, noam, step_decay
+from .schedules import constant, cosine, noam, step_decay
 
 # %% ../../nbs/library/training/config.ipynb #49493797
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train.
+    """Hyper-parameters of a training run.
 
     Args:
         epochs: times through the data.
-        batch_size: B, pictures in a step, over all devices together.
-        max_tokens: if above 0, a step takes pictures whose longest captions are alike instead, as many as fit into
-            so many places (see `batch_by_tokens`), so that little is padding.
+        batch_size: B, pictures per step, over all devices together.
+        max_tokens: if above 0, a step takes pictures with captions of similar length instead, as
+            many as fit into this number of padded tokens (see `batch_by_tokens`).
         lr: peak learning rate.
-        encoder_lr_scale: what it is multiplied by for an encoder's weights.
+        encoder_lr_scale: factor of the learning rate for an encoder's weights.
         warmup: steps until the peak.
-        schedule: "noam", "cosine", "stairs" (a factor of 0.8 every 3 epochs), or "constant" after the warm-up.
-        label_smoothing: share of probability that label smoothing spreads over the vocabulary.
+        schedule: "noam", "cosine", "stairs" (a factor of 0.8 every 3 epochs), or "constant" after
+            the warm-up.
+        label_smoothing: share of probability that is spread over the vocabulary.
         max_grad_norm: largest norm of the gradient.
         betas: of Adam.
-        weight_decay: weight decay of AdamW.
-        ema_decay: decay of the averaged weights, which are the ones kept; 0 keeps the last weights instead.
+        weight_decay: of AdamW.
+        ema_decay: decay of the moving average of the weights, which is the model that is kept; 0
+            keeps the last weights instead.
         patience: stop after so many epochs without a better score; 0 never does.
-        precision: of matrix products: "no" for 32-bit floats, "bf16", or "auto" for what `resolve_precision` finds.
+        precision: of matrix products: "no" for 32-bit floats, "bf16", or "auto" for the result of
+            `resolve_precision`.
         seed: of the order of the data and of dropout.
 
     Raises:
-        ValueError: there is nothing to do or to learn from, or no step to warm up in.
+        ValueError: if a value is out of its range.
     """
 
     epochs: int = 10
@@ -70,30 +68,44 @@ class TrainingConfig:
 
     def __post_init__(self):
         if min(self.epochs, self.batch_size, self.warmup) < 1:
-            raise ValueError(f"{self.epochs} epochs of {self.batch_size} pictures a step, {self.warmup} steps of warm-up: give at least one of each")
-        if not (0 <= self.label_smoothing < 1 and 0 <= self.ema_decay < 1 and self.max_tokens >= 0 and self.encoder_lr_scale >= 0):
-            raise ValueError(f"smoothing {self.label_smoothing}, average {self.ema_decay}, tokens {self.max_tokens}, encoder_rate {self.encoder_lr_scale}: "
-                             "the first two are from 0 to below 1, the others not below 0")
+            raise ValueError(f"{self.epochs} epochs, batch_size {self.batch_size}, "
+                             f"{self.warmup} steps of warm-up: give at least one of each")
+        if not (0 <= self.label_smoothing < 1 and 0 <= self.ema_decay < 1):
+            raise ValueError(f"label_smoothing {self.label_smoothing}, ema_decay {self.ema_decay}: "
+                             "give numbers from 0 to below 1")
+        if self.max_tokens < 0 or not self.encoder_lr_scale >= 0:
+            raise ValueError(f"max_tokens {self.max_tokens}, encoder_lr_scale "
+                             f"{self.encoder_lr_scale}: give numbers of at least 0")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas {self.betas}: Adam takes two, from 0 to below 1, such as (0.9, 0.98)")
+            raise ValueError(f"betas {self.betas}: Adam takes two, from 0 to below 1, "
+                             "such as (0.9, 0.98)")
         if not self.max_grad_norm > 0:
-            raise ValueError(f"gradients clipped to {self.max_grad_norm}: nothing could be learnt; to clip nothing give float('inf')")
+            raise ValueError(f"max_grad_norm {self.max_grad_norm}: nothing could be learned; "
+                             "for no clipping give float('inf')")
 
-    def batches(self, data: CaptionDataset) -> ResumableBatchSampler:
-        """Which rows of `data` make up each step of each epoch."""
+    def batch_sampler(self, data: batches.CaptionDataset) -> batches.ResumableBatchSampler:
+        """Return the sampler of the rows of `data` in each step of each epoch."""
         if self.max_tokens:
-            return ResumableBatchSampler(partial(batch_by_tokens, data.lengths, self.max_tokens, self.seed))
-        return ResumableBatchSampler(partial(batch_by_count, len(data), self.batch_size, self.seed))
+            make_epoch = partial(batches.batch_by_tokens, data.lengths, self.max_tokens, self.seed)
+        else:
+            make_epoch = partial(batches.batch_by_count, len(data), self.batch_size, self.seed)
+        return batches.ResumableBatchSampler(make_epoch)
 
-    def share(self, steps: int) -> Callable[[int], float]:
-        """The schedule as a function of the step, for epochs of so many steps."""
-        known = {"noam": lambda step: noam(step, self.warmup),
-                 "cosine": lambda step: cosine(step, self.warmup, steps * self.epochs),
-                 "stairs": lambda step: step_decay(step, self.warmup, 3 * steps),
-                 "constant": lambda step: min(1.0, (step + 1) / self.warmup)}
-        if self.schedule not in known:
-            raise ValueError(f"no schedule {self.schedule!r}: choose from {', '.join(known)}")
-        return known[self.schedule]
+    def lr_lambda(self, steps: int) -> Callable[[int], float]:
+        """Return the schedule as a function of the step, for epochs of so many steps.
+
+        Raises:
+            ValueError: if there is no such schedule.
+        """
+        schedules = {
+            "noam": partial(noam, warmup=self.warmup),
+            "cosine": partial(cosine, warmup=self.warmup, total=steps * self.epochs),
+            "stairs": partial(step_decay, warmup=self.warmup, step_size=3 * steps),
+            "constant": partial(constant, warmup=self.warmup),
+        }
+        if self.schedule not in schedules:
+            raise ValueError(f"no schedule {self.schedule!r}: choose from {', '.join(schedules)}")
+        return schedules[self.schedule]
 
 # %% ../../nbs/library/training/config.ipynb #eb064fcb
 @dataclass(frozen=True, kw_only=True)
@@ -106,17 +118,17 @@ class BasePreset:
         hidden: inner width of the feed-forward layers.
         encoder_layers: L of the encoder.
         decoder_layers: L of the decoder.
-        dropout: in all blocks, and of embedded words and places.
-        inner_dropout: of attention weights and inside the feed-forward layers; None for `dropout` there, too.
+        dropout: in all blocks, and of embedded tokens with their positions.
+        inner_dropout: of attention weights and inside the feed-forward layers; `dropout` if None.
         activation: "relu" or "gelu".
         norm: "post" or "pre".
         inputs: what the model reads and how it is made.
         min_count: how often a word must occur in the training captions to get into the vocabulary.
         max_length: captions are cut after so many tokens; None leaves them whole.
-        num_scenes: how many scenes it learns from where the data are the scenes.
-        training: how it is trained.
-        scst: how a captioner is trained further, on rewards for its own captions (see `captionlab.scst`);
-            seed and precision are those of the first training.
+        num_scenes: how many scenes it is trained on if the data are the scenes.
+        training: of the first training, with cross-entropy.
+        scst: of the second training, with rewards for its own captions (see `captionlab.scst`);
+            seed and precision are those of the first.
     """
 
     width: int
@@ -133,7 +145,8 @@ class BasePreset:
     max_length: int | None = None
     num_scenes: int = 1000
     training: TrainingConfig
-    scst: TrainingConfig = TrainingConfig(epochs=5, batch_size=16, lr=1e-4, warmup=100, label_smoothing=0.0)
+    scst: TrainingConfig = TrainingConfig(
+        epochs=5, batch_size=16, lr=1e-4, warmup=100, label_smoothing=0.0)
 
     def __post_init__(self):
         # Frozen dataclasses are filled in through object.__setattr__.
@@ -145,35 +158,50 @@ class BasePreset:
 
     @property
     def config(self) -> BlockConfig:
-        """What the blocks share."""
+        """Settings of the blocks."""
         return BlockConfig(self.width, self.heads, self.hidden, self.dropout,
                            self.activation, self.norm, inner_dropout=self.inner_dropout)
 
 # %% ../../nbs/library/training/config.ipynb #7cc0d92c
 @cache
 def bf16_speedup() -> float:
-    """How many times as fast this processor multiplies matrices in bf16 as in 32-bit floats, on one thread; measured once."""
+    """Measure once how much faster this processor multiplies matrices in bf16 than in 32 bits.
+
+    Returns:
+        The ratio of the times on one thread, above 1 if bf16 is faster.
+    """
     seconds = {}
-    for kind in (torch.float, torch.bfloat16):
-        x = torch.ones(1024, 256, dtype=kind)
-        seconds[kind] = Timer("x @ x[:256]", globals={"x": x}).timeit(20).median
+    for dtype in (torch.float, torch.bfloat16):
+        x = torch.ones(1024, 256, dtype=dtype)
+        seconds[dtype] = Timer("x @ x[:256]", globals={"x": x}).timeit(20).median
     return seconds[torch.float] / seconds[torch.bfloat16]
 
 # %% ../../nbs/library/training/config.ipynb #83adebbd
 def resolve_precision(precision: str) -> str:
-    """What matrix products of a training step are computed in here.
+    """Return the precision of matrix products on the device that accelerate trains on.
 
     Args:
-        precision: "no" or "bf16" as they are; "auto" for bf16 on a GPU that has it, and on a processor
-            that has it and is faster with it; the device is the one that accelerate trains on.
+        precision: "no" and "bf16" stay as they are; "auto" is bf16 on a GPU that has it, and on a
+            processor that has it and is faster with it.
 
     Returns:
         "no" for 32-bit floats, or "bf16".
     """
     if precision != "auto":
         return precision
-    kind = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).device.type
-    if kind == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no"
-    has = getattr(torch.cpu, "get_capabilities", dict)() if kind == "cpu" else {}       # older versions of torch cannot tell
-    return "bf16" if (has.get("avx512_bf16") or has.get("amx_bf16")) and bf16_speedup() > 1.2 else "no"       # casts cost, too
+    device = _device_type()
+    if device == "cuda":
+        use_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif device == "cpu" and hasattr(torch.cpu, "get_capabilities"):       # not in older versions
+        capabilities = torch.cpu.get_capabilities()
+        has_bf16 = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
+        use_bf16 = has_bf16 and bf16_speedup() > 1.2        # casts to bf16 take time, too
+    else:
+        use_bf16 = False
+    return "bf16" if use_bf16 else "no"
+
+
+def _device_type() -> str:
+    """Return the type of the device that accelerate trains on, such as "cpu"."""
+    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    return state.device.type        # pyright: ignore[reportOptionalMemberAccess]

@@ -13,19 +13,28 @@ import torch
 
 # %% ../../nbs/library/training/distributed.ipynb #92e28fcd
 def world_size() -> int:
-    """How many processes train together, a whole number; 1 if this one is alone."""
-    together = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if together else 1
+    """Return the number of processes that train together; 1 without `torch.distributed`."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if distributed else 1
 
 # %% ../../nbs/library/training/distributed.ipynb #07edfdcf
+# Options of mallopt(3) in glibc, and their values.
+_MALLOC_OPTIONS = {
+    -3: 2**30,          # M_MMAP_THRESHOLD: larger blocks come fresh from the system
+    -1: 2**31 - 1,      # M_TRIM_THRESHOLD: more free memory goes back to the system
+}
+
+
 def tune_malloc() -> None:
-    """Let freed memory stay with the process, so that a step on a CPU does not wait for fresh pages.
+    """Make the C library keep freed memory, so that training on a CPU reuses its pages.
 
-    Where the C library is not glibc, nothing happens.
+    Without it every large tensor gets fresh pages, which the system fills with zeros first. Where
+    the C library is not glibc, nothing happens.
     """
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    for option, value in ((_MMAP_THRESHOLD, 2**30), (_TRIM_THRESHOLD, 2**31 - 1)):
-        getattr(libc, "mallopt", lambda option, value: None)(option, value)
-
-
-_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1       # mallopt(3)
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):
+        return
+    for option, value in _MALLOC_OPTIONS.items():
+        libc.mallopt(option, value)

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
@@ -29,233 +30,304 @@ from .distributed import tune_malloc
 
 # %% ../../nbs/21_training.ipynb #71e7b08a
 def param_groups(model: nn.Module, config: TrainingConfig) -> list[dict]:
-    """A model's parameters in groups of one learning rate each, as PyTorch's optimisers take them.
+    """Return a model's parameters in groups of one learning rate each, for an optimiser.
 
     Args:
-        model: what is to learn; its encoders are the modules called `encoder` or `encoders`.
-        recipe: with `rate` and `encoder_rate`.
+        model: its encoders are the modules called `encoder` or `encoders`.
+        config: with `lr` and `encoder_lr_scale`.
 
     Returns:
-        The encoders' group comes last; if nothing sets it apart there is one for all.
+        The group of the encoders comes last; with a scale of 1 there is one group for all.
     """
-    shares = {name: config.encoder_lr_scale if {"encoder", "encoders"} & {*name.split(".")} else 1.0
-              for name, _ in model.named_parameters()}
-    return [{"params": [p for name, p in model.named_parameters() if shares[name] == share], "lr": config.lr * share}
-            for share in sorted({*shares.values()}, key=lambda share: share != 1)]
+    scale = config.encoder_lr_scale
+    encoder_params = []
+    other_params = []
+    for name, parameter in model.named_parameters():
+        in_encoder = not {"encoder", "encoders"}.isdisjoint(name.split("."))
+        if in_encoder and scale != 1:
+            encoder_params.append(parameter)
+        else:
+            other_params.append(parameter)
+    groups = [{"params": other_params, "lr": config.lr},
+              {"params": encoder_params, "lr": config.lr * scale}]
+    return [group for group in groups if group["params"]]
 
 # %% ../../nbs/21_training.ipynb #b37e66b9
 class TrainStep:
-    """One step of training after another, on one device or many.
+    """Performs training steps, on one device or several.
 
     Args:
         model: the captioner.
-        recipe: how to train.
-        steps: in an epoch.
+        config: hyper-parameters.
+        steps: number of steps of an epoch.
 
     Attributes:
-        average: the averaged model, the one to keep.
+        ema_model: the moving average of the model's weights, the model that is kept.
     """
 
     def __init__(self, model: Captioner, config: TrainingConfig, steps: int):
-        AcceleratorState._reset_state()     # it would hold every training of a process to the precision of the first
-        self.accelerator, self.config = Accelerator(mixed_precision=resolve_precision(config.precision)), config
-        follow = get_ema_multi_avg_fn(config.ema_decay)
-        self.average = AveragedModel(model.to(self.accelerator.device), multi_avg_fn=follow)
+        # Else a process could not train in another precision than that of its first training.
+        AcceleratorState._reset_state()
+        self.config = config
+        self.accelerator = Accelerator(mixed_precision=resolve_precision(config.precision))
+        self.ema_model = AveragedModel(model.to(self.accelerator.device),
+                                       multi_avg_fn=get_ema_multi_avg_fn(config.ema_decay))
         optimizer = torch.optim.AdamW(param_groups(model, config), config.lr, config.betas,
                                       weight_decay=config.weight_decay, fused=True)
-        self.schedule = LambdaLR(optimizer, config.share(steps))
+        self.scheduler = LambdaLR(optimizer, config.lr_lambda(steps))
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
 
     def step(self, batch: Batch) -> tuple[float, float]:
-        """Learn from this process's pictures of one batch, `(B, ...)`.
+        """Train on this process's share of one batch, `(B, ...)`.
 
         Returns:
-            The summed loss and the number of words, both over all processes.
+            The summed loss and the number of tokens, both over all processes.
 
         Raises:
-            ValueError: the loss is no number; the weights are still those before the step.
+            ValueError: if the loss is not a number; the weights are still those before the step.
         """
-        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
-        mine = batch.select(torch.arange(rank, len(batch), processes))
-        total, words = self.model.train()(mine.to(self.accelerator.device), self.config.label_smoothing)
-        everywhere = self.accelerator.reduce(torch.stack([total.detach().float(), words.float()]), "sum")
-        if not everywhere[0].isfinite():
-            raise ValueError(f"the loss of a step is {everywhere[0].item()}: train with a lower rate, or look for what is no number in the inputs")
-        if not everywhere[1]:
-            return 0.0, 0.0         # pictures without a caption teach nothing
-        # Processes average their gradients, so each weighs its sum by how many share the words.
-        self.accelerator.backward(total * (processes / everywhere[1].item()))
+        loss, tokens = self._loss(batch)
+        sums = torch.stack([loss.detach().float(), tokens.float()])
+        sums = cast(Tensor, self.accelerator.reduce(sums, "sum"))
+        total_loss, total_tokens = sums.tolist()
+        if not math.isfinite(total_loss):
+            raise ValueError(f"the loss of a step is {total_loss}: train with a lower lr, or look "
+                             "for inputs that are not numbers")
+        if not total_tokens:
+            return 0.0, 0.0         # pictures without a caption change nothing
+        # Accelerate averages the gradients of the processes. The loss per token over all processes
+        # needs their sum, divided by all tokens.
+        processes = self.accelerator.num_processes
+        self.accelerator.backward(loss * (processes / total_tokens))
         self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
         self.optimizer.step()
-        self.schedule.step()
+        self.scheduler.step()
         self.optimizer.zero_grad()
-        self.average.update_parameters(self.accelerator.unwrap_model(self.model))
-        return tuple(everywhere.tolist())
+        self.ema_model.update_parameters(self.accelerator.unwrap_model(self.model))
+        return total_loss, total_tokens
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the summed loss and the number of tokens of this process's pictures."""
+        rank = self.accelerator.process_index
+        rows = torch.arange(rank, len(batch), self.accelerator.num_processes)
+        share = batch.select(rows).to(self.accelerator.device)
+        return self.model.train()(share, self.config.label_smoothing)
 
     @property
-    def rate(self) -> float:
+    def lr(self) -> float:
         """The learning rate of the next step."""
-        return self.schedule.get_last_lr()[0]
+        return float(self.scheduler.get_last_lr()[0])
 
     @property
-    def is_main(self) -> bool:
+    def is_main_process(self) -> bool:
         """Whether this process is the one that writes files and shows progress."""
         return self.accelerator.is_main_process
 
-    def reseed(self, place: "TrainerState") -> None:
-        """Let the random numbers of a step depend on nothing but the seed, its `place` in the run and the process."""
-        where = (self.config.seed, place.epoch, place.done, self.accelerator.process_index)
-        torch.manual_seed(hash(where) % 2**63)
+    def reseed(self, state: "TrainerState") -> None:
+        """Set the seed of the next step from the config's seed, the state and the process alone.
 
-    def parts(self) -> dict:
-        """What a checkpoint must hold, by name; each part has `state_dict` and `load_state_dict`."""
-        model = self.accelerator.unwrap_model(self.model)
-        return {"model": model, "average": self.average, "optimizer": self.optimizer, "schedule": self.schedule}
+        So a resumed run draws the same random numbers without saving a generator.
+        """
+        key = (self.config.seed, state.epoch, state.step, self.accelerator.process_index)
+        torch.manual_seed(hash(key) % 2**63)
+
+    def checkpoint_parts(self) -> dict:
+        """Return the objects whose `state_dict` belongs into a checkpoint, by name."""
+        return {
+            "model": self.accelerator.unwrap_model(self.model),
+            "ema_model": self.ema_model,
+            "optimizer": self.optimizer,
+            "scheduler": self.scheduler,
+        }
 
 # %% ../../nbs/21_training.ipynb #6fadc6d7
 @dataclass(frozen=True)
 class TrainerState:
-    """Where a run has got to.
+    """The progress of a run.
 
     Args:
-        epoch: which one is being trained, from 0.
-        done: steps of it that are done.
-        sum: of the loss over its words so far.
-        words: how many.
-        seconds: that its steps have taken so far, those before an interruption among them.
+        epoch: number of the current epoch, from 0.
+        step: how many of its steps are done.
+        total_loss: sum of the loss over its tokens so far.
+        tokens: how many tokens.
+        seconds: time of its steps so far, those before an interruption included.
     """
 
     epoch: int = 0
-    done: int = 0
-    sum: float = 0.0
-    words: float = 0.0
+    step: int = 0
+    total_loss: float = 0.0
+    tokens: float = 0.0
     seconds: float = 0.0
 
     @property
     def loss(self) -> float:
-        """Loss of a word in this epoch so far."""
-        return self.sum / max(self.words, 1.0)
+        """Loss per token in this epoch so far."""
+        return self.total_loss / max(self.tokens, 1.0)
 
-    def after(self, sum: float, words: float, seconds: float) -> "TrainerState":
-        """One step further, with that step's sum, its number of words and its time."""
-        return replace(self, done=self.done + 1, sum=self.sum + sum, words=self.words + words,
-                       seconds=self.seconds + seconds)
+    def advance(self, loss: float, tokens: float, seconds: float) -> "TrainerState":
+        """Return the state after a step with this summed loss, number of tokens and time."""
+        return replace(self, step=self.step + 1, total_loss=self.total_loss + loss,
+                       tokens=self.tokens + tokens, seconds=self.seconds + seconds)
 
 # %% ../../nbs/21_training.ipynb #936e0532
 def epochs_since_best(history: list[dict]) -> int:
-    """How many epochs ago the best score was; 0 if the last epoch is the best.
+    """Return how many epochs ago the best score was; 0 if the last epoch is the best.
 
     Args:
-        history: one record an epoch; without a "score" the latest counts as the best, and a score that is no number as the worst.
+        history: one record per epoch, at least one. Without a "score" the latest counts as the
+            best. A score of nan is the worst. Of equal scores the latest counts.
     """
     scores = [record.get("score", record["epoch"]) for record in history]
-    return len(scores) - 1 - max(range(len(scores)), key=lambda i: (not math.isnan(scores[i]), scores[i], i))
+    best = 0
+    for epoch, score in enumerate(scores):
+        if math.isnan(scores[best]) or score >= scores[best]:
+            best = epoch
+    return len(scores) - 1 - best
 
 
 def should_stop_early(history: list[dict], patience: int) -> bool:
-    """Whether a run should stop early.
+    """Return whether a run should stop early.
 
     Args:
-        history: one record an epoch.
-        patience: epochs to wait for a better score; 0 waits for ever.
+        history: one record per epoch.
+        patience: epochs to wait for a better score; 0 never stops.
     """
     return bool(history) and 0 < patience <= epochs_since_best(history)
 
 # %% ../../nbs/21_training.ipynb #9d7df4b7
 class Trainer:
-    """Trains a captioner, and can be killed at any moment.
+    """Trains a captioner; a run may be killed at any moment and resumed.
 
     Args:
         model: the captioner.
-        data: what it learns from.
-        recipe: how.
-        folder: where the checkpoint goes; None keeps none.
-        validate: after each epoch, from the averaged model to metrics; "score", if there, is what must grow.
-        watch: is told the history after each epoch, for instance `live_plot()`.
+        data: training data.
+        config: hyper-parameters.
+        folder: of the checkpoint; None writes none.
+        validate: called after each epoch with the averaged model; returns metrics, of which
+            "score", if there is one, selects the best epoch (larger is better).
+        on_epoch_end: called with the history after each epoch, for instance `live_plot()`.
         save_every: seconds between checkpoints within an epoch.
 
     Attributes:
-        history: one record an epoch: loss, rate, the seconds of its steps, and what `validate` returned.
+        history: one record per epoch: loss, learning rate, seconds of its steps, and the metrics.
     """
 
-    def __init__(self, model: Captioner, data: CaptionDataset, config: TrainingConfig, folder: Path | None = None,
+    def __init__(self, model: Captioner, data: CaptionDataset, config: TrainingConfig,
+                 folder: Path | None = None,
                  validate: Callable[[Captioner], dict] | None = None,
-                 on_epoch_end: Callable[[list[dict]], None] | None = None, save_every: float = 60.0):
-        self.config, self.folder, self.validate, self.on_epoch_end = config, folder, validate, on_epoch_end
+                 on_epoch_end: Callable[[list[dict]], None] | None = None,
+                 save_every: float = 60.0):
         tune_malloc()
-        self.data, self.sampler = data, config.batches(data)
-        self.steps = len(self.sampler)
-        self.stepper = TrainStep(model, config, self.steps)
-        self.place, self.history, self.best = TrainerState(), [], {}
-        self.save_every, self.saved = save_every, time.monotonic()
+        self.config = config
+        self.data = data
+        self.folder = folder
+        self.validate = validate
+        self.on_epoch_end = on_epoch_end
+        self.sampler = config.batch_sampler(data)
+        self.train_step = TrainStep(model, config, len(self.sampler))
+        self.state = TrainerState()
+        self.history = []
+        self.best = {}          # weights of the best epoch
+        self.save_every = save_every
+        self.last_save = time.monotonic()
 
     def fit(self) -> Captioner:
-        """Train to the end, from the last checkpoint if there is one; returns the averaged model of its best epoch."""
-        self._resume()
-        while self.place.epoch < self.config.epochs and not should_stop_early(self.history, self.config.patience):
-            self._epoch()
-            self._close_epoch()
-        self.stepper.average.module.load_state_dict(self.best)
-        return self.stepper.average.module.eval()
+        """Train to the end, from the checkpoint if there is one.
 
-    def _epoch(self) -> None:
-        self.sampler.set_epoch(self.place.epoch, self.place.done)
-        quiet = {} if self.stepper.is_main else {"disable": True}
-        with tqdm(self.sampler, total=self.place.done + len(self.sampler), initial=self.place.done,
-                  leave=False, desc=f"epoch {self.place.epoch + 1}", **quiet) as bar:
-            for rows in bar:
+        Returns:
+            The averaged model of the best epoch, in evaluation mode.
+        """
+        self._resume()
+        while not self._is_finished():
+            self.train_epoch()
+            self._finish_epoch()
+        model = self._averaged_model()
+        model.load_state_dict(self.best)
+        return model.eval()
+
+    def _averaged_model(self) -> Captioner:
+        return cast(Captioner, self.train_step.ema_model.module)
+
+    def _is_finished(self) -> bool:
+        return (self.state.epoch >= self.config.epochs
+                or should_stop_early(self.history, self.config.patience))
+
+    def train_epoch(self) -> None:
+        """Train on the batches of the current epoch that are not done yet."""
+        self.sampler.set_epoch(self.state.epoch, self.state.step)
+        total = self.state.step + len(self.sampler)
+        # Not disable=False: that would override the environment variable TQDM_DISABLE.
+        quiet: dict[str, Any] = {} if self.train_step.is_main_process else {"disable": True}
+        with tqdm(self.sampler, total=total, initial=self.state.step, leave=False,
+                  desc=f"epoch {self.state.epoch + 1}", **quiet) as progress:
+            for rows in progress:
                 start = time.monotonic()
-                self.stepper.reseed(self.place)     # before reading: what is drawn there resumes, too
+                # Before reading: augmentation draws random numbers, too.
+                self.train_step.reseed(self.state)
                 batch = collate([self.data[row] for row in rows])
-                self.place = self.place.after(*self.stepper.step(batch), time.monotonic() - start)
-                bar.set_postfix(loss=f"{self.place.loss:.3f}", rate=f"{self.stepper.rate:.1e}", refresh=False)
-                if time.monotonic() - self.saved > self.save_every:
+                loss, tokens = self.train_step.step(batch)
+                self.state = self.state.advance(loss, tokens, time.monotonic() - start)
+                progress.set_postfix(loss=f"{self.state.loss:.3f}",
+                                     lr=f"{self.train_step.lr:.1e}", refresh=False)
+                if time.monotonic() - self.last_save > self.save_every:
                     self._save()
 
-    def _close_epoch(self) -> None:
-        record = {"epoch": self.place.epoch + 1, "loss": self.place.loss, "rate": self.stepper.rate,
-                  "seconds": round(self.place.seconds, 2)}
-        kept = self.stepper.average.module
-        self.place = TrainerState(self.place.epoch + 1)
-        scores = self.validate(kept.eval()) if self.validate else {}
-        self.history.append(record | {name: getattr(score, "item", lambda: score)() for name, score in scores.items()})     # NumPy's numbers cannot be read back
+    def _finish_epoch(self) -> None:
+        """Validate the averaged model, keep its weights if it is the best, write a checkpoint."""
+        record = {"epoch": self.state.epoch + 1, "loss": self.state.loss,
+                  "rate": self.train_step.lr, "seconds": round(self.state.seconds, 2)}
+        self.state = TrainerState(self.state.epoch + 1)
+        model = self._averaged_model()
+        if self.validate:
+            metrics = self.validate(model.eval())
+            # Numbers of NumPy and PyTorch could not be read back from a checkpoint.
+            record |= {name: value.item() if hasattr(value, "item") else value
+                       for name, value in metrics.items()}
+        self.history.append(record)
         if epochs_since_best(self.history) == 0:
-            self.best = {name: x.clone() for name, x in kept.state_dict().items()}
+            self.best = {name: weights.clone() for name, weights in model.state_dict().items()}
         self._save()
         if self.on_epoch_end:
             self.on_epoch_end(self.history)
 
     def _save(self) -> None:
-        self.saved = time.monotonic()
-        if self.folder and self.stepper.is_main:
-            state = {name: part.state_dict() for name, part in self.stepper.parts().items()}
-            state |= {"recipe": asdict(self.config), "place": asdict(self.place),
-                      "history": self.history, "best": self.best}
-            write_checkpoint(self.folder / "checkpoint.pt", state)
+        self.last_save = time.monotonic()
+        if self.folder is None or not self.train_step.is_main_process:
+            return
+        parts = self.train_step.checkpoint_parts()
+        checkpoint = {name: part.state_dict() for name, part in parts.items()}
+        checkpoint |= {"config": asdict(self.config), "state": asdict(self.state),
+                       "history": self.history, "best": self.best}
+        write_checkpoint(self.folder / "checkpoint.pt", checkpoint)
 
     def _resume(self) -> None:
-        state = self.folder and read_checkpoint(self.folder / "checkpoint.pt", self.config)
-        if state:
-            _resume_from(self, state)
+        """Continue where the checkpoint ends; an incomplete one is refused as unreadable."""
+        if self.folder is None:
+            return
+        file = self.folder / "checkpoint.pt"
+        checkpoint = read_checkpoint(file, self.config)
+        if checkpoint is None:
+            return
+        try:
+            self._load(checkpoint)
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise unreadable_checkpoint(file, error) from None
 
-# %% ../../nbs/21_training.ipynb #e319319a
-def _resume_from(trainer: Trainer, state: dict) -> None:
-    """Puts a trainer where a checkpoint left off; one that lacks something is refused like one that cannot be read."""
-    try:
-        if not isinstance(state["history"], list) or not isinstance(state["best"], dict):
+    def _load(self, checkpoint: dict) -> None:
+        if not isinstance(checkpoint["history"], list) or not isinstance(checkpoint["best"], dict):
             raise TypeError("it has no history")
-        trainer.place, trainer.history, trainer.best = TrainerState(**state["place"]), state["history"], state["best"]
-        for name, part in trainer.stepper.parts().items():
-            part.load_state_dict(state[name])
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as fault:
-        raise unreadable_checkpoint(trainer.folder / "checkpoint.pt", fault) from None
+        self.state = TrainerState(**checkpoint["state"])
+        self.history = checkpoint["history"]
+        self.best = checkpoint["best"]
+        for name, part in self.train_step.checkpoint_parts().items():
+            part.load_state_dict(checkpoint[name])
 
 # %% ../../nbs/21_training.ipynb #8864b3d2
 def live_plot() -> Callable[[list[dict]], None]:
-    """A watcher for notebooks that draws loss and score after each epoch, in place.
+    """Make a callback for notebooks that redraws loss and score after each epoch.
 
     Returns:
-        A function to give to `Trainer` as `watch`.
+        A function for `on_epoch_end` of `Trainer`.
     """
     from IPython.display import display
     from matplotlib.figure import Figure
@@ -265,9 +337,11 @@ def live_plot() -> Callable[[list[dict]], None]:
 
     def draw(history: list[dict]) -> None:
         figure.clear()
-        for ax, name in zip(figure.subplots(1, 2), ("loss", "score")):
-            ax.plot([r["epoch"] for r in history if name in r], [r[name] for r in history if name in r], "o-")
+        for ax, name in zip(figure.subplots(1, 2), ("loss", "score"), strict=True):
+            records = [record for record in history if name in record]
+            ax.plot([record["epoch"] for record in records],
+                    [record[name] for record in records], "o-")
             ax.set(xlabel="epoch", title=name)
-        handle.update(figure)
+        handle.update(figure)       # pyright: ignore[reportOptionalMemberAccess]
 
     return draw

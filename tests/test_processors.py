@@ -1,4 +1,4 @@
-"""One path from a photo to any field: from a store or on the spot, with one look of the network, the same captions."""
+"""Processors: a photo gives the same inputs from a store and on the spot, with one look of the network."""
 import os
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -13,31 +13,36 @@ from torch import nn
 from torchvision.ops import roi_align
 
 import captionlab
-from captionlab import files, models
-from captionlab.processors import image
-from captionlab.runs import evaluation, run, training
-from captionlab.training import loop
-from captionlab.vision import backbones, boxes
-from captionlab.vision.attributes import AttributeDetector
-from captionlab.vision.extraction import extract_attributes
+from captionlab import models
 from captionlab.captioner import TransformerCaptioner
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import CaptionData, Item, scenes
-from captionlab.vision.extraction import extract_features, extract_maps
-from captionlab.vision.boxes import Detector, open_boxes, save_boxes
-from captionlab.vision.extraction import extract_regions
-from captionlab.vision.regions import Regions, scene_regions
+from captionlab.data.inputs import InputConfig
+from captionlab.files import short_hash
+from captionlab.processors import cache, image
+from captionlab.processors.base import Processor, reads_images
 from captionlab.processors.cache import input_transforms, open_feature_stores
 from captionlab.processors.image import ImageProcessor
+from captionlab.processors.text import TextProcessor
+from captionlab.runs import evaluation, finetuning, preparation, run as run_module, training
 from captionlab.runs.evaluation import evaluate
-from captionlab.runs.run import caption_split
+from captionlab.runs.run import Run, caption_split
 from captionlab.runs.training import train
-from captionlab.vision.pixels import pixel_regions
 from captionlab.scenes.generator import generate_scene
 from captionlab.scenes.world import render
-from captionlab.text import Vocabulary
+from captionlab.text import SubwordVocabulary, Vocabulary
 from captionlab.training.config import BasePreset, TrainingConfig
+from captionlab.vision.attributes import AttributeDetector
 from captionlab.vision.backbones import Backbone, Pyramid
+from captionlab.vision.boxes import Detector, open_boxes, save_boxes
+from captionlab.vision.extraction import (
+    extract_attributes,
+    extract_features,
+    extract_maps,
+    extract_regions,
+)
+from captionlab.vision.pixels import pixel_regions
+from captionlab.vision.regions import Regions, scene_regions
 
 os.environ["TQDM_DISABLE"] = "1"
 PYRAMID, REGIONS = ("low", "high"), ("regions", "boxes", "region_mask")
@@ -46,16 +51,7 @@ READS = {"pyramid": PYRAMID, "regions": REGIONS, "attributes": ("attributes",), 
 
 @dataclass(frozen=True, kw_only=True)
 class Preset(BasePreset):
-    """Of a model that reads whatever it is told to."""
-
-    reads: tuple[str, ...]
-    backbone: str = "pixels"
-    cells: int = 2
-    fine: int = 4
-    boxes: str = "scene"
-    most: int = 5
-    words: int = 4
-    sure: float = 0.2
+    """Of a model that reads whatever `inputs.fields` says."""
 
 
 class Model(TransformerCaptioner):
@@ -77,22 +73,31 @@ class Model(TransformerCaptioner):
         return torch.cat(rows, 1), torch.cat(masks, 1)[:, None, None]
 
 
-def preset(kind, backbone="pixels", **more) -> Preset:
+def preset(kind, backbone="pixels", **inputs) -> Preset:
+    """A preset that reads fields of some kind; `inputs` are of `InputConfig`."""
+    small = {"image_size": 64, "grid": 2, "fine_grid": 4, "max_boxes": 5, "max_attributes": 4}
     return Preset(
-        inputs=InputConfig(fields=READS[kind], backbone=backbone, image_size=64), width=16,
-        heads=2, hidden=32, encoder_layers=1, decoder_layers=1, dropout=0.0,
-        training=TrainingConfig(epochs=1, batch_size=4, lr=1e-3, warmup=1), **more,
-    )
+        inputs=InputConfig(fields=READS[kind], backbone=backbone, **small | inputs),
+        width=16, heads=2, hidden=32, encoder_layers=1, decoder_layers=1, dropout=0.0,
+        training=TrainingConfig(epochs=1, batch_size=4, lr=1e-3, warmup=1),
+    )  # fmt: skip
+
+
+def with_inputs(preset, **inputs) -> Preset:
+    return replace(preset, inputs=replace(preset.inputs, **inputs))
 
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path, monkeypatch):
     """An own cache, our model among the others, random weights (of a seed) in place of a download."""
-    monkeypatch.setattr(files, "cache_home", lambda: tmp_path / "cache")
-    monkeypatch.setattr(models, "model_module", lambda name: SimpleNamespace(Model=Model, Preset=Preset))
-    monkeypatch.setattr(backbones, "find_weights", lambda _: "0")
+    for module in (run_module, cache):
+        monkeypatch.setattr(module, "cache_home", lambda: tmp_path / "cache")
+    module = SimpleNamespace(Model=Model, Preset=Preset, PRESETS={})
+    for user in (models, run_module, training):
+        monkeypatch.setattr(user, "model_module", lambda name: module)
+    monkeypatch.setattr(image, "find_weights", lambda _: "0")
     for make in (Backbone, Pyramid):
-        monkeypatch.setattr(runs, make.__name__, lambda name, weights, size, make=make: make(name, None, size, seed=int(weights)))
+        monkeypatch.setattr(image, make.__name__, lambda name, weights, size, make=make: make(name, None, size, seed=int(weights)))
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +123,8 @@ def detector(photos, size=64, backbone="pixels") -> AttributeDetector:
     words = Vocabulary.build(photos[0].captions("train")).tokens[4:20]
     made = AttributeDetector(12 if backbone == "pixels" else 512, words)
     nn.init.normal_(made.output.weight, std=1 if backbone == "pixels" else 512**-0.5)
-    processor = ImageProcessor(preset("pyramid", backbone, fine=2))
-    processor.kinds = ["grid"]
+    processor = ImageProcessor(preset("pyramid", backbone, fine_grid=2))
+    processor.feature_kinds = ["grid"]
     made.metadata = {"made_by": {"backbone": processor.backbone.describe() if processor.needs_network else None,
                               "preprocess": processor.preprocess.to_dict() | {"size": size}, "grid": [2, 2]}}
     return made.eval()
@@ -128,7 +133,7 @@ def detector(photos, size=64, backbone="pixels") -> AttributeDetector:
 def trained(kind, backbone, photos, out):
     data, boxes = photos
     own = preset(kind, backbone, boxes=boxes)
-    words = detector(photos, backbone=backbone) if "attributes" in own.reads else None
+    words = detector(photos, backbone=backbone) if "attributes" in own.inputs.fields else None
     return train("any", data, own, out=out, detector=words)
 
 
@@ -174,9 +179,9 @@ class TestAPhoto:
 class TestOneLook:
     def test_evaluation_looks_at_a_picture_once_for_all_fields(self, photos, monkeypatch):
         data, boxes = photos
-        processor, looks, look = ImageProcessor(preset("regions", boxes=boxes)), [], ImageProcessor.look
-        monkeypatch.setattr(ImageProcessor, "look", lambda self, read, *rest: looks.append(len(read)) or look(self, read, *rest))
-        seen = run.make_batch(SimpleNamespace(processor=processor), data["test"][:3], input_transforms(processor, keep=0))
+        processor, looks, look = ImageProcessor(preset("regions", boxes=boxes)), [], ImageProcessor.extract
+        monkeypatch.setattr(ImageProcessor, "extract", lambda self, read, *rest: looks.append(len(read)) or look(self, read, *rest))
+        seen = run_module.make_batch(SimpleNamespace(processor=processor), data["test"][:3], input_transforms(processor, cache_bytes=0))
         assert sum(looks) == 3 and len(seen.boxes) == len(seen.regions) == 3
 
     def test_the_network_looks_once_for_all_fields(self, photos, monkeypatch):
@@ -230,7 +235,7 @@ class TestStoresOfTheCommand:
             for one, other in zip(input_transforms(processor, stores).values(), input_transforms(processor, own).values()):
                 torch.testing.assert_close(one(item), other(item), rtol=2e-3, atol=2e-3)
         with pytest.raises(ValueError, match="grid low is .*run captionlab features extract .*--kind pyramid .*--grid 3x3,2x2") as fault:
-            open_feature_stores(self.processor("pyramid", photos, fine=3), photos[0], tmp_path / "p")
+            open_feature_stores(self.processor("pyramid", photos, fine_grid=3), photos[0], tmp_path / "p")
         one_line(fault)
         with pytest.raises(ValueError, match="holds features of kind pyramid, and this model reads regions") as fault:
             open_feature_stores(self.processor("regions", photos), photos[0], tmp_path / "p")
@@ -248,7 +253,7 @@ class TestStoresOfTheCommand:
             for name in READS["all"]:
                 torch.testing.assert_close(inputs[name](item), own[name](item), rtol=2e-3, atol=2e-3)
         with pytest.raises(ValueError, match="most is 5, not 4.*--most 4") as fault:
-            open_feature_stores(self.processor("regions", photos, most=4), data, made.folder)
+            open_feature_stores(self.processor("regions", photos, max_boxes=4), data, made.folder)
         one_line(fault)
 
     def test_attributes(self, photos, tmp_path):
@@ -324,7 +329,7 @@ class TestBoxes:
         with_file = captionlab.load(tmp_path / "run", boxes=tmp_path / "mine.npz")
         assert with_file.caption(me) and with_file.processor([me]).region_mask.sum() == min(5, len(generate_scene(7).objects))
         found = Detector("fasterrcnn_mobilenet_v3_large_320_fpn", None, min_boxes=3)
-        monkeypatch.setattr(boxes, "open_boxes", lambda source: found)
+        monkeypatch.setattr(image, "open_boxes", lambda source: found)
         with_detector = captionlab.load(tmp_path / "run", boxes=found.name)
         assert with_detector.caption(me) == with_detector.caption(Image.open(me))
         assert with_detector.processor([me]).region_mask.sum() == min(5, len(found(me)))
@@ -332,7 +337,7 @@ class TestBoxes:
     @pytest.mark.slow
     def test_of_the_training_are_found_again(self, photos, tmp_path):
         self.run(photos, tmp_path)
-        assert captionlab.load(tmp_path / "run").processor.source == photos[1]
+        assert captionlab.load(tmp_path / "run").processor.boxes_source == photos[1]
         os.rename(photos[1], photos[1] + ".away")
         try:
             with pytest.raises(FileNotFoundError, match="no boxes .*boxes.npz") as fault:
@@ -365,7 +370,7 @@ class TestBoxes:
         corners = torch.rand(count, 2, 2).sort(1).values.flatten(1)
         save_boxes(tmp_path / "n.npz", {photos[0]["test"][0].name: Regions(corners)})
         for backbone in ("pixels", "squeezenet1_1"):
-            seen = ImageProcessor(preset("regions", backbone, boxes=str(tmp_path / "n.npz"), most=100))([photos[0]["test"][0].image])
+            seen = ImageProcessor(preset("regions", backbone, boxes=str(tmp_path / "n.npz"), max_boxes=100))([photos[0]["test"][0].image])
             assert seen.region_mask.sum() == count and seen.regions.isfinite().all() and seen.regions.shape[1] == 100
 
     def test_without_pixels_and_network_when_the_file_has_features(self, photos, tmp_path):
@@ -375,7 +380,7 @@ class TestBoxes:
             x = np.random.default_rng(0).random((3, 6)).astype(np.float32)
             np.savez(folder / item.name.replace("png", "npz"), bbox=[[0, 0, 10, 20], [5, 5, 30, 40], [1, 1, 2, 2]], image_w=64, image_h=64,
                      num_bbox=3, x=x)
-        processor = ImageProcessor(preset("regions", "file", boxes=str(folder), most=3))
+        processor = ImageProcessor(preset("regions", "file", boxes=str(folder), max_boxes=3))
         seen = processor([photos[0]["test"][0].image])
         torch.testing.assert_close(seen.regions[0], torch.from_numpy(x))
         data = CaptionData("some", {"test": photos[0]["test"]})
@@ -388,18 +393,18 @@ class TestMirrored:
     def test_regions_are_those_of_the_mirrored_picture(self, backbone):
         scene = generate_scene(3)
         processor = ImageProcessor(preset("regions", backbone))
-        seen = processor.through(mirror=True)([scene])
+        seen = processor.with_preprocess(mirror=True)([scene])
         left, top, right, bottom = torch.from_numpy(scene.boxes).unbind(-1)
         flipped = Regions(torch.stack([1 - right, top, 1 - left, bottom], -1))
         with_boxes = ImageProcessor(preset("regions", backbone))
-        want = with_boxes.fields(with_boxes.look([(np.ascontiguousarray(render(scene, 64)[:, ::-1]), flipped)]))
+        want = with_boxes.to_inputs(with_boxes.extract([(np.ascontiguousarray(render(scene, 64)[:, ::-1]), flipped)]))
         for name in REGIONS:
             torch.testing.assert_close(seen.require(name).float(), want[name].float())
         assert not seen.boxes.allclose(processor([scene]).boxes, atol=0.01)
 
     def test_stores_are_apart(self, photos):
         processor = ImageProcessor(preset("regions", "squeezenet1_1", boxes=photos[1]))
-        plain, mirrored = (open_feature_stores(one, photos[0])[0] for one in (processor, processor.through(mirror=True)))
+        plain, mirrored = (open_feature_stores(one, photos[0])[0] for one in (processor, processor.with_preprocess(mirror=True)))
         name = photos[0]["test"][0].name
         assert plain.folder != mirrored.folder
         assert not plain[name]["boxes"].equal(mirrored[name]["boxes"])
@@ -410,8 +415,8 @@ class TestWindows:
     def test_what_is_seen_is_what_a_picture_of_the_window_shows(self, backbone):
         pixels = np.asarray(render(generate_scene(3), 128))
         window = Image.fromarray(pixels[:64, 64:])
-        processor = ImageProcessor(replace(preset("pyramid", backbone), size=128))
-        seen, want = processor.through(window=(0.5, 0, 1, 0.5))([Image.fromarray(pixels)]), processor([window])
+        processor = ImageProcessor(preset("pyramid", backbone, image_size=128))
+        seen, want = processor.with_preprocess(window=(0.5, 0, 1, 0.5))([Image.fromarray(pixels)]), processor([window])
         for name in PYRAMID:
             near = (seen.require(name) - want.require(name)).abs().mean() / want.require(name).abs().mean()
             far = (processor([Image.fromarray(pixels)]).require(name) - want.require(name)).abs().mean() / want.require(name).abs().mean()
@@ -420,7 +425,7 @@ class TestWindows:
     def test_boxes_of_a_file_come_along(self, photos, tmp_path):
         name, boxes = photos[0]["test"][0].name, torch.tensor([[0.1, 0.1, 0.2, 0.2], [0.8, 0.8, 0.9, 0.9]])
         save_boxes(tmp_path / "n.npz", {name: Regions(boxes)})
-        processor = ImageProcessor(preset("regions", boxes=str(tmp_path / "n.npz"))).through(window=(0.5, 0.5, 1, 1))
+        processor = ImageProcessor(preset("regions", boxes=str(tmp_path / "n.npz"))).with_preprocess(window=(0.5, 0.5, 1, 1))
         seen = processor([photos[0]["test"][0].image])
         assert seen.region_mask.sum() == 1
         torch.testing.assert_close(seen.boxes[0, 0], torch.tensor([0.6, 0.6, 0.8, 0.8]), atol=1e-3, rtol=0)
@@ -429,13 +434,13 @@ class TestWindows:
     def test_stores_are_apart(self, photos):
         processor = ImageProcessor(preset("regions", "squeezenet1_1", boxes=photos[1]))
         windows = [{}, {"mirror": True}, {"window": (0, 0, 0.8, 0.8)}, {"window": (0.2, 0, 1, 0.8)}, {"window": (0.2, 0, 1, 0.8), "mirror": True}]
-        assert len({open_feature_stores(processor.through(**changes), photos[0])[0].folder for changes in windows}) == 5
+        assert len({open_feature_stores(processor.with_preprocess(**changes), photos[0])[0].folder for changes in windows}) == 5
 
     @pytest.mark.parametrize("flips, zoom, ways", [(False, 1.0, 1), (True, 1.0, 2), (False, 0.5, 5), (True, 0.8, 6)])
     def test_training_draws_among_all_ways_of_looking(self, flips, zoom, ways):
         data = as_photos(scenes(train=1, val=1, test=1))
-        changed = replace(preset("pyramid"), flips=flips, zoom=zoom)
-        examples = training._training_set(data, Vocabulary.build(data.captions("train")), ImageProcessor(changed), input_transforms(ImageProcessor(changed)))
+        changed = preset("pyramid", hflip=flips, corner_crop=zoom)
+        examples = preparation.training_set(data, Vocabulary.build(data.captions("train")), ImageProcessor(changed), input_transforms(ImageProcessor(changed)))
         torch.manual_seed(0)
         seen = [examples[0]["high"] for _ in range(60)]
         different = [x for i, x in enumerate(seen) if not any(x.equal(y) for y in seen[:i])]
@@ -443,29 +448,29 @@ class TestWindows:
 
     def test_scst_sees_whole_pictures_mirrored_or_not(self, tmp_path, monkeypatch):
         world, looks = as_photos(scenes(train=4, val=0, test=1, novel=0)), []
-        train("any", world, replace(preset("pyramid"), flips=True, zoom=0.8), out=tmp_path / "xe")
-        monkeypatch.setattr(training, "_scst_wrapper", lambda run, examples: looks.append(len(examples.input_variants)))
-        monkeypatch.setattr(loop, "Trainer", lambda *rest: (_ for _ in ()).throw(InterruptedError))
+        train("any", world, preset("pyramid", hflip=True, corner_crop=0.8), out=tmp_path / "xe")
+        monkeypatch.setattr(finetuning, "_scst_wrapper", lambda run, examples: looks.append(len(examples.input_variants)))
+        monkeypatch.setattr(finetuning, "Trainer", lambda *rest: (_ for _ in ()).throw(InterruptedError))
         with pytest.raises(InterruptedError):
-            training.finetune_scst("any", tmp_path / "xe", tmp_path / "scst", data=world)
+            finetuning.finetune_scst("any", tmp_path / "xe", tmp_path / "scst", data=world)
         assert looks == [2]
 
     def test_scenes_are_seen_as_their_captions_say(self):
         """Mirrored, *left of* would be wrong; in a window, a count would."""
-        data, changed = scenes(train=2, val=1, test=1), replace(preset("pyramid"), flips=True, zoom=0.8)
-        assert len(training._training_set(data, Vocabulary.build(data.captions("train")), ImageProcessor(changed), input_transforms(ImageProcessor(changed))).input_variants) == 1
+        data, changed = scenes(train=2, val=1, test=1), preset("pyramid", hflip=True, corner_crop=0.8)
+        assert len(preparation.training_set(data, Vocabulary.build(data.captions("train")), ImageProcessor(changed), input_transforms(ImageProcessor(changed))).input_variants) == 1
 
     def test_corners_stay_inside(self):
         for zoom in (0.7, 0.8, 0.9, 1 / 3):
-            views = training._augmentations(replace(preset("pyramid"), zoom=zoom))
-            seen = [ImageProcessor(preset("pyramid")).through(**changes).preprocess.window for changes in views]
+            views = preparation.augmentations(preset("pyramid", corner_crop=zoom))
+            seen = [ImageProcessor(preset("pyramid")).with_preprocess(**changes).preprocess.window for changes in views]
             assert len({*seen}) == 4 and all(right - left == pytest.approx(zoom) for left, _, right, _ in seen)
 
     @pytest.mark.slow
     def test_a_zoom_that_cannot_be_is_one_line(self):
         for zoom in (0.0, 1.5):
             with pytest.raises(ValueError, match="window"):
-                training._augmented_inputs(ImageProcessor(replace(preset("pyramid"), zoom=zoom)), as_photos(scenes(train=1, val=1, test=1)))
+                preparation._augmented_inputs(ImageProcessor(preset("pyramid", corner_crop=zoom)), as_photos(scenes(train=1, val=1, test=1)))
 
 
 class TestPixelRegions:
@@ -521,15 +526,15 @@ class TestAttributes:
             ImageProcessor(preset("attributes"))([data["test"][0].image])
         one_line(fault)
         for other in (detector(photos, size=65), detector(photos, backbone="squeezenet1_1")):
-            with pytest.raises(ValueError, match="made another way than this model looks") as fault:
+            with pytest.raises(ValueError, match="made another way than those of this model") as fault:
                 ImageProcessor(preset("attributes"), detector=other, vocabulary=Vocabulary(["a"]))([data["test"][0].image])
             one_line(fault)
         assert not (tmp_path / "x").exists()
 
 
 def test_unknown_fields(photos):
-    with pytest.raises(ValueError, match="no eyes for smell: choose from images, grid, low") as fault:
-        ImageProcessor(replace(preset("pyramid"), reads=("smell", "grid")))
+    with pytest.raises(ValueError, match="nothing makes the field smell: choose from images, grid, low") as fault:
+        ImageProcessor(with_inputs(preset("pyramid"), fields=("smell", "grid")))
     one_line(fault)
 
 
@@ -550,15 +555,15 @@ def test_stores_go_to_those_of_several_runs_that_read_them(photos, tmp_path):
     data, boxes = photos
     visual, pixels = (trained("regions", backbone, photos, tmp_path / backbone) for backbone in ("squeezenet1_1", "pixels"))
     store, = open_feature_stores(visual.processor, data)
-    first, both = (evaluate(visual, data, meteor=False, blind=False, fused=others, features=folders)["captions"]
+    first, both = (evaluate(visual, data, meteor=False, blind=False, members=others, features=folders)["captions"]
                    for others, folders in (([], ()), ([visual], store.folder)))
     assert first == both            # a run beside itself
-    handed = evaluation._assign_stores(store.folder, [SimpleNamespace(processor=SimpleNamespace(kinds=["attributes"])), visual])
+    handed = evaluation.assign_stores(store.folder, [SimpleNamespace(processor=SimpleNamespace(feature_kinds=["attributes"])), visual])
     assert handed == [[], [store.folder]]
-    handed = evaluation._assign_stores([store.folder], [visual, SimpleNamespace(processor=SimpleNamespace(kinds=["attributes"]))])
+    handed = evaluation.assign_stores([store.folder], [visual, SimpleNamespace(processor=SimpleNamespace(feature_kinds=["attributes"]))])
     assert handed == [[store.folder], []]
-    nobody = [SimpleNamespace(processor=SimpleNamespace(kinds=["attributes"]))] * 2
-    assert evaluation._assign_stores(store.folder, nobody) == [[], [store.folder]]
+    nobody = [SimpleNamespace(processor=SimpleNamespace(feature_kinds=["attributes"]))] * 2
+    assert evaluation.assign_stores(store.folder, nobody) == [[], [store.folder]]
 
 
 def test_boxes_without_features_for_a_model_that_wants_theirs(photos):
@@ -575,3 +580,57 @@ def test_a_pictures_own_file_comes_before_another_ones_number():
     assert image.match_name({"42", "a.jpg"}, "42", "/photos/train/a.jpg") == "42"
     assert image.match_name(set(), "42", "/photos/a.jpg") == "42"
     assert image.match_name({"rex.png"}, "dogs/rex.png", "/photos/dogs/rex.png") == "rex.png"
+
+
+class TestProtocol:
+    MEMBERS = [name for name in vars(Processor) if not name.startswith("_")] + ["__call__"]
+
+    def both(self):
+        english = SubwordVocabulary.build(["a red circle", "a blue square"], 300)
+        return ImageProcessor(preset("pyramid")), TextProcessor(preset("pyramid"), english)
+
+    def test_both_processors_have_all_of_it(self):
+        assert {"preset", "modality", "feature_kinds", "describe"} <= set(self.MEMBERS)
+        for processor in self.both():
+            assert all(hasattr(processor, name) for name in self.MEMBERS)
+
+    def test_only_one_reads_images(self):
+        pictures, sentences = self.both()
+        assert reads_images(pictures) and not reads_images(sentences)
+        assert sentences.feature_spec() == {} and sentences.feature_kinds == []
+        assert pictures.source_vocabulary is None and pictures.other_boxes is None
+
+    def test_another_processor_can_caption(self):
+        """Nothing has to be inherited, and no class is asked for."""
+        class Constant:
+            preset = preset("pyramid")
+            modality = "image"
+            feature_kinds = []
+            source_vocabulary = None
+            needs_network = False
+            other_boxes = None
+
+            def __call__(self, pictures):
+                return Batch(low=torch.zeros(len(pictures), 16, 12), high=torch.ones(len(pictures), 4, 12))
+
+            def describe(self):
+                return {}
+
+            def feature_spec(self, kinds=None):
+                return {}
+
+        words = Vocabulary(["a", "red", "circle"])
+        run = Run(Model(Constant.preset, len(words)).eval(), words, Constant())
+        assert len(run.caption(["x", "y", "z"], beam=1)) == 3
+
+
+def test_a_store_keeps_the_name_that_it_had():
+    """Stores made before a change of names are found again."""
+    world = scenes(train=2, val=1, test=1, novel=0)
+    names = [item.name for items in world.splits.values() for item in items]
+    processor = ImageProcessor(preset("pyramid", "squeezenet1_1")).with_preprocess(mirror=True)
+    store, = open_feature_stores(processor, world)
+    assert store.folder.name == f"scenes-{short_hash(names)}-squeezenet1_1-64-4x4-2x2-mirrored"
+    regions = ImageProcessor(preset("regions", "squeezenet1_1"))
+    store, = open_feature_stores(regions, world)
+    assert store.folder.name == f"scenes-{short_hash(names)}-squeezenet1_1-64-regions-5-scene"

@@ -1,0 +1,147 @@
+"""Faithfulness of attention: erasing a position of one word, against masks and against a known model."""
+import json
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from captionlab.attention import KeyValue
+from captionlab.captioner import Captioner, Memory, State
+from captionlab.data.datasets import scenes
+from captionlab.decoding.ensemble import Ensemble
+from captionlab.explore import faithfulness
+from captionlab.explore.faithfulness import (
+    erase_attended,
+    evaluate_faithfulness,
+    probability_drops,
+    write_faithfulness,
+)
+from captionlab.models import cptr, vanilla
+from captionlab.processors.image import ImageProcessor
+from captionlab.runs.run import Run
+from captionlab.runs.training import train
+from captionlab.scenes.generator import generate_scene
+from captionlab.text import Vocabulary
+
+os.environ["TQDM_DISABLE"] = "1"
+BRIEF = replace(vanilla.PRESETS["tiny"], training=replace(vanilla.PRESETS["tiny"].training, epochs=1))
+MODELS = {"vanilla": (vanilla, BRIEF), "cptr": (cptr, cptr.PRESETS["tiny"])}
+
+
+@pytest.fixture(scope="module")
+def world():
+    return scenes(train=40, val=4, test=8, novel=0)
+
+
+@pytest.fixture(scope="module")
+def trained(world, tmp_path_factory):
+    """A run of one epoch on 40 scenes."""
+    return train("vanilla", world, BRIEF, seed=3, out=tmp_path_factory.mktemp("runs") / "tiny")
+
+
+def fresh(name):
+    """An untrained run."""
+    module, preset = MODELS[name]
+    vocabulary = Vocabulary(["a", "red", "circle"])
+    torch.manual_seed(0)
+    return Run(module.Model(preset, len(vocabulary)).eval(), vocabulary, ImageProcessor(preset))
+
+
+class TestErasure:
+    @pytest.mark.parametrize("name", ["vanilla", "cptr"])
+    def test_each_word_alone_loses_sight(self, name, world):
+        """Against all words at once, where a mask for each query hides one cell from the last word alone."""
+        run, T, N = fresh(name), 4, 64
+        memory = run.model.encode(run.processor([item.image for item in world["test"]]))
+        ids = torch.randint(4, 7, (len(memory), T))
+        scores = erase_attended(run.model, memory, ids, seed=1)
+        rows = torch.arange(len(memory))
+        before = torch.cat([torch.ones(len(ids), 1, dtype=torch.long), ids], 1)
+        for t in range(T):
+            last = run.model.decode(memory, before[:, None, :t + 1])[:, 0, -1].softmax(-1)[rows, ids[:, t]]
+            torch.testing.assert_close(scores.p_full[:, t], last)
+            mask = torch.ones(len(memory), 1, t + 1, N, dtype=torch.bool)
+            mask[rows, 0, -1, scores.positions[:, t]] = False
+            last = run.model.decode(replace(memory, mask=mask), before[:, None, :t + 1])[:, 0, -1].softmax(-1)[rows, ids[:, t]]
+            torch.testing.assert_close(scores.p_erased[:, t], last)
+        assert not torch.equal(scores.p_erased, scores.p_random)
+
+    def test_hides_what_was_attended_to(self, trained, world):
+        run, item = trained, world["test"][0]
+        words, weights = run.trace(item.image, beam=1)
+        seen = run.processor([item.image])
+        scores = erase_attended(run.model, run.model.encode(seen), torch.tensor([run.search(seen, 1)[0].ids]))
+        assert scores.positions[scores.is_word()].tolist() == weights.argmax(1).tolist() and scores.is_word().sum() == len(words)
+
+    def test_a_model_that_reads_one_cell(self):
+        """Its t-th word is told by cell t alone: without it the word is as likely as any, without another as before."""
+        class Points(Captioner):
+            def start(self, memory, captions=1):
+                return State(memory, [], captions)
+
+            def step(self, state, tokens, trace=None):
+                weights = torch.full((3, 1, 1, 5), 0.1)
+                weights[..., state.position] = 0.6
+                if trace is not None:
+                    trace["cross"].append(weights)
+                seen = torch.ones(3, 5) if state.memory.mask is None else state.memory.mask[:, 0, 0].float()
+                logits = torch.zeros(3, 1, 9)
+                logits[:, 0, 4] = 10 * seen[:, state.position]
+                return logits, replace(state, position=state.position + 1)
+
+        memory = Memory([KeyValue(torch.zeros(3, 1, 5, 1), torch.zeros(3, 1, 5, 1))])
+        scores = erase_attended(Points(), memory, torch.tensor([[4, 4, 2], [4, 2, 0], [4, 4, 4]]))
+        assert scores.positions.tolist() == [[0, 1, 2]] * 3
+        words = scores.is_word()
+        assert words.tolist() == [[True, True, False], [True, False, False], [True, True, True]]
+        assert (scores.p_full[words] > 0.99).all() and torch.equal(scores.p_random[words], scores.p_full[words])
+        torch.testing.assert_close(scores.p_erased[words], torch.full((6,), 1 / 9))
+
+    @pytest.mark.slow
+    def test_one_model_twice_is_explained_as_the_model(self, trained, world):
+        model, seen = trained.model, trained.processor([world["test"][0].image])
+        twice, ids = Ensemble([model, model]).eval(), torch.tensor([trained.search(seen, 1)[0].ids])
+        one, both = erase_attended(model, model.encode(seen), ids), erase_attended(twice, twice.encode(seen), ids)
+        assert one.positions.equal(both.positions)
+        torch.testing.assert_close(both.p_erased, one.p_erased)
+        torch.testing.assert_close(both.p_random, one.p_random)
+
+    def test_a_single_position_cannot_be_explained(self):
+        run = fresh("vanilla")
+        memory = Memory([KeyValue(*(x[:, :, :1] for x in layer)) for layer in run.model.encode(run.processor([generate_scene(0)])).layers])
+        with pytest.raises(ValueError, match="memory of one position"):
+            erase_attended(run.model, memory, torch.tensor([[4]]))
+
+    @pytest.mark.slow
+    def test_over_a_split_and_as_a_file(self, trained, world, tmp_path, monkeypatch):
+        monkeypatch.setattr(faithfulness, "results_home", lambda: tmp_path)
+        run = trained
+        found = evaluate_faithfulness(run, world, batch_size=3)
+        said = run.caption([item.image for item in world["test"]])
+        assert found["words"] == sum(len(text.split()) for text in said)
+        assert sum(word["times"] for word in found["by_word"].values()) == found["words"]
+        total = sum(word["times"] * word["own"] for word in found["by_word"].values()) / found["words"]
+        assert abs(total - found["own"]) < 0.02
+        vocabulary = SimpleNamespace(decode=lambda ids: {5: "es", 6: "es", 7: "hund"}[ids[0]])
+        rows = [(5, 0.8, 0.6, 0.7), (6, 0.4, 0.4, 0.4), (7, 0.5, 0.4, 0.5)]
+        by_word = probability_drops(vocabulary, rows)["by_word"]
+        assert by_word == {"es": {"times": 2, "own": 10.0, "control": 5.0}, "hund": {"times": 1, "own": 10.0, "control": 0.0}}
+        file = write_faithfulness(found)
+        assert file == tmp_path / "scenes" / "vanilla-own-xe.seed3.explain.json" and json.loads(file.read_text()) == found
+
+
+class TestFile:
+    def test_explained_words_of_another_run_are_not_overwritten(self, trained, world, tmp_path, monkeypatch):
+        (tmp_path / "results").mkdir()
+        (tmp_path / "results" / "README.md").touch()
+        monkeypatch.chdir(tmp_path)
+        result = evaluate_faithfulness(trained, world)
+        path = write_faithfulness(result)
+        with pytest.raises(ValueError, match="its boxes is None, that of this run is 'mine.npz'"):
+            write_faithfulness(result | {"boxes": "mine.npz"})
+        assert write_faithfulness(result | {"own": 1.0}) == path
+        monkeypatch.setattr(faithfulness, "erase_attended", lambda *_, **__: pytest.fail("the work was done before the refusal"))
+        with pytest.raises(ValueError, match="decoding"):
+            evaluate_faithfulness(trained, world, beam=2, check_output=True)

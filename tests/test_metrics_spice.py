@@ -1,0 +1,388 @@
+"""SPICE: installation and messages without Java; where it is installed, the program itself."""
+
+import hashlib
+import http.server
+import json
+import shutil
+import subprocess
+import threading
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from captionlab.metrics import compare, confidence_intervals, find_java, spice, tokenize
+from captionlab.metrics.spice import (
+    ARCHIVES,
+    SUBSCORES,
+    JavaArchive,
+    find_spice,
+    install_spice,
+    merge_spice,
+    score_spice,
+    spice_report,
+)
+
+REFERENCES = {
+    1: ["A brown dog sits on a red sofa.", "The dog is lying on the couch."],
+    "two": ["Two men ride horses.", "Two small riders on big horses."],
+    3: ["Ein Hund rennt über die Wiese.", "Собака бежит 犬 🐕"],
+}
+GOOD = {1: "a brown dog on a sofa", "two": "two men on horses", 3: ""}
+BAD = {1: "a cat on a table", "two": "a red car", 3: "Собака\nбежит"}
+
+
+def is_installed():
+    try:
+        return bool(find_spice())
+    except FileNotFoundError:
+        return False
+
+
+needs_spice = pytest.mark.skipif(not is_installed(), reason="SPICE is not installed")
+
+
+def printed_scores(*values):
+    kinds = ("All", *SUBSCORES.values())
+    rows = [
+        {
+            kind: {"f": value if kind != "Size" else None, "tp": 1, "fp": 0, "fn": 2}
+            for kind in kinds
+        }
+        for value in values
+    ]
+    return [{"image_id": row, "scores": scores} for row, scores in enumerate(rows)]
+
+
+@pytest.fixture
+def fake_program(tmp_path, monkeypatch):
+    """Makes a shell script play Java; SPICE's own files are empty ones."""
+    folder = tmp_path / "data" / "spice"
+    folder.mkdir(parents=True)
+    for archive in ARCHIVES:
+        (folder / archive.file).touch()
+    monkeypatch.setenv("CAPTIONLAB_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(spice, "tokenize", lambda captions: captions)
+
+    def play(script):
+        program = tmp_path / "program"
+        program.write_text(f"#!/bin/sh\ncat > {tmp_path}/sent\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(spice, "find_java", lambda: str(program))
+        return tmp_path / "sent"
+
+    return play
+
+
+class TestWithoutTheProgram:
+    def test_not_installed_is_one_line_that_says_how_to_get_it(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("CAPTIONLAB_DATA", str(tmp_path))
+        monkeypatch.setattr(spice, "cache_home", lambda: tmp_path / "cache")
+        with pytest.raises(
+            FileNotFoundError, match=r"SPICE is not installed: get it \(380 MB\) with: captionlab"
+        ) as problem:
+            score_spice({"a": GOOD}, REFERENCES)
+        assert "\n" not in str(problem.value)
+
+    def test_a_java_error_quotes_its_last_line(self, fake_program):
+        fake_program(
+            "echo Loading >&2; echo 'OutOfMemoryError: Java heap space' >&2; echo >&2; exit 3"
+        )
+        with pytest.raises(
+            RuntimeError,
+            match=r"SPICE scored 0 of 1 runs and stopped: OutOfMemoryError: Java heap space$",
+        ):
+            score_spice({"a": GOOD}, REFERENCES)
+
+    def test_scores_are_read_in_the_order_of_the_references(self, fake_program):
+        sent = fake_program(f"cat <<END\n{json.dumps(printed_scores(0.5, None, 0.25))}\nEND")
+        shuffled = {key: GOOD[key] for key in (3, 1, "two")}
+        scores = score_spice({"a": shuffled}, REFERENCES, threads=7)["a"]
+        assert scores.ids == [1, "two", 3]
+        assert json.loads(sent.read_text())["jobs"][0]["captions"] == list(GOOD.values())
+        assert json.loads(sent.read_text())["threads"] == 7
+        np.testing.assert_array_equal(scores.parts["colour"], [50, np.nan, 25])
+        assert scores.subscores()["colour"] == 37.5
+        assert np.isnan(scores.subscores()["size"])
+        assert scores.counts["SPICE"].shape == (3, 3)
+
+    def test_people_are_judged_by_their_own_references(self, fake_program):
+        line = json.dumps(printed_scores(1, 1, 1))
+        sent = fake_program(f"cat <<END\n{line}\n{line}\nEND")
+        fewer = {key: texts[1:] for key, texts in REFERENCES.items()}
+        score_spice({"a": GOOD, "human": BAD}, REFERENCES, {"human": fewer})
+        first, second = json.loads(sent.read_text())["jobs"]
+        assert first["references"] == list(REFERENCES.values())
+        assert second["references"] == list(fewer.values())
+
+    @pytest.mark.parametrize(
+        ("candidates", "references", "message"),
+        [
+            ({1: "a"}, {1: ["b"], 2: ["c"]}, "1 pictures no candidate"),
+            ({1: "a", 2: "b"}, {1: ["b"]}, "1 candidates have no references"),
+            ({}, {}, "0 candidates have no references"),
+            ({1: "a"}, {1: []}, "1 pictures have no list of references"),
+            ({1: "a"}, {1: "a text"}, "1 pictures have no list of references"),
+            ({1: ["a"]}, {1: ["b"]}, "1 candidates are no text"),
+        ],
+    )
+    def test_wrong_input(self, fake_program, candidates, references, message):
+        fake_program("exit 1")
+        with pytest.raises(ValueError, match=message):
+            score_spice({"a": candidates}, references)
+
+    def test_no_runs_need_no_java(self, fake_program):
+        fake_program("exit 1")
+        assert score_spice({}, REFERENCES) == {}
+
+    def test_a_picture_without_a_tuple_of_a_kind_is_left_out_of_that_mean_only(self):
+        scores = spice._read_scores([1, 2], printed_scores(0.5, 1.0))
+        report = spice_report({"a": scores}, resamples=50)["runs"]["a"]
+        assert report["SPICE"] == 75
+        assert report["subscores"]["size"] is None
+        assert report["subscore_intervals"]["size"] == [None, None]
+        low, high = report["interval"]
+        assert 50 <= low < high <= 100
+        assert confidence_intervals(scores, 50)["SPICE"] == (low, high)
+        assert compare(scores, scores)["SPICE"].difference == 0
+        json.dumps(report, allow_nan=False)
+
+
+class TestMerging:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        runs = [{"seed": seed, "metrics": {"CIDEr": 40.0 + seed}} for seed in (0, 1)]
+        (tmp_path / "cptr.json").write_text(json.dumps({"scorer": {"CIDEr": "x"}, "runs": runs}))
+        human = {"scorer": {}, "runs": [{"seed": None, "metrics": {}}]}
+        (tmp_path / "human.json").write_text(json.dumps(human))
+        return tmp_path
+
+    @pytest.fixture
+    def scores(self):
+        return spice._read_scores([1], printed_scores(0.5))
+
+    def test_each_run_gets_its_own(self, folder, scores):
+        changed = merge_spice(spice_report({"cptr.seed1": scores, "human": scores}, 10), folder)
+        assert [path.name for path in changed] == ["cptr.json", "human.json"]
+        cptr, human = (json.loads(path.read_text()) for path in changed)
+        assert cptr["runs"][0]["metrics"] == {"CIDEr": 40.0}
+        assert cptr["runs"][1]["metrics"] == {"CIDEr": 41.0, "SPICE": 50.0}
+        assert cptr["scorer"]["CIDEr"] == "x"
+        assert "SPICE" in cptr["scorer"]
+        assert human["runs"][0]["spice"]["subscores"]["objects"] == 50
+
+    @pytest.mark.parametrize(
+        ("name", "kind"), [("cptr.seed2", ValueError), ("vanilla.seed0", FileNotFoundError)]
+    )
+    def test_nothing_is_written_if_one_cannot_be(self, folder, scores, name, kind):
+        before = (folder / "cptr.json").read_bytes()
+        with pytest.raises(kind):
+            merge_spice(spice_report({"cptr.seed0": scores, name: scores}, 10), folder)
+        assert (folder / "cptr.json").read_bytes() == before
+
+
+class TestInstalling:
+    CONTENT = b"not really a jar" * 1000
+
+    @pytest.fixture
+    def archive(self, monkeypatch):
+        archive = JavaArchive(
+            "a.jar", "group:a:1.0", hashlib.sha256(self.CONTENT).hexdigest(), "unset"
+        )
+        monkeypatch.setattr(spice, "ARCHIVES", (archive,))
+        return archive
+
+    @pytest.fixture
+    def maven(self, tmp_path, monkeypatch):
+        """Makes a shell script play Maven."""
+
+        def play(script):
+            folder = tmp_path / "bin"
+            folder.mkdir(exist_ok=True)
+            (folder / "mvn").write_text(f"#!/bin/sh\necho run >> {tmp_path}/runs\n{script}\n")
+            (folder / "mvn").chmod(0o755)
+            monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+        (tmp_path / "source").write_bytes(self.CONTENT)
+        return play
+
+    def test_maven_brings_it_once(self, archive, maven, tmp_path):
+        maven(f'cp {tmp_path}/source a.jar; echo "$@" > {tmp_path}/arguments')
+        goal = tmp_path / "mit Leerzeichen und Ümlauten"
+        assert install_spice(goal) == install_spice(goal) == goal
+        assert [file.name for file in goal.iterdir()] == ["a.jar"]
+        assert "-Dartifact=group:a:1.0" in (tmp_path / "arguments").read_text()
+        assert (tmp_path / "runs").read_text() == "run\n"
+
+    def test_a_broken_file_is_fetched_again(self, archive, maven, tmp_path):
+        maven(f"cp {tmp_path}/source a.jar")
+        (tmp_path / "a.jar").write_bytes(b"half")
+        install_spice(tmp_path)
+        assert (tmp_path / "a.jar").read_bytes() == self.CONTENT
+
+    def test_another_checksum_is_refused_and_leaves_nothing(self, archive, maven, tmp_path):
+        maven("echo something else > a.jar")
+        with pytest.raises(OSError, match=r"a\.jar came with another checksum"):
+            install_spice(tmp_path / "goal")
+        assert not [*(tmp_path / "goal").rglob("a.jar")]
+
+    def test_mavens_error_is_quoted(self, archive, maven, tmp_path):
+        maven("echo '[ERROR] no network'; exit 1")
+        with pytest.raises(
+            OSError, match=r"Maven did not bring group:a:1.0 \(\[ERROR\] no network\)"
+        ):
+            install_spice(tmp_path)
+
+    @pytest.fixture
+    def page(self, tmp_path, monkeypatch):
+        """Serves a folder with ranges, and stops early when told to; without Maven."""
+        monkeypatch.setenv("PATH", str(tmp_path))
+        served = tmp_path / "served"
+        served.mkdir()
+        state = {"stop_after": None, "starts": []}
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                content = (served / self.path.strip("/")).read_bytes()
+                start = int(self.headers.get("Range", "bytes=0-")[6:-1])
+                state["starts"].append(start)
+                if start >= len(content):
+                    self.send_error(416)
+                    return
+                self.send_response(206 if start else 200)
+                self.send_header("Content-Length", str(len(content) - start))
+                self.end_headers()
+                self.wfile.write(content[start : state["stop_after"]])
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield served, f"http://127.0.0.1:{server.server_port}", state
+        server.shutdown()
+
+    def test_an_interrupted_download_goes_on_where_it_stopped(
+        self, page, archive, tmp_path, monkeypatch
+    ):
+        served, address, state = page
+        (served / "a.jar").write_bytes(self.CONTENT)
+        monkeypatch.setattr(
+            spice, "ARCHIVES", (JavaArchive("a.jar", "", archive.sha256, f"{address}/a.jar"),)
+        )
+        state["stop_after"] = 5000
+        with pytest.raises(
+            OSError, match=r"could not download a\.jar .*try again, or install Maven"
+        ):
+            install_spice(tmp_path / "goal")
+        state["stop_after"] = None
+        install_spice(tmp_path / "goal")
+        assert (tmp_path / "goal" / "a.jar").read_bytes() == self.CONTENT
+        assert state["starts"] == [
+            0,
+            5000,
+        ]
+
+    def test_a_complete_part_is_taken_as_it_is(self, page, archive, tmp_path):
+        served, address, _ = page
+        (served / "a.jar").write_bytes(self.CONTENT)
+        (tmp_path / "a.jar.part").write_bytes(self.CONTENT)
+        spice._download(f"{address}/a.jar", tmp_path / "a.jar")
+        assert (tmp_path / "a.jar").read_bytes() == self.CONTENT
+
+    def test_two_files_of_one_zip_take_one_download(self, page, archive, tmp_path, monkeypatch):
+        served, address, state = page
+        with zipfile.ZipFile(served / "all.zip", "w") as package:
+            package.writestr("all/a.jar", self.CONTENT)
+            package.writestr("all/b.jar", self.CONTENT)
+        both = [
+            JavaArchive(name, "", archive.sha256, f"{address}/all.zip")
+            for name in ("a.jar", "b.jar")
+        ]
+        monkeypatch.setattr(spice, "ARCHIVES", tuple(both))
+        install_spice(tmp_path / "goal")
+        assert sorted(file.name for file in (tmp_path / "goal").iterdir()) == ["a.jar", "b.jar"]
+        assert state["starts"] == [0]
+
+    def test_a_page_that_is_gone(self, page, archive, tmp_path, monkeypatch):
+        monkeypatch.setattr(
+            spice,
+            "ARCHIVES",
+            (JavaArchive("a.jar", "", archive.sha256, "http://127.0.0.1:9/a.jar"),),
+        )
+        with pytest.raises(OSError, match=r"could not download a\.jar"):
+            install_spice(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def scored():
+    return score_spice({"good": GOOD, "bad": BAD}, REFERENCES, threads=1)
+
+
+@needs_spice
+@pytest.mark.java
+class TestTheProgram:
+    def test_what_is_stated_counts(self, scored):
+        good, bad = scored["good"], scored["bad"]
+        assert good.per_image["SPICE"][0] > 50
+        assert bad.per_image["SPICE"][0] == 0
+        assert good.parts["colour"][0] > 0
+        assert good.parts["count"][1] > bad.parts["count"][1]
+        assert good.per_image["SPICE"][2] == 0, "an empty caption states nothing"
+        assert np.isnan(good.parts["count"][0])
+
+    def test_captions_are_parsed_once(self):
+        jobs = [{"captions": ["a dog"], "references": [["a cat", "a brown dog"]]}] * 2
+        _, messages = spice._run_spice(jobs, 1, "4G")
+        parsed = [line for line in messages.splitlines() if line.startswith("parsing")]
+        assert parsed == ["parsing 2 of 2", "parsing 1 of 1", "parsing 0 of 2", "parsing 0 of 1"]
+
+    def test_equals_the_program_run_by_hand(self, scored, tmp_path):
+        words = tokenize(
+            {("r", key): texts for key, texts in REFERENCES.items()}
+            | {("c", key): [GOOD[key]] for key in GOOD}
+        )
+        entries = [
+            {"image_id": str(key), "test": words["c", key][0], "refs": words["r", key]}
+            for key in REFERENCES
+        ]
+        (tmp_path / "in.json").write_text(json.dumps(entries))
+        command = spice._java_command(
+            find_spice(),
+            "4G",
+            "edu.anu.spice.SpiceScorer",
+            "in.json",
+            "-out",
+            "out.json",
+            "-subset",
+            "-silent",
+        )
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        printed = json.loads((tmp_path / "out.json").read_text())
+        by_hand = spice._read_scores(list(REFERENCES), printed)
+        np.testing.assert_array_equal(by_hand.per_image["SPICE"], scored["good"].per_image["SPICE"])
+        for name in SUBSCORES:
+            np.testing.assert_array_equal(by_hand.parts[name], scored["good"].parts[name])
+
+    @pytest.mark.parametrize("locale", ["C", "de_DE.UTF-8"])
+    def test_a_folder_with_blanks_and_umlauts_and_any_locale(
+        self, tmp_path, monkeypatch, scored, locale
+    ):
+        folder = tmp_path / "mit Leerzeichen und Ümlauten" / "spice"
+        folder.mkdir(parents=True)
+        for archive in ARCHIVES:
+            (folder / archive.file).symlink_to(find_spice() / archive.file)
+        monkeypatch.setenv("CAPTIONLAB_DATA", str(folder.parent))
+        monkeypatch.setenv("LC_ALL", locale)
+        again = score_spice({"good": GOOD}, REFERENCES, threads=1)["good"]
+        np.testing.assert_array_equal(again.per_image["SPICE"], scored["good"].per_image["SPICE"])
+
+    def test_too_little_memory_is_a_clear_line(self):
+        with pytest.raises(RuntimeError, match=r"SPICE scored 0 of 1 runs and stopped: \w+"):
+            score_spice({"good": GOOD}, REFERENCES, memory="40M")
+
+    def test_the_installed_files_are_the_pinned_ones(self):
+        assert all(spice._is_intact(archive, find_spice() / archive.file) for archive in ARCHIVES)
+        assert shutil.which(find_java())
+        assert Path(find_java()).is_file()
