@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['meteor_from_counts', 'bleu_from_counts', 'sacrebleu_from_counts', 'ter_from_counts',
-           'resampled_scores', 'bootstrap_counts', 'confidence_intervals', 'Comparison', 'compare']
+           'resampled_scores', 'bootstrap_counts', 'confidence_intervals', 'Comparison',
+           'compare']
 
 # %% ../../nbs/library/metrics/statistics.ipynb #1fdf0a79
 from collections.abc import Callable
