@@ -269,7 +269,7 @@ def test_a_mistake_of_the_system_names_the_file(monkeypatch):
 @pytest.mark.slow
 def test_ctrl_c_is_quiet():
     # A shell that puts us in the background has SIGINT ignored, and children inherit that.
-    code = ("import signal, time, captionlab.cli as cli\nfrom captionlab import datasets\n"
+    code = ("import signal, time, captionlab.cli as cli\nfrom captionlab.data import catalog\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "catalog.register_path = lambda _: (print('ready', flush=True), time.sleep(60))\ncli.main()")
     child = subprocess.Popen([sys.executable, "-c", code, "data", "use", "x"], text=True,
