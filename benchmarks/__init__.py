@@ -26,7 +26,10 @@ def medians(ours: Callable, peer: Callable, rounds: int) -> tuple[float, float]:
 
 
 def record(name: str, ours: float, peer: float, ratio: float, unit: str) -> None:
-    """Put one row into results/bench.json, in place of an older one of that name. A ratio above 1 is in our favour."""
+    """Put one row into results/bench.json, in place of an older one of that name.
+
+    A ratio above 1 is in our favour.
+    """
     rows = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     row = {
         "name": name,

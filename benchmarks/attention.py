@@ -1,4 +1,4 @@
-"""Our attention against PyTorch's module and against its own loop form: forward and backward, same weights."""
+"""Our attention against PyTorch's module and its own loop form: forward and backward."""
 
 import torch
 from torch import Tensor, nn
