@@ -1,11 +1,14 @@
-"""The Image Transformer as published beside a plain Transformer on the same regions, in seconds of one core.
+"""The published Image Transformer and a plain one on the same regions, in seconds of one core.
 
-A training step has 10 photos of 50 regions with 5 captions each; captions are written by a beam of 5. Ours has width 1024, an LSTM
-and three sub-transformers, the plain one width 512 and three layers on either side.
+A training step has 10 photos of 50 regions with 5 captions each; captions are generated with a beam
+of 5. The Image Transformer has width 1024, an LSTM and three sub-transformers; the plain one has
+width 512 and three layers on either side.
 """
+
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
 import torch
@@ -41,10 +44,16 @@ def photos() -> Batch:
     """Random regions, and captions as long as COCO's are: 8 to 16 words, with both ends."""
     torch.manual_seed(0)
     lengths = torch.randint(10, 19, (PHOTOS, CAPTIONS, 1))
-    captions = torch.randint(4, V, (PHOTOS, CAPTIONS, 18)).masked_fill(torch.arange(18) >= lengths, 0)
+    captions = torch.randint(4, V, (PHOTOS, CAPTIONS, 18)).masked_fill(
+        torch.arange(18) >= lengths, 0
+    )
     boxes = torch.rand(PHOTOS, REGIONS, 2, 2).sort(2).values.flatten(2)
-    return Batch(regions=torch.randn(PHOTOS, REGIONS, PAPER.channels), boxes=boxes,
-                 region_mask=torch.ones(PHOTOS, REGIONS, dtype=torch.bool), captions=captions)
+    return Batch(
+        regions=torch.randn(PHOTOS, REGIONS, PAPER.channels),
+        boxes=boxes,
+        region_mask=torch.ones(PHOTOS, REGIONS, dtype=torch.bool),
+        captions=captions,
+    )
 
 
 def core_seconds(way: Callable) -> float:
@@ -58,7 +67,10 @@ def compare(ways: list[Callable], rounds: int = ROUNDS) -> list[float]:
     """Medians, taken in turns after a warm-up."""
     for way in ways:
         way()
-    return [median(times) for times in zip(*([core_seconds(way) for way in ways] for _ in range(rounds)))]
+    return [
+        median(times)
+        for times in zip(*([core_seconds(way) for way in ways] for _ in range(rounds)), strict=True)
+    ]
 
 
 @torch.inference_mode()
@@ -73,11 +85,17 @@ def main() -> None:
     try:
         batch, models = photos(), [Model(PAPER, V), Plain()]
         config = replace(PAPER.training, precision="no")
-        steps = [lambda one=TrainStep(model, config, 100): one.step(batch) for model in models]
+        steps = [partial(TrainStep(model, config, 100).step, batch) for model in models]
         ours, plain = compare(steps)
         record("image-transformer-step", ours, plain, plain / ours, "s of one core, training step")
-        ours, plain = compare([lambda model=model.eval(): describe(model, batch) for model in models])
-        record("image-transformer-beam-5", PHOTOS / ours, PHOTOS / plain, plain / ours, "captions/s of one core")
+        ours, plain = compare([partial(describe, model.eval(), batch) for model in models])
+        record(
+            "image-transformer-beam-5",
+            PHOTOS / ours,
+            PHOTOS / plain,
+            plain / ours,
+            "captions/s of one core",
+        )
     finally:
         torch.set_num_threads(threads)
 

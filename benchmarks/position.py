@@ -1,11 +1,12 @@
-"""Position-aware attention in several forms: forward and backward, time and peak memory, same weights.
+"""Forms of position-aware attention: forward and backward, time and peak memory, same weights.
 
-Ours never builds E. The literal form adds it to keys and values of each picture. Three forms build it
-once for the whole batch: `looked_up` takes each pair's vectors from the tables, as the paper's
-Algorithm 1 does; `edges` adds pairs of rows and pairs of columns; `einsum` also lays them out head by
-head, and is the best that we found. It is timed once more with freed memory kept, as the trainer keeps
-it (`einsum_kept`). `plain` knows no positions at all: no form that knows them can be expected below it.
+Ours never builds E. The literal form adds it to keys and values of each picture. Three forms build
+it once for the whole batch: `looked_up` looks up each pair's vectors in the tables, as the paper's
+Algorithm 1 does; `edges` adds pairs of rows and pairs of columns; `einsum` also lays them out head
+by head, and is the best that we found. It is timed once more with freed memory kept, as the trainer
+keeps it (`einsum_kept`). `plain` has no positions: no form with positions can be faster than it.
 """
+
 import math
 import sys
 from collections.abc import Callable
@@ -22,7 +23,8 @@ from captionlab.models.position_aware import PositionAwareAttention, RelativePos
 from captionlab.training.distributed import tune_malloc
 
 B, D, H, SIDES = 8, 256, 4, (7, 10, 14, 18, 24)
-ROUNDS = 31     # a wait for fresh pages doubles some rounds of the einsum form: few rounds would be a lottery
+# Waiting for fresh pages of memory doubles some rounds of the einsum form: few are not enough.
+ROUNDS = 31
 
 
 def literal(attention: PositionAwareAttention, x: Tensor) -> Tensor:
@@ -63,9 +65,13 @@ def edges(attention: PositionAwareAttention, x: Tensor) -> Tensor:
 
 
 def einsum(attention: PositionAwareAttention, x: Tensor) -> Tensor:
-    """E from pairs of rows and pairs of columns, laid out head by head: the products read it in order."""
-    by_row, by_column = map(by_head, attention.positions.pairs())
-    return shared(attention, x, (by_row[:, :, None, :, None] + by_column[:, None, :, None, :]).flatten(3, 4).flatten(1, 2))
+    """E from pairs of rows and of columns, laid out head by head, as the products read it."""
+    by_row, by_column = map(by_head, attention.positions.pair_tables())
+    return shared(
+        attention,
+        x,
+        (by_row[:, :, None, :, None] + by_column[:, None, :, None, :]).flatten(3, 4).flatten(1, 2),
+    )
 
 
 def plain(attention: PositionAwareAttention, x: Tensor) -> Tensor:
@@ -89,11 +95,14 @@ def fits(cells: int) -> bool:
 
 
 def steps(side: int, way: Callable) -> tuple[Callable, Callable]:
-    """Forward and backward of a map with so many rows and columns: ours, and another `way`, which must agree with it."""
+    """Return forward and backward of one map, ours and another `way`, after comparing both."""
     torch.manual_seed(0)
-    attention, x = PositionAwareAttention(D, H, RelativePositions(side, side, D)), torch.randn(B, side**2, D, requires_grad=True)
+    attention, x = (
+        PositionAwareAttention(D, H, RelativePositions(side, side, D)),
+        torch.randn(B, side**2, D, requires_grad=True),
+    )
     for table in attention.positions.parameters() if way is plain else ():
-        nn.init.zeros_(table)       # as if there were no positions
+        nn.init.zeros_(table)  # as if there were no positions
     torch.testing.assert_close(attention(x), way(attention, x), rtol=1e-4, atol=1e-5)
     return lambda: attention(x).sum().backward(), lambda: way(attention, x).sum().backward()
 
@@ -101,7 +110,13 @@ def steps(side: int, way: Callable) -> tuple[Callable, Callable]:
 def measure(name: str, cells: int, ours: Callable, peer: Callable, rounds: int = ROUNDS) -> None:
     """The row of both, timed in turns."""
     mine, theirs = medians(ours, peer, rounds)
-    record(f"position-vs-{name}-time-{cells}", mine * 1e3, theirs * 1e3, theirs / mine, "ms, forward and backward")
+    record(
+        f"position-vs-{name}-time-{cells}",
+        mine * 1e3,
+        theirs * 1e3,
+        theirs / mine,
+        "ms, forward and backward",
+    )
 
 
 def compare(side: int, way: Callable) -> None:
@@ -113,14 +128,20 @@ def compare(side: int, way: Callable) -> None:
     ours, peer = steps(side, way)
     measure(name, cells, ours, peer, 3 if way is literal and side > 14 else ROUNDS)
     mine, theirs = peak(ours), peak(peer)
-    record(f"position-vs-{name}-memory-{cells}", mine, theirs, theirs / mine, "MB, forward and backward")
+    record(
+        f"position-vs-{name}-memory-{cells}",
+        mine,
+        theirs,
+        theirs / mine,
+        "MB, forward and backward",
+    )
 
 
 def main() -> None:
     for side in SIDES:
         for way in (literal, looked_up, edges, einsum, plain):
             compare(side, way)
-    tune_malloc()       # as in training; from here on nobody waits for fresh pages
+    tune_malloc()  # as in training; from here on nobody waits for fresh pages
     for side in SIDES:
         measure("einsum_kept", side**2, *steps(side, einsum))
 

@@ -1,4 +1,5 @@
-"""Our spatial graph against torchvision's pairwise overlaps, photo by photo: the same edges, in time of one core."""
+"""Our spatial graph against torchvision's pairwise overlaps: the same edges, time of one core."""
+
 import time
 from collections.abc import Callable
 from statistics import median
@@ -14,9 +15,9 @@ PHOTOS, BOXES, ROUNDS = 1000, 100, 15
 
 
 def by_torchvision(boxes: Tensor, threshold: float = 0.9) -> Tensor:
-    """Equation (5) from torchvision's intersection over union, which the shared area follows from."""
+    """Equation (5) from torchvision's intersection over union, which gives the shared area."""
     graph = torch.empty(len(boxes), 3, BOXES, BOXES, dtype=torch.bool)
-    for photo, out in zip(boxes, graph):
+    for photo, out in zip(boxes, graph, strict=True):
         iou, area = box_iou(photo, photo), box_area(photo)
         shared = iou / (1 + iou) * (area[:, None] + area)
         out[0] = (shared >= threshold * area[:, None]) & (area[:, None] < area)
@@ -40,9 +41,14 @@ def main() -> None:
         boxes = torch.rand(PHOTOS, BOXES, 2, 2).sort(2).values.flatten(2)
         differ = (spatial_graph(boxes) != by_torchvision(boxes)).float().mean().item()
         assert differ < 1e-5, f"{differ:.1e} of the edges differ, more than rounding explains"
-        pairs = [(core_ms(lambda: spatial_graph(boxes)), core_ms(lambda: by_torchvision(boxes))) for _ in range(ROUNDS)]
-        ours, peer = (median(times) for times in zip(*pairs))
-        record("spatial-graph", ours, peer, peer / ours, "ms of one core, 1,000 photos of 100 boxes")
+        pairs = [
+            (core_ms(lambda: spatial_graph(boxes)), core_ms(lambda: by_torchvision(boxes)))
+            for _ in range(ROUNDS)
+        ]
+        ours, peer = (median(times) for times in zip(*pairs, strict=True))
+        record(
+            "spatial-graph", ours, peer, peer / ours, "ms of one core, 1,000 photos of 100 boxes"
+        )
     finally:
         torch.set_num_threads(threads)
 

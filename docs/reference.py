@@ -120,7 +120,7 @@ def measured(results: Path) -> str:
     Without results there is only the table's head.
     """
     from captionlab.runs.results import load_result, results_table
-    found = [load_result(str(path)) for path in sorted(results.glob("*-small-*.json")) if not path.stem.count(".")]
+    found = [load_result(str(path)) for path in sorted(results.glob("*-squeezenet-*.json")) if not path.stem.count(".")]
     ours = [one for one in found if not one.get("variant") and one["split"] == "test"]
     best_first = sorted(ours, key=lambda one: mean(run["metrics"]["CIDEr"] for run in one["runs"]), reverse=True)
     people = [load_result(str(path)) for path in results.glob("human.json")]

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 # Parts of the names of result files that changed since the recording: old to new.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {"-small-": "-squeezenet-"}
 
 
 # ---- Calls of captionlab: when names change, adapt these functions and nothing below them
@@ -119,9 +119,9 @@ def fill_stores(cache: Path) -> Path:
         ("position_aware", None),
         ("image_transformer", "scene"),
     ):
-        preset = find_preset(model, "small")
+        preset = find_preset(model, "squeezenet")
         open_stores(Eyes(preset, boxes=boxes), data)
-    mirrored = Eyes(replace(find_preset("vanilla", "small"), cells=4)).through(
+    mirrored = Eyes(replace(find_preset("vanilla", "squeezenet"), cells=4)).through(
         mirror=True, window=(0.0, 0.0, 0.8, 0.8)
     )
     open_stores(mirrored, data)

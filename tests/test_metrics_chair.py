@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from captionlab.scenes import Object, Scene, check, describe_scene, split
+from captionlab.scenes import Object, Scene, describe_scene, generate_split, verify_caption
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,11 +66,11 @@ class TestScenes:
         )
 
     def test_a_true_caption_never_names_an_absent_shape(self):
-        scenes = split("val", 60)
+        scenes = generate_split("val", 60)
         for language in ("en", "de"):
             captions = [describe_scene(scene, language) for scene in scenes]
             assert all(
-                check(text, scene)
+                verify_caption(text, scene)
                 for texts, scene in zip(captions, scenes, strict=True)
                 for text in texts
             )

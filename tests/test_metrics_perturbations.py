@@ -1,7 +1,7 @@
 """Captions with a known error: always false, always one word apart, always the same for a seed."""
 
 import pytest
-from captionlab.scenes import Object, Scene, check, describe_scene, split
+from captionlab.scenes import Object, Scene, describe_scene, generate_split, verify_caption
 
 from captionlab.metrics.perturbations import change_fact, shuffle_words
 
@@ -21,13 +21,13 @@ def one_word_apart(one, other):
 
 def test_every_change_makes_a_true_caption_false():
     kinds = set()
-    for scene in split("val", 40):
+    for scene in generate_split("val", 40):
         for caption in describe_scene(scene):
             changed = change_fact(caption, scene, seed=1)
             if changed:
                 text, kind = changed
                 kinds.add(kind)
-                claims = check(text, scene)
+                claims = verify_caption(text, scene)
                 assert claims
                 assert not all(all(claim.values()) for claim in claims)
                 assert one_word_apart(caption, text)

@@ -1,43 +1,77 @@
 """Models against PyTorch's and torchvision's, and what every model must keep."""
-from collections import defaultdict
-from dataclasses import asdict, fields, replace
-from importlib import import_module
+
 import json
 import pickle
+from collections import defaultdict
+from dataclasses import asdict, fields, replace
 
 import pytest
 import torch
 from torch import nn
 from torchvision.models import VisionTransformer
 
+from captionlab import models
 from captionlab.blocks import copy_decoder, copy_encoder
 from captionlab.data.batches import Batch
-from captionlab.models import cptr, vanilla
-from captionlab.models import preset_from_dict
+from captionlab.data.datasets import scenes
+from captionlab.models import (
+    cptr,
+    find_preset,
+    list_models,
+    model_module,
+    preset_from_dict,
+    register,
+    unregister,
+    upgrade_preset_name,
+    vanilla,
+)
+from captionlab.runs.run import load
+from captionlab.runs.storage import read_run_json
+from captionlab.runs.training import train
+from captionlab.vision.pixels import pixel_grid
 
-MODELS = ("vanilla", "cptr", "position_aware", "entangled", "image_transformer")
+# All models that look at pictures; test_translation.py tests the one that does not.
+MODELS = [
+    name
+    for name in list_models()
+    if "source" not in model_module(name).PRESETS["tiny"].inputs.fields
+]
 V = 23
 
 
 def small_preset(name: str):
     """Sizes of few weights."""
-    return replace(import_module(f"captionlab.models.{name}").PRESETS["tiny"], width=16, heads=2, hidden=32)
+    return replace(model_module(name).PRESETS["tiny"], width=16, heads=2, hidden=32)
 
 
 def small(name: str):
     """A model of few weights, and a batch for it: 3 pictures with 4 captions of 7 tokens."""
     preset = small_preset(name)
     torch.manual_seed(0)
-    rows = lambda sides, channels: torch.randn(3, sides**2, getattr(preset, channels))
-    inputs = {"images": lambda: torch.randn(3, 3, preset.inputs.image_size, preset.inputs.image_size),
-              "grid": lambda: rows(preset.inputs.grid, "channels"), "high": lambda: rows(preset.inputs.grid, "channels"),
-              "low": lambda: rows(preset.inputs.fine_grid, "fine_channels"),
-              "regions": lambda: torch.randn(3, preset.inputs.max_boxes, preset.channels),
-              "boxes": lambda: torch.rand(3, preset.inputs.max_boxes, 2, 2).sort(2).values.flatten(2),
-              "region_mask": lambda: torch.arange(preset.inputs.max_boxes) < torch.tensor([[2], [4], [preset.inputs.max_boxes]]),
-              "attributes": lambda: torch.randint(3, V, (3, 5)) * (torch.arange(5) < torch.tensor([[5], [3], [1]]))}
-    batch = Batch(**{field: inputs[field]() for field in preset.inputs.fields}, captions=torch.randint(3, V, (3, 4, 7)))
-    return import_module(f"captionlab.models.{name}").Model(preset, V).eval(), batch
+
+    def rows(sides, channels):
+        return torch.randn(3, sides**2, getattr(preset, channels))
+
+    inputs = {
+        "images": lambda: torch.randn(3, 3, preset.inputs.image_size, preset.inputs.image_size),
+        "grid": lambda: rows(preset.inputs.grid, "channels"),
+        "high": lambda: rows(preset.inputs.grid, "channels"),
+        "low": lambda: rows(preset.inputs.fine_grid, "fine_channels"),
+        "regions": lambda: torch.randn(3, preset.inputs.max_boxes, preset.channels),
+        "boxes": lambda: torch.rand(3, preset.inputs.max_boxes, 2, 2).sort(2).values.flatten(2),
+        "region_mask": lambda: (
+            torch.arange(preset.inputs.max_boxes)
+            < torch.tensor([[2], [4], [preset.inputs.max_boxes]])
+        ),
+        "attributes": lambda: (
+            torch.randint(3, V, (3, 5)) * (torch.arange(5) < torch.tensor([[5], [3], [1]]))
+        ),
+    }
+    batch = Batch(
+        **{field: inputs[field]() for field in preset.inputs.fields},
+        captions=torch.randint(3, V, (3, 4, 7)),
+    )
+    return model_module(name).Model(preset, V).eval(), batch
 
 
 def model_fields(batch: Batch) -> list[str]:
@@ -49,7 +83,11 @@ def says_the_same_word_by_word(model: nn.Module, batch: Batch) -> None:
     """`step` after `step` gives what `decode` gives at once."""
     with torch.no_grad():
         memory = model.encode(batch)
-        at_once, state, one_by_one = model.decode(memory, batch.captions), model.start(memory, 4), []
+        at_once, state, one_by_one = (
+            model.decode(memory, batch.captions),
+            model.start(memory, 4),
+            [],
+        )
         for t in range(7):
             out, state = model.step(state, batch.captions[..., t])
             one_by_one.append(out)
@@ -59,8 +97,8 @@ def says_the_same_word_by_word(model: nn.Module, batch: Batch) -> None:
 @pytest.mark.parametrize("name", MODELS)
 class TestEveryModel:
     def test_has_the_three_presets_and_json_can_hold_all(self, name):
-        presets = import_module(f"captionlab.models.{name}").PRESETS
-        assert {*presets} >= {"paper", "small", "tiny"}
+        presets = model_module(name).PRESETS
+        assert {*presets} >= {"paper", "squeezenet", "tiny"}
         for preset in presets.values():
             assert preset_from_dict(name, json.loads(json.dumps(asdict(preset)))) == preset
             assert set(preset.inputs.fields) <= {field.name for field in fields(Batch)}
@@ -72,7 +110,9 @@ class TestEveryModel:
     def test_neither_neighbours_nor_padding_change_a_picture(self, name):
         model, batch = small(name)
         alone = batch.select(torch.tensor([1]))
-        longer = replace(alone, captions=torch.cat([alone.captions, torch.zeros(1, 4, 5, dtype=torch.long)], -1))
+        longer = replace(
+            alone, captions=torch.cat([alone.captions, torch.zeros(1, 4, 5, dtype=torch.long)], -1)
+        )
         with torch.no_grad():
             together = model.decode(model.encode(batch), batch.captions)[1]
             padded = model.decode(model.encode(longer), longer.captions)[0, :, :7]
@@ -81,7 +121,10 @@ class TestEveryModel:
     @pytest.mark.slow
     def test_learns_two_pictures_by_heart(self, name):
         model, batch = small(name)
-        batch, optimizer = batch.select(torch.tensor([0, 1])), torch.optim.Adam(model.parameters(), 3e-3)
+        batch, optimizer = (
+            batch.select(torch.tensor([0, 1])),
+            torch.optim.Adam(model.parameters(), 3e-3),
+        )
         same_but_for_the_last = torch.tensor([[[1, 4, 5, 6, 7]], [[1, 4, 5, 6, 8]]])
         batch = replace(batch, captions=same_but_for_the_last)
         for _ in range(150):
@@ -89,7 +132,8 @@ class TestEveryModel:
             optimizer.zero_grad(), (total / words).backward(), optimizer.step()
         shuffled = batch.select(torch.tensor([1, 0]))
         blind = model.loss(replace(shuffled, captions=batch.captions))[0] / words
-        assert total / words < 0.1 and blind > 0.5, "it must know which caption belongs to which picture"
+        assert total / words < 0.1
+        assert blind > 0.5, "it must know which caption belongs to which picture"
 
     def test_a_hidden_place_is_attended_to_no_more(self, name):
         """So that `captionlab explain` works for it."""
@@ -101,13 +145,21 @@ class TestEveryModel:
                 trace = defaultdict(list)
                 model.step(one, batch.captions[:, :1, 0], trace)
                 looked.append(trace["cross"][-1].mean((1, 2)).gather(1, places[:, None]))
-        assert (looked[0] > 0).all() and (looked[1] == 0).all()
+        assert (looked[0] > 0).all()
+        assert (looked[1] == 0).all()
 
     def test_speaks_and_learns_with_all_weights_in_16_bits(self, name):
         model, batch = small(name)
         sums = [model.loss(batch)[0]]
         model.bfloat16()
-        coarse = replace(batch, **{field: value.bfloat16() for field in model_fields(batch) if (value := getattr(batch, field)).is_floating_point()})
+        coarse = replace(
+            batch,
+            **{
+                field: value.bfloat16()
+                for field in model_fields(batch)
+                if (value := getattr(batch, field)).is_floating_point()
+            },
+        )
         sums.append(model.loss(coarse)[0])
         sums[1].backward()
         assert all(x.grad is None or x.grad.isfinite().all() for x in model.parameters())
@@ -128,7 +180,9 @@ class TestEveryModel:
         model, batch = small(name)
         again = pickle.loads(pickle.dumps(model))
         with torch.no_grad():
-            assert torch.equal(*(one.decode(one.encode(batch), batch.captions) for one in (model, again)))
+            assert torch.equal(
+                *(one.decode(one.encode(batch), batch.captions) for one in (model, again))
+            )
 
     def test_no_words_predict_none(self, name):
         model, batch = small(name)
@@ -143,8 +197,17 @@ class TestEveryModel:
 
 def from_torch(activation: str = "gelu") -> tuple[nn.Module, nn.Module]:
     """An encoder and a decoder of PyTorch's layers, in evaluation mode."""
-    layer = dict(d_model=32, nhead=4, dim_feedforward=64, dropout=0.1, activation=activation, batch_first=True)
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(**layer), 3, enable_nested_tensor=False)
+    layer = {
+        "d_model": 32,
+        "nhead": 4,
+        "dim_feedforward": 64,
+        "dropout": 0.1,
+        "activation": activation,
+        "batch_first": True,
+    }
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(**layer), 3, enable_nested_tensor=False
+    )
     return encoder.eval(), nn.TransformerDecoder(nn.TransformerDecoderLayer(**layer), 2).eval()
 
 
@@ -156,55 +219,96 @@ class TestCPTR:
             images, tokens = torch.empty(1, 3, 384, 384), torch.ones(1, 1, 30, dtype=torch.long)
             memory, x = model.encode(Batch(images=images)), model.embed_tokens(tokens, 0)
             look_back, trace = torch.ones(1, 1, 30, 30, dtype=torch.bool), {}
-            patches = model.processor.places(model.processor.patches(images))
-            model.processor.encoder(patches, trace=trace)
+            patches = model.patch_encoder.pos_embed(model.patch_encoder.patches(images))
+            model.patch_encoder.encoder(patches, trace=trace)
             model.decoder(x, memory.layers, look_back, trace=trace)
             logits = model.decode(memory, tokens)
         assert patches.shape == model.encode_inputs(Batch(images=images))[0].shape == (1, 576, 768)
-        assert x[:, 0].shape == (1, 30, 768) and logits[:, 0].shape == (1, 30, 10_000)
-        averaged = {name: [tuple(w.mean(1).shape) for w in weights] for name, weights in trace.items()}
-        assert averaged == {"self": [(1, 576, 576)] * 12 + [(1, 30, 30)] * 4, "cross": [(1, 30, 576)] * 4}
+        assert x[:, 0].shape == (1, 30, 768)
+        assert logits[:, 0].shape == (1, 30, 10_000)
+        averaged = {
+            name: [tuple(w.mean(1).shape) for w in weights] for name, weights in trace.items()
+        }
+        assert averaged == {
+            "self": [(1, 576, 576)] * 12 + [(1, 30, 30)] * 4,
+            "cross": [(1, 30, 576)] * 4,
+        }
         assert model.output.weight is not model.words.weight
-        assert model.processor.encoder.blocks[0].feed_forward.up_proj.out_features == 3072
+        assert model.patch_encoder.encoder.blocks[0].feed_forward.up_proj.out_features == 3072
 
-    @pytest.mark.parametrize("activation, agree", [("gelu", True), ("relu", False)])
+    @pytest.mark.parametrize(("activation", "agree"), [("gelu", True), ("relu", False)])
     def test_equals_the_one_of_torchs_layers_with_gelu_only(self, activation, agree):
         torch.manual_seed(0)
         encodes, decodes = from_torch(activation)
-        sizes = dict(width=32, heads=4, hidden=64, encoder_layers=3, decoder_layers=2, size=32, patch=8)
-        ours = cptr.Model(replace(cptr.PRESETS["paper"], **sizes), V).eval()
-        ours.processor.encoder, ours.decoder = copy_encoder(encodes), copy_decoder(decodes)
-        for block in (*ours.processor.encoder.blocks, *ours.decoder.blocks):
-            block.feed_forward.activation = nn.functional.gelu        # ours is always as the article builds it by hand
+        sizes = {
+            "width": 32,
+            "heads": 4,
+            "hidden": 64,
+            "encoder_layers": 3,
+            "decoder_layers": 2,
+            "patch_size": 8,
+        }
+        inputs = replace(cptr.PRESETS["paper"].inputs, image_size=32)
+        ours = cptr.Model(replace(cptr.PRESETS["paper"], inputs=inputs, **sizes), V).eval()
+        ours.patch_encoder.encoder, ours.decoder = copy_encoder(encodes), copy_decoder(decodes)
+        for block in (*ours.patch_encoder.encoder.blocks, *ours.decoder.blocks):
+            block.feed_forward.activation = (
+                nn.functional.gelu
+            )  # ours is always as the article builds it by hand
         images, tokens = torch.randn(2, 3, 32, 32), torch.randint(3, V, (2, 9))
         ahead = torch.ones(9, 9, dtype=torch.bool).triu(1)
         with torch.no_grad():
             words = ours.positions(ours.words(tokens) * 32**0.5)
-            theirs = ours.output(decodes(words, encodes(ours.processor.places(ours.processor.patches(images))), tgt_mask=ahead))
+            theirs = ours.output(
+                decodes(
+                    words,
+                    encodes(ours.patch_encoder.pos_embed(ours.patch_encoder.patches(images))),
+                    tgt_mask=ahead,
+                )
+            )
             mine = ours.decode(ours.encode(Batch(images=images)), tokens[:, None])[:, 0]
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-5) == agree
 
     def test_features_are_torchvisions(self):
         torch.manual_seed(0)
-        vit = VisionTransformer(image_size=48, patch_size=16, num_layers=3, num_heads=4, hidden_dim=64, mlp_dim=128).eval()
+        vit = VisionTransformer(
+            image_size=48, patch_size=16, num_layers=3, num_heads=4, hidden_dim=64, mlp_dim=128
+        ).eval()
         for parameter in vit.parameters():
-            nn.init.normal_(parameter, std=0.2)     # biases, class token and norms, too: zeros and ones would hide a slip
+            nn.init.normal_(
+                parameter, std=0.2
+            )  # biases, class token and norms, too: zeros and ones would hide a slip
         seen, images = {}, torch.randn(2, 3, 48, 48)
         vit.encoder.register_forward_hook(lambda _, __, out: seen.update(rows=out))
         with torch.no_grad():
             vit(images)
-            torch.testing.assert_close(cptr.copy_vit(vit)(images), seen["rows"], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                cptr.copy_vit(vit)(images), seen["rows"], rtol=1e-4, atol=1e-4
+            )
 
     def test_a_models_own_eyes_fit_those_of_torchvision(self):
-        vit = VisionTransformer(image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=32)
+        vit = VisionTransformer(
+            image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=32
+        )
         preset = replace(
-            cptr.PRESETS["tiny"], inputs=replace(cptr.PRESETS["tiny"].inputs, image_size=32),
-            width=16, heads=2, hidden=32, patch=8, encoder_layers=2, encoder_hidden=32, vit=True,
+            cptr.PRESETS["tiny"],
+            inputs=replace(cptr.PRESETS["tiny"].inputs, image_size=32),
+            width=16,
+            heads=2,
+            hidden=32,
+            patch_size=8,
+            encoder_layers=2,
+            encoder_hidden=32,
+            vit=True,
         )
         model = cptr.Model(preset, V)
-        model.processor.load_state_dict(cptr.copy_vit(vit).state_dict())
-        assert model.processor.encoder.norm.eps == 1e-6
-        assert model.encode_inputs(Batch(images=torch.randn(2, 3, 32, 32)))[0].shape == (2, 16, 16), "the class token is left out"
+        model.patch_encoder.load_state_dict(cptr.copy_vit(vit).state_dict())
+        assert model.patch_encoder.encoder.norm.eps == 1e-6
+        assert model.encode_inputs(Batch(images=torch.randn(2, 3, 32, 32)))[0].shape == (
+            2,
+            16,
+            16,
+        ), "the class token is left out"
 
     def test_whitened_patches_vary_alike_and_independently(self):
         torch.manual_seed(0)
@@ -227,13 +331,17 @@ class TestCPTR:
     def test_begins_whitened_if_the_preset_says_so(self, whiten):
         preset = replace(cptr.PRESETS["tiny"], width=16, heads=2, encoder_hidden=32, whiten=whiten)
         torch.manual_seed(0)
-        model, images = cptr.Model(preset, V), torch.rand(60, 3, preset.inputs.image_size, preset.inputs.image_size) * torch.tensor([4.0, 1.0, 0.2])[:, None, None]
-        before = model.processor.patches.projection.weight.clone()
+        model, images = (
+            cptr.Model(preset, V),
+            torch.rand(60, 3, preset.inputs.image_size, preset.inputs.image_size)
+            * torch.tensor([4.0, 1.0, 0.2])[:, None, None],
+        )
+        before = model.patch_encoder.patches.projection.weight.clone()
         model.init_from_data(Batch(images=images))
-        spread = torch.cov(model.processor.patches(images).flatten(0, 1).T)
-        assert torch.equal(before, model.processor.patches.projection.weight) != whiten
+        spread = torch.cov(model.patch_encoder.patches(images).flatten(0, 1).T)
+        assert torch.equal(before, model.patch_encoder.patches.projection.weight) != whiten
         assert torch.allclose(spread, torch.eye(16), atol=0.05) == whiten
-        assert model.processor.patches.projection.weight.requires_grad, "it is only a start"
+        assert model.patch_encoder.patches.projection.weight.requires_grad, "it is only a start"
 
     def test_a_picture_of_another_size_is_refused(self):
         model, _ = small("cptr")
@@ -245,13 +353,15 @@ class TestVanilla:
     def test_published_size(self):
         with torch.device("meta"):
             model = vanilla.Model(vanilla.PRESETS["paper"], 37_000)
-        assert 62e6 < sum(p.numel() for p in model.parameters()) < 66e6      # Vaswani et al., Table 3, base: 65 million
+        assert (
+            62e6 < sum(p.numel() for p in model.parameters()) < 66e6
+        )  # Vaswani et al., Table 3, base: 65 million
 
     def test_pixel_grid_is_in_reading_order(self):
         picture = torch.zeros(1, 3, 16, 16)
-        picture[:, 1, 8:12, 4:8] = 1        # green in row 2, column 1 of 4 x 4 cells
-        assert vanilla.pixel_grid(picture, 4)[0].sum(-1).nonzero().tolist() == [[9]]
-        assert vanilla.pixel_grid(picture, 4)[0, 9].tolist() == [0] * 4 + [1] * 4 + [0] * 4
+        picture[:, 1, 8:12, 4:8] = 1  # green in row 2, column 1 of 4 x 4 cells
+        assert pixel_grid(picture, 4)[0].sum(-1).nonzero().tolist() == [[9]]
+        assert pixel_grid(picture, 4)[0, 9].tolist() == [0] * 4 + [1] * 4 + [0] * 4
 
     @pytest.mark.parametrize("seed", range(3))
     def test_places_tell_cells_apart(self, seed):
@@ -259,27 +369,172 @@ class TestVanilla:
         torch.manual_seed(seed)
         shuffled = replace(batch, grid=batch.grid[:, torch.randperm(batch.grid.shape[1])])
         with torch.no_grad():
-            difference = (model.decode(model.encode(batch), batch.captions)
-                          - model.decode(model.encode(shuffled), batch.captions)).abs().max()
-            model.places.table.zero_()
-            torch.testing.assert_close(model.decode(model.encode(batch), batch.captions),
-                                       model.decode(model.encode(shuffled), batch.captions), rtol=1e-4, atol=1e-5)
+            difference = (
+                (
+                    model.decode(model.encode(batch), batch.captions)
+                    - model.decode(model.encode(shuffled), batch.captions)
+                )
+                .abs()
+                .max()
+            )
+            model.pos_embed.table.zero_()
+            torch.testing.assert_close(
+                model.decode(model.encode(batch), batch.captions),
+                model.decode(model.encode(shuffled), batch.captions),
+                rtol=1e-4,
+                atol=1e-5,
+            )
         assert difference > 1e-3
 
 
 def test_a_grid_or_a_picture_of_another_shape_is_refused():
     """Fewer places would find places of their own, and be others."""
     model = vanilla.Model(vanilla.PRESETS["tiny"], 9)
-    with pytest.raises(ValueError, match="a map of 25 cells, and this model was made for 8 x 8 = 64"):
+    with pytest.raises(
+        ValueError, match="a map of 25 cells, and this model was made for 8 x 8 = 64"
+    ):
         model.encode(Batch(grid=torch.randn(1, 25, vanilla.PRESETS["tiny"].channels)))
     size = cptr.PRESETS["tiny"].inputs.image_size
     with pytest.raises(ValueError, match=f"pictures of {size // 2} x {2 * size} pixels"):
-        cptr.Model(cptr.PRESETS["tiny"], 9).encode(Batch(images=torch.randn(1, 3, size // 2, 2 * size)))
+        cptr.Model(cptr.PRESETS["tiny"], 9).encode(
+            Batch(images=torch.randn(1, 3, size // 2, 2 * size))
+        )
 
 
 def test_the_count_of_words_is_exact_in_half_precision():
     """481 is no number of 16 bits' precision."""
     model = vanilla.Model(vanilla.PRESETS["tiny"], 9).bfloat16().eval()
-    batch = Batch(grid=torch.randn(1, 64, vanilla.PRESETS["tiny"].channels).bfloat16(), captions=torch.full((1, 37, 14), 4))
+    batch = Batch(
+        grid=torch.randn(1, 64, vanilla.PRESETS["tiny"].channels).bfloat16(),
+        captions=torch.full((1, 37, 14), 4),
+    )
     with torch.no_grad():
         assert model.loss(batch)[1].item() == 37 * 13 == 481
+
+
+class NoPositions(vanilla.Model):
+    """A captioner from outside the package: the vanilla one without positions of cells."""
+
+    def __init__(self, preset, vocabulary_size: int):
+        super().__init__(preset, vocabulary_size)
+        self.pos_embed = nn.Identity()
+
+
+@pytest.fixture
+def registered():
+    """The name of a model that is registered for one test."""
+    register("no_positions", NoPositions, presets=vanilla.PRESETS)
+    yield "no_positions"
+    unregister("no_positions")
+
+
+class TestRegistry:
+    def test_a_registered_class_is_found_like_the_librarys(self, registered):
+        module = model_module(registered)
+        assert registered in list_models()
+        assert module.Model is NoPositions
+        assert module.Preset is vanilla.Preset
+        preset = find_preset(registered, "tiny")
+        assert preset_from_dict(registered, json.loads(json.dumps(asdict(preset)))) == preset
+        with pytest.raises(
+            ValueError, match="no_positions has no variant 'fpn': leave --variant out"
+        ):
+            find_preset(registered, "tiny", "fpn")
+
+    @pytest.mark.slow
+    def test_a_registered_class_is_trained_saved_and_loaded(self, registered, tmp_path):
+        preset = replace(
+            vanilla.PRESETS["tiny"], training=replace(vanilla.PRESETS["tiny"].training, epochs=1)
+        )
+        world = scenes(train=8, val=0, test=2, novel=0)
+        run = train(registered, world, preset, out=tmp_path / "run")
+        again = load(tmp_path / "run")
+        pictures = [item.image for item in world["test"]]
+        assert isinstance(again.model, NoPositions)
+        assert again.caption(pictures) == run.caption(pictures)
+
+    def test_modules_and_their_paths_can_be_registered(self):
+        for definition in (vanilla, "captionlab.models.vanilla"):
+            register("second_vanilla", definition)
+            assert model_module("second_vanilla") is vanilla
+            unregister("second_vanilla")
+
+    @pytest.mark.parametrize(
+        ("name", "model", "presets", "error"),
+        [
+            ("vanilla", NoPositions, vanilla.PRESETS, "there is a model 'vanilla' already"),
+            ("not a name", NoPositions, vanilla.PRESETS, "no Python name"),
+            ("bare", NoPositions, None, "NoPositions comes without presets"),
+            ("twice", vanilla, vanilla.PRESETS, "a module has its own PRESETS"),
+        ],
+    )
+    def test_mistakes_are_refused(self, name, model, presets, error):
+        before = list_models()
+        with pytest.raises(ValueError, match=error):
+            register(name, model, presets)
+        assert list_models() == before
+
+    def test_a_module_without_a_model_is_refused(self):
+        with pytest.raises(TypeError, match="json lacks Model, Preset, PRESETS"):
+            register("from_json", json)
+        with pytest.raises(ValueError, match="no model 'from_json': choose from"):
+            unregister("from_json")
+
+    def test_public_names_are_listed_and_importable(self):
+        assert {"register", "list_models", "find_preset", "vanilla", "translation"} <= set(
+            dir(models)
+        )
+        assert models.position_aware is model_module("position_aware")
+        with pytest.raises(AttributeError, match="has no attribute 'resnet'"):
+            models.resnet  # noqa: B018
+
+    @pytest.mark.parametrize(
+        ("model", "name", "today"),
+        [
+            ("vanilla", "small", "squeezenet"),
+            ("translation", "strong", "strong"),
+            ("cptr", "tiny", "tiny"),
+        ],
+    )
+    def test_presets_that_runs_of_format_1_name(self, model, name, today):
+        assert upgrade_preset_name(model, name) == today
+        assert today in model_module(model).PRESETS
+
+    @pytest.mark.parametrize(("number", "name"), [(1, "squeezenet"), (2, "small")])
+    def test_a_run_of_format_1_names_todays_preset(self, tmp_path, number, name):
+        file = tmp_path / "run.json"
+        file.write_text(json.dumps({"format": number, "model": "vanilla", "preset_name": "small"}))
+        assert read_run_json(file)["preset_name"] == name
+
+    def test_presets_of_format_1_become_todays(self):
+        old = {
+            "width": 16,
+            "heads": 2,
+            "hidden": 32,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "dropout": 0.0,
+            "patch": 6,
+            "eyes_hidden": 64,
+            "longest": 18,
+            "size": 48,
+            "flips": True,
+            "recipe": {"epochs": 2, "rate": 3e-3, "pictures": 12, "betas": [0.9, 0.98]},
+        }
+        preset = preset_from_dict("cptr", old)
+        assert (preset.patch_size, preset.encoder_hidden, preset.max_length) == (6, 64, 18)
+        assert (preset.inputs.image_size, preset.inputs.hflip, preset.inputs.fields) == (
+            48,
+            True,
+            ("images",),
+        )
+        assert (preset.training.lr, preset.training.batch_size, preset.training.betas) == (
+            3e-3,
+            12,
+            (0.9, 0.98),
+        )
+
+    def test_a_translator_of_format_1_reads_sentences(self):
+        preset = asdict(model_module("translation").PRESETS["tiny"])
+        old = {name: value for name, value in preset.items() if name != "inputs"}
+        assert preset_from_dict("translation", old).inputs.fields == ("source",)

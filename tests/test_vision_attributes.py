@@ -583,9 +583,9 @@ def test_train_by_command(alone):
     )
     assert third.exit_code == 0, third.output
     assert load_result("few/attributes-max")["variant"] == "max"
-    other = call("--preset", "small", "--out", "x", "--json")
+    other = call("--preset", "squeezenet", "--out", "x", "--json")
     assert other.exit_code == 1
-    assert "its preset is 'tiny', that of this run is 'small'" in other.output
+    assert "its preset is 'tiny', that of this run is 'squeezenet'" in other.output
     assert not (alone / "x").exists()
     wrong = call("--pool", "sum", "--out", "x")
     assert wrong.exit_code == 1

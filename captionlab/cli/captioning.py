@@ -129,7 +129,7 @@ def translate(
         raise ValueError("give sentences, or --file FILE, or - for standard input")
     from tqdm import tqdm
 
-    from captionlab.data.datasets import read_lines
+    from captionlab.data.text_files import read_lines
     from captionlab.runs.run import load
 
     translator = load(run)

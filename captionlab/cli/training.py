@@ -67,7 +67,7 @@ def train(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="vanilla, cptr, translation, ...")],
     data: TrainingData = "scenes",
     preset: Annotated[str, typer.Option(
-        help="tiny, small, paper or another of the model, such as strong or scenes")] = "tiny",
+        help="tiny, squeezenet, paper or another of the model, such as strong or scenes")] = "tiny",
     *,
     seed: Seed = 0,
     variant: Annotated[str | None, typer.Option(
@@ -145,7 +145,7 @@ def _report_detector(detector: "AttributeDetector", scores: dict | None, out: Pa
 def attributes_train(
     data: TrainingData = "scenes",
     preset: Annotated[str, typer.Option(
-        help="What the detector reads: tiny, small or paper, as for the model vanilla.")] = "tiny",
+        help="What the detector reads: tiny, squeezenet or paper, as for the model vanilla.")] = "tiny",
     num_words: Annotated[int, typer.Option(min=1, help="How many words.")] = 300,
     hidden: Annotated[int, typer.Option(
         min=0, help="Width of a hidden layer, 0 for none.")] = 0,

@@ -6,8 +6,8 @@
 __all__ = ['Batch', 'CaptionData', 'CaptionDataset', 'DATASET_NAMES', 'InputConfig', 'InputFunctions', 'Item',
            'ResumableBatchSampler', 'batch_by_count', 'batch_by_tokens', 'coco_karpathy', 'collate',
            'dataset_path', 'detect_dataset', 'download', 'epoch_permutation', 'flickr8k',
-           'from_files', 'load_dataset', 'multi30k', 'padding_fraction', 'read_json_file',
-           'read_lines', 'register_path', 'registry', 'scenes']
+           'from_files', 'line_error', 'load_dataset', 'multi30k', 'padding_fraction',
+           'read_json_file', 'read_lines', 'read_text', 'register_path', 'registry', 'scenes']
 
 # %% ../../nbs/library/data/index.ipynb #data0002
 from importlib import import_module
@@ -17,8 +17,8 @@ _all_ = [
     "Batch", "CaptionData", "CaptionDataset", "DATASET_NAMES", "InputConfig", "InputFunctions",
     "Item", "ResumableBatchSampler", "batch_by_count", "batch_by_tokens", "coco_karpathy",
     "collate", "dataset_path", "detect_dataset", "download", "epoch_permutation", "flickr8k",
-    "from_files", "load_dataset", "multi30k", "padding_fraction", "read_json_file", "read_lines",
-    "register_path", "registry", "scenes",
+    "from_files", "line_error", "load_dataset", "multi30k", "padding_fraction", "read_json_file",
+    "read_lines", "read_text", "register_path", "registry", "scenes",
 ]
 
 # %% ../../nbs/library/data/index.ipynb #data0004
@@ -32,11 +32,14 @@ _SUBMODULES = {
         "detect_dataset", "register_path", "dataset_path", "load_dataset", "download",
     ],
     "datasets": [
-        "DATASET_NAMES", "Item", "CaptionData", "registry", "scenes", "read_lines",
-        "read_json_file", "flickr8k", "multi30k", "coco_karpathy", "from_files",
+        "DATASET_NAMES", "Item", "CaptionData", "registry", "scenes", "flickr8k", "multi30k",
+        "coco_karpathy", "from_files",
     ],
     "inputs": [
         "InputConfig",
+    ],
+    "text_files": [
+        "line_error", "read_text", "read_lines", "read_json_file",
     ],
 }
 

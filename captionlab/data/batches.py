@@ -236,13 +236,7 @@ class CaptionDataset(Dataset):
         augmentations: Sequence[InputFunctions] = (),
         dropout: float = 0.0,
     ):
-        if not items:
-            raise ValueError("there are no items to learn from: this split is empty")
-        if max_length is not None and max_length < 2:
-            raise ValueError(
-                f"captions cut after {max_length} tokens: nothing is left but their beginning; "
-                "give 2 or more, or None for whole ones"
-            )
+        _check_not_empty(items, max_length)
         self.items = items
         self.input_variants = [dict(functions) for functions in (inputs or {}, *augmentations)]
         self.max_length = max_length
@@ -298,6 +292,17 @@ class CaptionDataset(Dataset):
         if "source" in self.token_ids:
             columns.append([len(ids) for ids in self.token_ids["source"]])
         return np.array(columns).T
+
+
+def _check_not_empty(items: Sequence[Item], max_length: int | None) -> None:
+    """Raise ValueError if there are no items, or nothing is left of their captions."""
+    if not items:
+        raise ValueError("there are no items to learn from: this split is empty")
+    if max_length is not None and max_length < 2:
+        raise ValueError(
+            f"captions cut after {max_length} tokens: nothing is left but their beginning; "
+            "give 2 or more, or None for whole ones"
+        )
 
 
 def _source(item: Item) -> str:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, pstdev
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from ..blocks import Trace
 from ..data.batches import Batch
-from ..data.catalog import load_dataset as load_data
+from ..data.catalog import load_dataset
 from ..data.datasets import Item
 from ..decoding.generation import BOS
 from ..files import write_json
@@ -31,7 +32,7 @@ from ..vision.attributes import STOP_WORDS
 # %% ../../nbs/library/explore/gates.ipynb #ed774973
 @torch.no_grad()
 def trace_paths(model: Model, batch: Batch, captions: Tensor) -> dict[str, Tensor]:
-    """What a trained model asks and weighs at every word of given captions, the mean of layers and heads.
+    """Return the weights and the gate at every word of given captions, averaged over layers.
 
     Args:
         model: in evaluation mode.
@@ -39,86 +40,122 @@ def trace_paths(model: Model, batch: Batch, captions: Tensor) -> dict[str, Tenso
         captions: ids without bos, `(B, T)`, padded with 0.
 
     Returns:
-        For each step of each path, such as "sv", the weights `(B, T, N)`; under "gate" the gate `(B, T, D)`.
+        For each step of each path, such as "sv", the weights `(B, T, N)`, averaged over heads as
+        well; under "gate" the gate `(B, T, D)`.
     """
-    state, rows = model.start(model.encode(batch)), {}
-    for word in F.pad(captions[:, :-1], (1, 0), value=BOS).T:
+    state = model.start(model.encode(batch))
+    by_word = defaultdict(list)
+    previous_words = F.pad(captions[:, :-1], (1, 0), value=BOS)         # (B, T)
+    for word in previous_words.T:
         trace: Trace = {}
         _, state = model.step(state, word[:, None], trace)
-        for name, kept in trace.items():
-            rows.setdefault(name, []).append(torch.stack(kept).mean(0).mean(1)[:, 0])
-    return {name: torch.stack(kept, 1) for name, kept in rows.items() if name not in ("self", "cross")}
+        for name, layers in trace.items():
+            # Axes: layer, picture, head (or caption, for the gate), caption, N or D.
+            by_word[name].append(torch.stack(layers).mean(0).mean(1)[:, 0])
+    return {name: torch.stack(rows, 1) for name, rows in by_word.items()
+            if name not in ("self", "cross")}
 
 # %% ../../nbs/library/explore/gates.ipynb #a31cf2ff
 WORD_CLASSES = {
     "function": STOP_WORDS,
-    "number": frozenset("one two three four five six seven eight nine ten several many few group couple pair".split()),
-    "colour": frozenset("black white gray grey brown red orange yellow green blue purple pink tan golden".split()),
+    "number": frozenset(
+        ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "several",
+         "many", "few", "group", "couple", "pair")
+    ),
+    "colour": frozenset(
+        ("black", "white", "gray", "grey", "brown", "red", "orange", "yellow", "green", "blue",
+         "purple", "pink", "tan", "golden")
+    ),
 }
 
-
-_THINGS = frozenset("building clothing evening morning railing string spring ring king swing wing thing ceiling sling".split())
+# Words in -ing that are no actions.
+_ING_NOUNS = frozenset(
+    ("building", "clothing", "evening", "morning", "railing", "string", "spring", "ring", "king",
+     "swing", "wing", "thing", "ceiling", "sling")
+)
 
 
 def word_class(word: str) -> str:
-    """What kind of word it is: "function", "number", "colour", "action" or "other".
+    """Return the class of a word: "function", "number", "colour", "action" or "other".
 
     Args:
         word: as `normalise` writes it.
 
     Returns:
-        The class whose list has the word; "action" for other words in -ing; else "other", which is mostly things.
+        The class whose list has the word; "action" for other words in -ing; else "other", mostly
+        nouns.
     """
-    listed = next((name for name, words in WORD_CLASSES.items() if word in words), None)
-    return listed or ("action" if word.endswith("ing") and word not in _THINGS else "other")
+    for name, words in WORD_CLASSES.items():
+        if word in words:
+            return name
+    is_action = word.endswith("ing") and word not in _ING_NOUNS
+    return "action" if is_action else "other"
 
 # %% ../../nbs/library/explore/gates.ipynb #8a676645
-def gate_by_class(run: Run, items: Sequence[Item], inputs: dict, batch: int = 32) -> dict[str, dict]:
-    """How far the gate leans to the visual side at words of each class, in captions that the run writes itself.
+def gate_by_class(run: Run, items: Sequence[Item], inputs: dict,
+                  batch_size: int = 32) -> dict[str, dict]:
+    """Return how far the gate leans to the visual path, by class of word.
+
+    The captions are the run's own.
 
     Args:
         run: of a variant with a gate.
         items: pictures.
-        inputs: what `input_transforms` gives, from an item to its tensors, such as (N, D).
-        batch: pictures that go through the model together.
+        inputs: of `input_transforms`, functions from an item to its tensors, such as `(N, D)`.
+        batch_size: number of pictures that the model reads together.
 
     Returns:
-        For each class, and for words that were "among the attributes" of their picture or not: `gate`, the mean over words
-        from 0 (semantic) to 1 (visual); `deviation` from word to word; `words`, how many.
+        For each class, and for words that were "among the attributes" of their picture or "not
+        among them": `gate`, the mean over words from 0 (semantic) to 1 (visual); `deviation`, the
+        standard deviation over words; `words`, their number.
     """
-    found: dict[str, list[float]] = defaultdict(list)
-    for first in range(0, len(items), batch):
-        seen = make_batch(run, items[first:first + batch], inputs).to(run.device)
-        said = pad_sequences([one.ids for one in run.search(seen)]).to(run.device)
-        leaning = trace_paths(run.model, seen, said)["gate"].mean(-1)
-        for ids, known, row in zip(said.tolist(), seen.attributes.tolist(), leaning.tolist()):
-            for number, gate in zip(ids, row):
-                if number > run.vocabulary.eos:
-                    found[word_class(run.vocabulary.tokens[number])].append(gate)
-                    found["among the attributes" if number in known else "not among them"].append(gate)
-    return {name: {"gate": mean(gates), "deviation": pstdev(gates), "words": len(gates)} for name, gates in sorted(found.items())}
+    model = cast(Model, run.model)
+    gates: dict[str, list[float]] = defaultdict(list)
+    for first in range(0, len(items), batch_size):
+        batch = make_batch(run, items[first:first + batch_size], inputs).to(run.device)
+        hypotheses = run.search(batch)
+        captions = pad_sequences([hypothesis.ids for hypothesis in hypotheses]).to(run.device)
+        gate = trace_paths(model, batch, captions)["gate"].mean(-1)             # (B, T)
+        attributes = batch.require("attributes")                                # (B, A)
+        rows = zip(captions.tolist(), attributes.tolist(), gate.tolist(), strict=True)
+        for ids, attribute_ids, caption_gates in rows:
+            for token, value in zip(ids, caption_gates, strict=True):
+                if token > run.vocabulary.eos:          # neither padding nor a special token
+                    gates[word_class(run.vocabulary.tokens[token])].append(value)
+                    among = "among the attributes" if token in attribute_ids else "not among them"
+                    gates[among].append(value)
+    return {name: {"gate": mean(values), "deviation": pstdev(values), "words": len(values)}
+            for name, values in sorted(gates.items())}
 
 # %% ../../nbs/library/explore/gates.ipynb #cc9f1c55
 def measure_gate(run: Run, data: str | None = None, split: str = "test") -> Path:
-    """Write what `gate_by_class` finds on a split beside the run's result file.
+    """Write `gate_by_class` of a split beside the run's result file.
 
     Args:
         run: of a variant with a gate.
-        data: as for `evaluate_run`; what it was trained on if None.
+        data: name of the data set; the run's own if None.
         split: of the data set.
 
     Returns:
-        Where the file is.
+        The path of the file.
 
     Raises:
-        ValueError: the run's variant has no gate.
+        ValueError: if the run's variant has no gate.
     """
-    if len(getattr(getattr(run.processor.preset, "form", None), "paths", ())) < 2:
-        raise ValueError("this run has no gate: take one of the entangled variants " + ", ".join(
-            name for name, form in VARIANTS.items() if len(form.paths) > 1))
-    world = load_data(data or run.metadata.source)
-    inputs = input_transforms(run.processor, open_feature_stores(run.processor, world), cache_bytes=0)
-    file = artifact_path(run, world.name, "gate", split)
-    said = {"data": world.name, "split": split, "rule": "captionlab.models.entangled.word_class", "command": run.metadata.command}
-    write_json(file, said | {"classes": gate_by_class(run, world[split], inputs)})
+    variant = getattr(run.processor.preset, "variant_spec", None)
+    if len(getattr(variant, "paths", ())) < 2:
+        gated = [name for name, variant in VARIANTS.items() if len(variant.paths) > 1]
+        raise ValueError("this run has no gate: take one of the entangled variants "
+                         + ", ".join(gated))
+    dataset = load_dataset(data or run.metadata.source)
+    stores = open_feature_stores(run.processor, dataset)
+    inputs = input_transforms(run.processor, stores, cache_bytes=0)
+    file = artifact_path(run, dataset.name, "gate", split)
+    write_json(file, {
+        "data": dataset.name,
+        "split": split,
+        "rule": "captionlab.explore.gates.word_class",
+        "command": run.metadata.command,
+        "classes": gate_by_class(run, dataset[split], inputs),
+    })
     return file

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..scenes.language import NOUNS, NUMBERS, WORDS
-from ..scenes.verification import check
+from ..scenes.verification import verify_caption
 from ..scenes.world import VALUES, Scene
 
 # %% ../../nbs/library/metrics/perturbations.ipynb #81d19f90
@@ -70,7 +70,7 @@ def change_fact(caption: str, scene: Scene, seed: int = 0) -> tuple[str, str] | 
 
 def _is_true(caption: str, scene: Scene) -> bool | None:
     """Is the caption true of the scene? None if it is no sentence of the grammar."""
-    claims = check(caption, scene)
+    claims = verify_caption(caption, scene)
     return None if claims is None else all(all(claim.values()) for claim in claims)
 
 

@@ -7,6 +7,7 @@ __all__ = ['PRESETS', 'PatchEncoder', 'Preset', 'Model', 'copy_vit', 'whitening'
 
 # %% ../../nbs/32_cptr.ipynb #69d06e91
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,59 +24,70 @@ from ..training.config import BasePreset, TrainingConfig
 
 # %% ../../nbs/32_cptr.ipynb #0076b89e
 class PatchEncoder(nn.Module):
-    """The eyes: patches, learned places, encoder blocks.
+    """Patch embedding, learned positions and encoder blocks.
 
     Args:
-        size: side of the pictures in pixels, a multiple of the patch.
-        patch: side of a patch in pixels.
-        layers: L, how many blocks.
+        image_size: side of the pictures in pixels, a multiple of the patch size.
+        patch_size: side of a patch in pixels.
+        layers: L, number of blocks.
         config: what the blocks share.
-        class_token: whether a learned row that stands for no patch goes before the patches.
+        class_token: whether a learned row that belongs to no patch precedes the patches.
 
     Source:
         Dosovitskiy et al. 2021, equations (1) to (3); CPTR (Liu et al. 2021), without class token.
     """
 
-    def __init__(self, size: int, patch: int, layers: int, config: BlockConfig,
+    def __init__(self, image_size: int, patch_size: int, layers: int, config: BlockConfig,
                  class_token: bool = False):
         super().__init__()
-        self.size, self.patches = size, PatchEmbedding(patch, config.width)
-        self.first = nn.Parameter(torch.zeros(int(class_token), config.width))
-        self.places = LearnedPositions((size // patch) ** 2 + class_token, config.width)
-        self.dropout, self.encoder = Dropout(config.dropout), Encoder(layers, config)
+        self.image_size = image_size
+        self.patches = PatchEmbedding(patch_size, config.width)
+        # Without a class token the parameter has no rows: the same code serves both.
+        self.class_token = nn.Parameter(torch.zeros(int(class_token), config.width))
+        num_patches = (image_size // patch_size) ** 2
+        self.pos_embed = LearnedPositions(num_patches + class_token, config.width)
+        self.dropout = Dropout(config.dropout)
+        self.encoder = Encoder(layers, config)
 
     def forward(self, images: Tensor) -> Tensor:
         """Encode `(B, 3, size, size)` to `(B, N, D)`, or `(B, 1 + N, D)` with a class token.
 
+        Args:
+            images: pictures of `image_size` pixels each way.
+
         Raises:
-            ValueError: the pictures have another size.
+            ValueError: if the pictures have another size.
         """
-        if images.shape[-2:] != (self.size, self.size):
-            raise ValueError(f"pictures of {images.shape[-2]} x {images.shape[-1]} pixels, and this model was made for "
-                             f"{self.size} x {self.size}: resize them")
-        patches = self.patches(images)
-        rows = torch.cat([self.first.expand(len(images), -1, -1), patches], dim=1)
-        return self.encoder(self.dropout(self.places(rows)))
+        height, width = images.shape[-2:]
+        if (height, width) != (self.image_size, self.image_size):
+            raise ValueError(f"pictures of {height} x {width} pixels, and this model was made for "
+                             f"{self.image_size} x {self.image_size}: resize them")
+        patches = self.patches(images)                              # (B, N, D)
+        class_token = self.class_token.expand(len(images), -1, -1)  # (B, 0 or 1, D)
+        rows = torch.cat([class_token, patches], dim=1)
+        return self.encoder(self.dropout(self.pos_embed(rows)))
 
 # %% ../../nbs/32_cptr.ipynb #3fc93092
 @dataclass(frozen=True, kw_only=True)
 class Preset(BasePreset):
-    """Sizes and recipe of CPTR.
+    """Sizes, inputs and training of CPTR.
 
     Args:
-        patch: side of a patch in pixels, so that N = (size/patch)².
-        tied: whether the output shares the word embedding's weights; the article keeps them apart.
-        vit: whether the encoder is built as a Vision Transformer is (normalising first, with a
-            last norm, a class token and an eps of 1e-6), so that pretrained weights fit.
-        eyes_hidden: inner width of the encoder's feed-forward layers; 0 takes `hidden`.
+        inputs: `image_size` is the side of the pictures in pixels.
+        activation: "gelu" or "relu".
+        patch_size: side of a patch in pixels, so that N = (image_size / patch_size)².
+        tied: whether the output shares the word embedding's weights; in the article it does not.
+        vit: whether the encoder is built as a Vision Transformer is (pre-norm, a final norm, a
+            class token and an eps of 1e-6), so that pretrained weights fit.
+        encoder_hidden: inner width of the encoder's feed-forward layers; 0 takes `hidden`.
         whiten: whether the projection of the patches starts as their `whitening`.
 
-    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, inner_dropout, activation, norm,
-    size, min_count, longest, flips, zoom, scenes, recipe, scst) are those of `BasePreset`.
+    `BasePreset` documents the others: width, heads, hidden, encoder_layers, decoder_layers,
+    dropout, inner_dropout, norm, min_count, max_length, num_scenes, training and scst.
     """
 
     activation: str = "gelu"
-    patch: int
+    patch_size: int
     tied: bool = True
     vit: bool = False
     encoder_hidden: int = 0
@@ -86,7 +98,7 @@ class Preset(BasePreset):
         return ("images",)
 
     @property
-    def looking(self) -> BlockConfig:
+    def encoder_config(self) -> BlockConfig:
         """What the encoder's blocks share."""
         config = replace(self.config, hidden=self.encoder_hidden or self.hidden)
         return replace(config, norm="pre", eps=1e-6) if self.vit else config
@@ -96,7 +108,7 @@ class Model(TransformerCaptioner):
     """CPTR: a Vision Transformer's encoder, a Transformer's decoder.
 
     Args:
-        preset: its sizes.
+        preset: sizes and inputs of the model.
         vocabulary_size: V.
 
     Source:
@@ -106,99 +118,126 @@ class Model(TransformerCaptioner):
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size, preset.tied)
         self.preset = preset
-        self.patch_encoder = PatchEncoder(preset.inputs.image_size, preset.patch, preset.encoder_layers, preset.looking,
-                                 preset.vit)
+        self.patch_encoder = PatchEncoder(
+            preset.inputs.image_size, preset.patch_size, preset.encoder_layers,
+            preset.encoder_config, class_token=preset.vit,
+        )
 
     def encode_inputs(self, batch: Batch) -> tuple[Tensor, None]:
-        """The encoded patches of the `batch`'s images, `(B, N, D)`, and no mask."""
-        seen = self.patch_encoder(batch.require("images"))
-        return seen[:, len(self.patch_encoder.first):], None
+        """Return the encoded patches `(B, N, D)`, without the class token, and no mask.
+
+        Args:
+            batch: with `images`, `(B, 3, size, size)`.
+        """
+        encoded = self.patch_encoder(batch.require("images"))
+        num_class_tokens = len(self.patch_encoder.class_token)      # 0 or 1
+        return encoded[:, num_class_tokens:], None
 
     def init_from_data(self, batch: Batch) -> None:
-        """Whiten the patches, if the preset says so, by the pictures of the `batch`: `(B, 3, size, size)`."""
+        """Whiten the projection of the patches if the preset asks for it.
+
+        Args:
+            batch: with `images` from the training split, `(B, 3, size, size)`.
+        """
         if self.preset.whiten:
             whiten(self.patch_encoder, batch.require("images"))
 
 # %% ../../nbs/32_cptr.ipynb #2b4b6833
 PRESETS = {
     "paper": Preset(
-        inputs=InputConfig(image_size=384), width=768, heads=12, hidden=3072, encoder_layers=12,
-        decoder_layers=4, dropout=0.1, patch=16, tied=False, min_count=5, max_length=30,
+        inputs=InputConfig(image_size=384),
+        width=768, heads=12, hidden=3072, encoder_layers=12, decoder_layers=4, dropout=0.1,
+        patch_size=16, tied=False, min_count=5, max_length=30,
         training=TrainingConfig(epochs=9, batch_size=8, lr=3e-5, warmup=1000),
     ),
-    "small": Preset(
-        inputs=InputConfig(image_size=112, hflip=True), width=256, heads=4, hidden=1024,
-        encoder_layers=4, decoder_layers=3, dropout=0.2, norm="pre", patch=16, min_count=5,
-        max_length=18, whiten=True,
-        training=TrainingConfig(epochs=10, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto"),
+    "squeezenet": Preset(
+        inputs=InputConfig(image_size=112, hflip=True),
+        width=256, heads=4, hidden=1024, encoder_layers=4, decoder_layers=3, dropout=0.2,
+        norm="pre", patch_size=16, min_count=5, max_length=18, whiten=True,
+        training=TrainingConfig(
+            epochs=10, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto",
+        ),
     ),
     "tiny": Preset(
-        inputs=InputConfig(image_size=48), width=96, heads=4, hidden=192, encoder_layers=1,
-        decoder_layers=2, dropout=0.0, norm="pre", patch=6, max_length=18, encoder_hidden=768,
-        whiten=True, num_scenes=12_000,
+        inputs=InputConfig(image_size=48),
+        width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0,
+        norm="pre", patch_size=6, max_length=18, encoder_hidden=768, whiten=True,
+        num_scenes=12_000,
         training=TrainingConfig(epochs=6, batch_size=12, lr=3e-3, warmup=100, label_smoothing=0.0),
     ),
 }
 
 # %% ../../nbs/32_cptr.ipynb #de95dbcb
 def copy_vit(source: VisionTransformer) -> PatchEncoder:
-    """Our encoder with the weights of torchvision's, to the same features `(B, 1 + N, D)`.
+    """Return a patch encoder with the weights of torchvision's ViT and the same features.
 
     Args:
-        source: a `VisionTransformer` that cuts patches with one convolution, as `vit_b_16` does.
+        source: a `VisionTransformer` that embeds patches with one convolution, as `vit_b_16` does.
 
     Returns:
-        A `PatchEncoder` with a class token and copies of those weights, in the same mode.
+        A `PatchEncoder` with a class token and copies of the weights, in the same mode; it maps
+        images to `(B, 1 + N, D)`.
     """
-    layers, dropout = source.encoder.layers, source.encoder.dropout.p
-    config = BlockConfig(source.hidden_dim, layers[0].num_heads, source.mlp_dim, dropout,
-                         "gelu", "pre", layers[0].ln_1.eps)
-    ours = PatchEncoder(source.image_size, source.patch_size, len(layers), config, class_token=True).to(source.conv_proj.weight)
-    ours.patches.projection.load_state_dict(source.conv_proj.state_dict())
-    ours.first.data = source.class_token.data[0].clone()
-    ours.places.table.data = source.encoder.pos_embedding.data[0].clone()
+    layers: list[Any] = list(source.encoder.layers)
+    projection: Any = source.conv_proj
+    config = BlockConfig(source.hidden_dim, layers[0].num_heads, source.mlp_dim,
+                         source.encoder.dropout.p, "gelu", "pre", layers[0].ln_1.eps)
+    ours = PatchEncoder(source.image_size, source.patch_size, len(layers), config,
+                        class_token=True)
+    ours.to(projection.weight)        # its device and precision
+    ours.patches.projection.load_state_dict(projection.state_dict())
+    ours.class_token.data = source.class_token.data[0].clone()
+    ours.pos_embed.table.data = source.encoder.pos_embedding.data[0].clone()
     ours.encoder.norm.load_state_dict(source.encoder.ln.state_dict())
-    for block, theirs in zip(ours.encoder.blocks, layers):
-        _copy_block(block, theirs)
+    for block, layer in zip(ours.encoder.blocks, layers, strict=True):
+        _copy_block(block, layer)
     return ours.train(source.training)
 
 # %% ../../nbs/32_cptr.ipynb #adcf567c
-def _copy_block(ours: nn.Module, theirs: nn.Module) -> None:
-    ours.attention = copy_attention(theirs.self_attention)
-    inner, (first, second) = ours.feed_forward, ours.residuals
-    pairs = ((inner.up_proj, theirs.mlp[0]), (inner.down_proj, theirs.mlp[3]),
-             (first.norm, theirs.ln_1), (second.norm, theirs.ln_2))
-    for mine, source in pairs:
-        mine.load_state_dict(source.state_dict())
+def _copy_block(block: Any, layer: Any) -> None:
+    """Copy the weights of torchvision's encoder block into ours."""
+    block.attention = copy_attention(layer.self_attention)
+    attention_residual, feed_forward_residual = block.residuals
+    pairs = (
+        (block.feed_forward.up_proj, layer.mlp[0]),
+        (block.feed_forward.down_proj, layer.mlp[3]),
+        (attention_residual.norm, layer.ln_1),
+        (feed_forward_residual.norm, layer.ln_2),
+    )
+    for ours, theirs in pairs:
+        ours.load_state_dict(theirs.state_dict())
 
 # %% ../../nbs/32_cptr.ipynb #3fcd14d8
 def whitening(patches: Tensor, width: int, eps: float = 0.01) -> tuple[Tensor, Tensor]:
-    """The linear map after which patches vary alike in all directions, and independently.
+    """Return the linear map after which patches vary equally and independently in all directions.
 
     Args:
         patches: `(R, P)`, R patches of P numbers each.
-        width: how many directions are kept, the ones in which the patches vary most; at most P are there.
-        eps: added to each variance, so that what hardly varies is not blown up to full size.
+        width: number of directions to keep, those of the largest variance; at most P exist.
+        eps: added to each variance, so that directions of hardly any variance stay small.
 
     Returns:
         Weights `(min(width, P), P)` and a bias `(min(width, P),)`.
     """
     mean = patches.mean(0)
-    variances, directions = torch.linalg.eigh(torch.cov(patches.T))         # smallest first
-    variances, directions = variances.flip(0)[:width], directions.flip(1)[:, :width]
+    variances, directions = torch.linalg.eigh(torch.cov(patches.T))     # smallest first
+    variances = variances.flip(0)[:width]
+    directions = directions.flip(1)[:, :width]                          # (P, width)
     weight = directions.T / (variances[:, None].clamp(0) + eps).sqrt()
     return weight, -weight @ mean
 
 # %% ../../nbs/32_cptr.ipynb #44d996a7
 @torch.no_grad()
 def whiten(patch_encoder: PatchEncoder, images: Tensor) -> None:
-    """Let the projection of the patches start as their `whitening`; it is trained like all else.
+    """Set the projection of the patches to their `whitening`; training may change it like the rest.
 
     Args:
-        eyes: a new encoder.
-        images: `(B, 3, size, size)`, some hundreds of the training pictures.
+        patch_encoder: a new encoder; changed in place.
+        images: `(B, 3, size, size)`, a few hundred training pictures.
     """
-    projection, size = patch_encoder.patches.projection, patch_encoder.patches.size
-    weight, bias = whitening(patchify(images, size).flatten(0, 1), len(projection.bias))
+    projection = patch_encoder.patches.projection
+    patches = patchify(images, patch_encoder.patches.size).flatten(0, 1)    # (B·N, P)
+    weight, bias = whitening(patches, projection.out_channels)
+    assert projection.bias is not None, "a patch embedding has a bias"
     projection.weight[:len(weight)] = weight.unflatten(1, projection.weight.shape[1:])
     projection.bias[:len(bias)] = bias

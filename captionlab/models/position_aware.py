@@ -13,21 +13,21 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from ..attention import Dropout, attend, masked_softmax, merge_heads, split_heads
 from ..blocks import BlockConfig, Encoder
 from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
-from .vanilla import check_grid
 from ..positions import LearnedPositions
 from ..training.config import BasePreset, TrainingConfig
+from .relative_attention import attend_with_constant_columns
+from .vanilla import check_grid, grid_size, input_projection
 
 # %% ../../nbs/33_position_aware.ipynb #d35ff14f
 #| implements: eq-pat-1 eq-pat-2 eq-pat-3
 class FeatureFusion(nn.Module):
-    """Image-feature attention: every cell of a coarse map takes from all cells of a fine one.
+    """Image-feature attention: each cell of a coarse map attends to all cells of a fine map.
 
     Args:
         width: D of both maps.
@@ -38,34 +38,38 @@ class FeatureFusion(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
 
     def forward(self, high: Tensor, low: Tensor, trace: list[Tensor] | None = None) -> Tensor:
         """Fuse two maps of one picture.
 
         Args:
             high: the coarse map `(B, N, D)`.
-            low: the fine map `(B, N_fine, D)`, of any number of cells.
+            low: the fine map `(B, N_fine, D)`, with any number of cells.
             trace: a list that receives the weights `(B, N, N_fine)`. Leave it out for speed.
 
         Returns:
             `(B, N, D)`.
         """
-        query, key = self.query(high), self.key(low)
+        query = self.query(high)
+        key = self.key(low)
         if trace is None:
-            heads = (x.unsqueeze(1) for x in (query, key, low))     # one head, as wide as the model
-            return F.scaled_dot_product_attention(*heads).squeeze(1) + high
-        taken, weights = attend(query, key, low)
+            # One head of width D.
+            fused = F.scaled_dot_product_attention(query[:, None], key[:, None], low[:, None])
+            return fused.squeeze(1) + high
+        attended, weights = attend(query, key, low)
         trace.append(weights)
-        return taken + high
+        return attended + high
 
 # %% ../../nbs/33_position_aware.ipynb #7a99dde0
 #| implements: eq-pat-edge eq-pat-scores eq-pat-values
 class RelativePositions(nn.Module):
-    """Learned vectors for how two cells of a map lie to each other: one for each difference of
-    rows, one for each difference of columns, added.
+    """Learned vectors for the relative position of two cells of a map.
 
-    The N² sums `(N, N, D)` are never stored, except by `edges`, which is there to compare with.
+    There is one vector for each difference of rows and one for each difference of columns; an edge
+    is their sum. The N² sums, `(N, N, D)`, are never stored, except by `edges`, which is there to
+    compare with.
 
     Args:
         rows: m of the map.
@@ -78,118 +82,102 @@ class RelativePositions(nn.Module):
 
     def __init__(self, rows: int, columns: int, width: int):
         super().__init__()
-        self.rows, self.columns = rows, columns
-        self.row, self.column = (
-            nn.Parameter(nn.init.trunc_normal_(torch.empty(2 * length - 1, width), std=0.02))
-            for length in (rows, columns))
+        self.rows = rows
+        self.columns = columns
+        self.row = nn.Parameter(torch.empty(2 * rows - 1, width))
+        self.column = nn.Parameter(torch.empty(2 * columns - 1, width))
+        nn.init.trunc_normal_(self.row, std=0.02)
+        nn.init.trunc_normal_(self.column, std=0.02)
 
-    def pairs(self) -> tuple[Tensor, Tensor]:
-        """For each pair of rows its vector, `(m, m, D)`, and for each pair of columns, `(n, n, D)`."""
-        return tuple(_of_pairs(table) for table in (self.row, self.column))
+    def pair_tables(self) -> tuple[Tensor, Tensor]:
+        """Return the vector of each pair of rows, `(m, m, D)`, and of columns, `(n, n, D)`."""
+        return _pair_table(self.row), _pair_table(self.column)
 
     def edges(self) -> Tensor:
-        """Every edge, `(N, N, D)`: N²·D numbers."""
-        by_row, by_column = self.pairs()
-        grid = by_row[:, None, :, None] + by_column[None, :, None, :]       # r, c, a, b, D
+        """Return every edge, `(N, N, D)`."""
+        row_pairs, column_pairs = self.pair_tables()
+        # Axes: row and column of cell i, row and column of cell j, D.
+        grid = row_pairs[:, None, :, None] + column_pairs[None, :, None, :]
         return grid.flatten(2, 3).flatten(0, 1)
 
-    def fit(self, x: Tensor) -> None:
-        """Raise a `ValueError` unless a map `x`, `(..., N, D)`, has the cells that this was made for."""
-        if x.shape[-2] != self.rows * self.columns:
-            raise ValueError(f"a map of {x.shape[-2]} cells, but relative positions were made for "
-                             f"{self.rows} x {self.columns} = {self.rows * self.columns}: make "
-                             "features with that grid, or a model for this one")
-
-    def ask(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """What queries `(B, H, N, K)` say to each row, `(B, H, N, m)`, and column, `(B, H, N, n)`."""
-        (by_row, by_column), grid = self._for_heads(query.shape[1]), self._grid(query)
-        return (torch.einsum("bhrck,rhak->bhrca", grid, by_row).flatten(2, 3),
-                torch.einsum("bhrck,chak->bhrca", grid, by_column).flatten(2, 3))
-
-    def answer(self, on_rows: Tensor, on_columns: Tensor) -> Tensor:
-        """The edges mixed by how much attention went to rows and to columns.
+    def check_size(self, x: Tensor) -> None:
+        """Check that a map has the number of cells that the positions were made for.
 
         Args:
-            on_rows: `(B, H, N, m)`, attention summed over each row.
-            on_columns: `(B, H, N, n)`, summed over each column.
+            x: a map `(..., N, D)`.
+
+        Raises:
+            ValueError: if it has another number of cells.
+        """
+        cells = self.rows * self.columns
+        if x.shape[-2] != cells:
+            raise ValueError(f"a map of {x.shape[-2]} cells, but relative positions were made for "
+                             f"{self.rows} x {self.columns} = {cells}: make features with that "
+                             "grid, or a model for this one")
+
+    def score_terms(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what each query adds to its scores for a row or a column of cells.
+
+        Args:
+            query: `(B, H, N, K)`.
+
+        Returns:
+            One number per row, `(B, H, N, m)`, and one per column, `(B, H, N, n)`.
+        """
+        row_pairs, column_pairs = self._pair_tables_by_head(query.shape[1])
+        grid = self._unflatten(query)                                       # (B, H, m, n, K)
+        row_scores = torch.einsum("bhrck,rhak->bhrca", grid, row_pairs)
+        column_scores = torch.einsum("bhrck,chak->bhrca", grid, column_pairs)
+        return row_scores.flatten(2, 3), column_scores.flatten(2, 3)
+
+    def value_terms(self, row_weights: Tensor, column_weights: Tensor) -> Tensor:
+        """Return the weighted sum of the edges, from the attention that each row and column got.
+
+        Args:
+            row_weights: `(B, H, N, m)`, attention summed over each row of cells.
+            column_weights: `(B, H, N, n)`, summed over each column.
 
         Returns:
             `(B, H, N, K)`.
         """
-        by_row, by_column = self._for_heads(on_rows.shape[1])
-        return (torch.einsum("bhrca,rhak->bhrck", self._grid(on_rows), by_row)
-                + torch.einsum("bhrca,chak->bhrck", self._grid(on_columns), by_column)).flatten(2, 3)
+        row_pairs, column_pairs = self._pair_tables_by_head(row_weights.shape[1])
+        from_rows = torch.einsum("bhrca,rhak->bhrck", self._unflatten(row_weights), row_pairs)
+        from_columns = torch.einsum("bhrca,chak->bhrck", self._unflatten(column_weights),
+                                    column_pairs)
+        return (from_rows + from_columns).flatten(2, 3)
 
-    def places(self) -> Tensor:
-        """Which row and which column each cell is in, as zeros and ones: `(N, m + n)`."""
-        ones = (torch.eye(length).to(self.row) for length in (self.rows, self.columns))
-        of_row, of_column = ones
-        return torch.cat([of_row.repeat_interleave(self.columns, 0), of_column.repeat(self.rows, 1)], 1)
+    def one_hot_positions(self) -> Tensor:
+        """Return the row and the column of each cell as one-hot vectors, `(N, m + n)`."""
+        rows = torch.eye(self.rows).to(self.row)
+        columns = torch.eye(self.columns).to(self.row)
+        row_of_cell = rows.repeat_interleave(self.columns, 0)               # (N, m)
+        column_of_cell = columns.repeat(self.rows, 1)                       # (N, n)
+        return torch.cat([row_of_cell, column_of_cell], 1)
 
-    def _grid(self, x: Tensor) -> Tensor:
+    def _unflatten(self, x: Tensor) -> Tensor:
         return x.unflatten(2, (self.rows, self.columns))
 
-    def _for_heads(self, heads: int) -> tuple[Tensor, Tensor]:
-        return tuple(split_heads(table, heads) for table in self.pairs())
+    def _pair_tables_by_head(self, heads: int) -> tuple[Tensor, Tensor]:
+        row_pairs, column_pairs = self.pair_tables()
+        return split_heads(row_pairs, heads), split_heads(column_pairs, heads)
 
 # %% ../../nbs/33_position_aware.ipynb #0ac5c0f7
-def _of_pairs(table: Tensor) -> Tensor:
-    """A table of 2·m-1 differences, `(2·m-1, D)`, as one of pairs, `(m, m, D)`."""
-    places = torch.arange((len(table) + 1) // 2, device=table.device)
-    return table[places[:, None] - places + len(places) - 1]
-
-# %% ../../nbs/33_position_aware.ipynb #669f29ce
-def _few_ahead(q: Tensor, k: Tensor, v: Tensor, out: Tensor, scale: float) -> Tensor:
-    """Writes what a few heads answer, (F, N, K + C), and returns their weights, (F, N, N)."""
-    weights = torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=scale)      # beta 0: the first is not read
-    torch.bmm(torch.softmax(weights, -1, out=weights), v, out=out)
-    return weights
-
-# %% ../../nbs/33_position_aware.ipynb #3727583d
-def _few_back(weights: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, back: Tensor, by_q: Tensor, by_k: Tensor, by_v: Tensor,
-              room: Tensor, scale: float) -> None:
-    """Writes the gradients of a few heads by queries, (F, N, K + C), keys and values, (F, N, K); `room` is (F, N, N)."""
-    nothing, width = q.new_empty(()), by_k.shape[-1]
-    torch.bmm(weights.mT, back[..., :width], out=by_v)
-    slopes = torch.bmm(back, v.mT, out=room).sub_((back * out).sum(-1, keepdim=True)).mul_(weights)
-    torch.baddbmm(nothing, slopes, k, beta=0, alpha=scale, out=by_q)
-    torch.baddbmm(nothing, slopes.mT, q[..., :width], beta=0, alpha=scale, out=by_k)
-
-# %% ../../nbs/33_position_aware.ipynb #4a319226
-class _WeightsKept(torch.autograd.Function):
-    """Attention over keys and values whose last columns are constant, for training on a CPU in 32 bits or 64."""
-
-    @staticmethod
-    def forward(ctx, query: Tensor, key: Tensor, value: Tensor, columns: Tensor, scale: float) -> Tensor:
-        """From queries (B, H, N, K + C), keys and values (B, H, N, K) and columns (N, C) to (B, H, N, K + C)."""
-        ends = columns.expand(*key.shape[:2], -1, -1)
-        q, k, v = (x.flatten(0, 1) for x in (query, torch.cat([key, ends], -1), torch.cat([value, ends], -1)))
-        ctx.few, ctx.scale, ctx.width, mixed = max(1, 2**21 // q.shape[1]**2), scale, key.shape[-1], torch.empty_like(q)
-        weights = [_few_ahead(*few, scale) for few in zip(*(x.split(ctx.few) for x in (q, k, v, mixed)))]
-        ctx.save_for_backward(q, k, v, mixed, *weights)
-        return mixed.view_as(query)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, given: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients by queries, keys and values."""
-        *kept, mixed, weights = *ctx.saved_tensors[:4], ctx.saved_tensors[4:]
-        found = torch.empty_like(mixed), *(mixed.new_empty(*mixed.shape[:2], ctx.width) for _ in range(2))
-        room, parts = torch.empty_like(weights[0]), (*kept, mixed, given.flatten(0, 1), *found)
-        for few in zip(weights, *(x.split(ctx.few) for x in parts)):
-            _few_back(*few, room[:len(few[0])], ctx.scale)
-        return *(x.unflatten(0, given.shape[:2]) for x in found), None, None
+def _pair_table(table: Tensor) -> Tensor:
+    """Look up each pair's difference: a table `(2·m-1, D)` of differences becomes `(m, m, D)`."""
+    size = (len(table) + 1) // 2
+    index = torch.arange(size, device=table.device)
+    return table[index[:, None] - index + size - 1]
 
 # %% ../../nbs/33_position_aware.ipynb #ed61b627
 #| implements: eq-pat-4 eq-pat-5
 class PositionAwareAttention(nn.Module):
-    """Self-attention of a map whose keys and values know how cells lie to each other.
+    """Self-attention of a map whose keys and values include relative positions.
 
-    It returns the sum of equation (5) without its last term: the `Residual` around it adds that one.
+    It returns equation (5) without its last term: the `Residual` around it adds that one.
 
     Args:
         width: D.
-        heads: H, a divisor of D; each head is K = D/H wide and scales by the root of K.
+        heads: H, a divisor of D; each head has width K = D/H and scales by the root of K.
         positions: made for the map; several layers may share them.
         dropout: probability that an attention weight is set to 0 in training, from 0 to 1.
 
@@ -204,13 +192,16 @@ class PositionAwareAttention(nn.Module):
         super().__init__()
         if heads < 1 or width % heads:
             raise ValueError(f"{heads} heads do not divide a width of {width}: choose a divisor")
-        self.heads, self.positions, self.dropout = heads, positions, Dropout(dropout)
-        self.scale = (width // heads)**-0.5
-        self.query, self.key = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.heads = heads
+        self.positions = positions
+        self.dropout = Dropout(dropout)
+        self.scale = (width // heads) ** -0.5
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None,
                 trace: list[Tensor] | None = None) -> Tensor:
-        """Let every cell of a map see the others, and where they are.
+        """Attend from every cell of a map to every cell, by content and relative position.
 
         Args:
             x: `(B, N, D)`.
@@ -223,31 +214,40 @@ class PositionAwareAttention(nn.Module):
         Raises:
             ValueError: if the positions were made for a map of another size.
         """
-        self.positions.fit(x)
-        query, key, value = (split_heads(part, self.heads) for part in (self.query(x), self.key(x), x))
-        asking = torch.cat([query, *self.positions.ask(query)], -1)
-        mixed = self._mix(asking, key, value, mask, trace)
-        ends = self.positions.rows, self.positions.columns
-        taken, on_rows, on_columns = mixed.split([x.shape[-1] // self.heads, *ends], -1)
-        return merge_heads(taken + self.positions.answer(on_rows, on_columns))
+        positions = self.positions
+        positions.check_size(x)
+        query = split_heads(self.query(x), self.heads)
+        key = split_heads(self.key(x), self.heads)
+        value = split_heads(x, self.heads)                              # (B, H, N, K)
+        row_scores, column_scores = positions.score_terms(query)
+        query = torch.cat([query, row_scores, column_scores], -1)       # (B, H, N, K + m + n)
+        mixed = self._attend(query, key, value, mask=mask, trace=trace)
+        sizes = [value.shape[-1], positions.rows, positions.columns]
+        attended, row_weights, column_weights = mixed.split(sizes, -1)
+        return merge_heads(attended + positions.value_terms(row_weights, column_weights))
 
-    def _mix(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, trace: list[Tensor] | None) -> Tensor:
-        places, on_cpu = self.positions.places().to(key), query.device.type == "cpu"
-        written = trace is not None or (on_cpu and self.training and self.dropout.p)
-        whole = query.dtype == value.dtype in (torch.float32, torch.float64)
-        if on_cpu and whole and not written and mask is None and query.requires_grad:
-            return _WeightsKept.apply(query, key, value, places, self.scale)
-        ends = places.expand(*key.shape[:2], -1, -1)
-        longer = query, torch.cat([key, ends], -1), torch.cat([value, ends], -1)
-        return self._traced(*longer, mask, trace) if written else self._fused(*longer, mask)
-
-    def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None,
+                trace: list[Tensor] | None) -> Tensor:
+        """Attend with queries (B, H, N, K + m + n); keys and values (B, H, N, K) get one-hots."""
+        one_hot = self.positions.one_hot_positions().to(key)            # (N, m + n)
+        on_cpu = query.device.type == "cpu"
+        # With dropout, PyTorch's function would store the weights on a CPU anyway.
+        needs_weights = trace is not None or (on_cpu and self.training and self.dropout.p)
+        full_precision = query.dtype == value.dtype in (torch.float32, torch.float64)
+        learns = mask is None and query.requires_grad
+        if on_cpu and full_precision and learns and not needs_weights:
+            return attend_with_constant_columns(query, key, value, one_hot, scale=self.scale)
+        one_hot = one_hot.expand(*key.shape[:2], -1, -1)
+        key = torch.cat([key, one_hot], -1)
+        value = torch.cat([value, one_hot], -1)
+        if needs_weights:
+            return self._attend_with_weights(query, key, value, mask=mask, trace=trace)
         dropout = self.dropout.p if self.training else 0.0
         return F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=self.scale)
 
-    def _traced(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-                trace: list[Tensor] | None) -> Tensor:
-        scores = self.scale * query @ key.mT
+    def _attend_with_weights(self, query: Tensor, key: Tensor, value: Tensor, *,
+                             mask: Tensor | None, trace: list[Tensor] | None) -> Tensor:
+        scores = self.scale * query @ key.mT                            # (B, H, N, N)
         weights = torch.softmax(scores, -1) if mask is None else masked_softmax(scores, mask)
         if trace is not None:
             trace.append(weights)
@@ -258,8 +258,8 @@ class PositionAwareEncoder(Encoder):
     """Encoder blocks with position-aware attention; maps `(B, N, D)` to `(B, N, D)`.
 
     Args:
-        layers: L, how many blocks.
-        config: what they share.
+        layers: L, number of blocks.
+        config: what the blocks share.
         rows: m of the map.
         columns: n of the map, N = m·n.
 
@@ -271,31 +271,30 @@ class PositionAwareEncoder(Encoder):
         super().__init__(layers, config)
         self.positions = RelativePositions(rows, columns, config.width)
         for block in self.blocks:
-            block.attention = PositionAwareAttention(config.width, config.heads, self.positions,
-                                                     config.inner_dropout_rate)
+            block.attention = PositionAwareAttention(
+                config.width, config.heads, self.positions, config.inner_dropout_rate
+            )
 
 # %% ../../nbs/33_position_aware.ipynb #66c25738
 VARIANTS = ("vanilla", "fpn", "position_aware")
 
-
 @dataclass(frozen=True, kw_only=True)
 class Preset(BasePreset):
-    """Sizes and recipe of the Position-Aware Transformer.
+    """Sizes, inputs and training of the Position-Aware Transformer.
 
     Args:
-        variant: "position_aware"; "fpn" has a learned vector for each place instead of relative
-            positions; so has "vanilla", which reads no fine map either.
-        backbone: what makes the maps: a name that `captionlab.vision.Pyramid` knows, or "pixels".
-        cells: of the coarse map, each way, or its rows and columns.
-        fine: of the fine map, likewise.
-        channels: numbers in a cell of the coarse map.
-        fine_channels: numbers in a cell of the fine map.
+        inputs: `backbone` computes the maps: a name that `captionlab.vision.Pyramid` knows, or
+            "pixels"; `grid` and `fine_grid` are the rows and columns of the two maps.
+        variant: "position_aware"; "fpn" has one learned vector per cell instead of relative
+            positions; "vanilla" has them too, and reads no fine map.
+        channels: numbers per cell of the coarse map.
+        fine_channels: numbers per cell of the fine map.
 
-    The others (width, heads, hidden, encoder_layers, decoder_layers, dropout, inner_dropout, activation, norm,
-    size, min_count, longest, flips, zoom, scenes, recipe, scst) are those of `BasePreset`.
+    `BasePreset` documents the others: width, heads, hidden, encoder_layers, decoder_layers,
+    dropout, inner_dropout, activation, norm, min_count, max_length, num_scenes, training and scst.
 
     Raises:
-        ValueError: for another variant.
+        ValueError: if the variant is unknown.
     """
 
     variant: str = "position_aware"
@@ -303,9 +302,9 @@ class Preset(BasePreset):
     fine_channels: int
 
     def __post_init__(self):
-        super().__post_init__()
         if self.variant not in VARIANTS:
             raise ValueError(f"no variant {self.variant!r}: choose from {', '.join(VARIANTS)}")
+        super().__post_init__()
 
     def input_fields(self) -> tuple[str, ...]:
         """Return the fields of `Batch` that the model reads."""
@@ -314,14 +313,14 @@ class Preset(BasePreset):
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of the coarse map, (m, n)."""
-        return (self.inputs.grid, self.inputs.grid) if isinstance(self.inputs.grid, int) else tuple(self.inputs.grid)
+        return grid_size(self.inputs.grid)
 
 # %% ../../nbs/33_position_aware.ipynb #25087f82
 class Model(TransformerCaptioner):
     """The Position-Aware Transformer, and the two models that its paper compares it with.
 
     Args:
-        preset: its sizes and its variant.
+        preset: sizes, inputs and variant of the model.
         vocabulary_size: V.
 
     Source:
@@ -330,22 +329,26 @@ class Model(TransformerCaptioner):
 
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size)
-        self.grid, layers, width = preset.grid, preset.encoder_layers, preset.width
-        self.project = _projection(preset, preset.channels)
-        reads_low = "low" in preset.inputs.fields
-        self.project_low = _projection(preset, preset.fine_channels) if reads_low else None
-        self.fusion = FeatureFusion(width) if reads_low else None
+        self.grid = preset.grid
+        self.project = input_projection(preset, preset.channels)
+        self.project_low = None
+        self.fusion = None
+        if "low" in preset.inputs.fields:
+            self.project_low = input_projection(preset, preset.fine_channels)
+            self.fusion = FeatureFusion(preset.width)
+        layers = preset.encoder_layers
         if preset.variant == "position_aware":
-            self.places, self.encoder = nn.Identity(), PositionAwareEncoder(layers, preset.config, *self.grid)
+            self.pos_embed = nn.Identity()
+            self.encoder = PositionAwareEncoder(layers, preset.config, *self.grid)
         else:
-            self.places = LearnedPositions(math.prod(self.grid), width)
+            self.pos_embed = LearnedPositions(math.prod(self.grid), preset.width)
             self.encoder = Encoder(layers, preset.config)
 
-    def fuse(self, batch: Batch, trace: list[Tensor] | None = None) -> Tensor:
-        """The projected coarse map `(B, N, D)`, with what it takes from the fine one.
+    def fuse_maps(self, batch: Batch, trace: list[Tensor] | None = None) -> Tensor:
+        """Return the projected coarse map `(B, N, D)`, fused with the fine map if there is one.
 
         Args:
-            batch: with `high` `(B, N, channels)` and, but for the vanilla one, `low`
+            batch: with `high` `(B, N, channels)` and, except for the vanilla variant, `low`
                 `(B, N_fine, fine_channels)`.
             trace: a list that receives the weights `(B, N, N_fine)`.
 
@@ -353,26 +356,23 @@ class Model(TransformerCaptioner):
             ValueError: if the coarse map has another number of cells than the model's.
         """
         high = self.project(check_grid(batch.require("high"), self.grid))
-        if self.fusion is None:
+        if self.fusion is None or self.project_low is None:
             return high
-        return self.fusion(high, self.project_low(batch.require("low")), trace)
+        low = self.project_low(batch.require("low"))
+        return self.fusion(high, low, trace)
 
-    def encode_inputs(self, batch: Batch, trace: dict[str, list] | None = None) -> tuple[Tensor, None]:
-        """The encoded cells of the `batch`, `(B, N, D)`, and no mask: all may be seen.
+    def encode_inputs(self, batch: Batch,
+                      trace: dict[str, list] | None = None) -> tuple[Tensor, None]:
+        """Return the encoded cells `(B, N, D)` and no mask: every cell may be attended to.
 
         Args:
-            batch: as for `fuse`.
-            trace: a `defaultdict(list)` that receives the weights: of the fusion `(B, N, M)` under
-                "fusion", of the encoder's layers `(B, H, N, N)` under "self".
+            batch: as for `fuse_maps`.
+            trace: a `defaultdict(list)` that receives the weights: of the fusion `(B, N, N_fine)`
+                under "fusion", of the encoder's layers `(B, H, N, N)` under "self".
         """
-        fused = self.fuse(batch, None if trace is None else trace["fusion"])
-        return self.encoder(self.dropout(self.places(fused)), trace=trace), None
-
-# %% ../../nbs/33_position_aware.ipynb #79acc3c0
-def _projection(preset: Preset, channels: int) -> nn.Module:
-    """From a map's channels to width D; cells of a network are first made equally loud."""
-    even = nn.Identity() if preset.inputs.backbone == "pixels" else nn.LayerNorm(channels)
-    return nn.Sequential(even, nn.Linear(channels, preset.width))
+        fused = self.fuse_maps(batch, None if trace is None else trace["fusion"])
+        x = self.dropout(self.pos_embed(fused))
+        return self.encoder(x, trace=trace), None
 
 # %% ../../nbs/33_position_aware.ipynb #ad8f11f8
 PRESETS = {
@@ -380,23 +380,34 @@ PRESETS = {
         inputs=InputConfig(backbone="maskrcnn_resnet50_fpn", image_size=448, grid=14, fine_grid=28),
         width=256, heads=4, hidden=1024, encoder_layers=6, decoder_layers=6, dropout=0.1,
         channels=256, fine_channels=256, min_count=5, max_length=18,
-        training=TrainingConfig(epochs=15, batch_size=10, lr=5e-4, warmup=20000, schedule="noam",
-                      ema_decay=0.0),
-        scst=TrainingConfig(epochs=15, batch_size=10, lr=1e-5, warmup=1, schedule="constant", label_smoothing=0.0, ema_decay=0.0),
+        training=TrainingConfig(
+            epochs=15, batch_size=10, lr=5e-4, warmup=20000, schedule="noam", ema_decay=0.0,
+        ),
+        scst=TrainingConfig(
+            epochs=15, batch_size=10, lr=1e-5, warmup=1, schedule="constant", label_smoothing=0.0,
+            ema_decay=0.0,
+        ),
     ),
-    "small": Preset(
-        inputs=InputConfig(backbone="squeezenet1_1", image_size=227, grid=7, fine_grid=14, hflip=True),
+    "squeezenet": Preset(
+        inputs=InputConfig(
+            backbone="squeezenet1_1", image_size=227, grid=7, fine_grid=14, hflip=True,
+        ),
         width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=3, dropout=0.3,
         channels=512, fine_channels=256, min_count=5, max_length=18,
-        training=TrainingConfig(epochs=16, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto"),
+        training=TrainingConfig(
+            epochs=16, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto",
+        ),
     ),
     "tiny": Preset(
-        inputs=InputConfig(backbone="pixels", image_size=64, grid=8, fine_grid=16), width=96,
-        heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0, channels=12,
-        fine_channels=12,
-        training=TrainingConfig(epochs=4, batch_size=8, lr=2e-3, warmup=50, label_smoothing=0.0, ema_decay=0.98),
+        inputs=InputConfig(backbone="pixels", image_size=64, grid=8, fine_grid=16),
+        width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0,
+        channels=12, fine_channels=12,
+        training=TrainingConfig(
+            epochs=4, batch_size=8, lr=2e-3, warmup=50, label_smoothing=0.0, ema_decay=0.98,
+        ),
     ),
 }
 
-
-PRESETS["scenes"] = replace(PRESETS["tiny"], num_scenes=12_000, training=replace(PRESETS["tiny"].training, epochs=3))
+PRESETS["scenes"] = replace(
+    PRESETS["tiny"], num_scenes=12_000, training=replace(PRESETS["tiny"].training, epochs=3)
+)

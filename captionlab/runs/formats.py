@@ -25,6 +25,13 @@ _PARAMETER_NAMES = {
     "narrow": "down_proj",
     "shown": "samples_seen",
     "eyes": "patch_encoder",
+    "first": "class_token",
+    "places": "pos_embed",
+    "looks": "attentions",
+    "control": "controller",
+    "place": "box_projection",
+    "from_word": "word_gates",
+    "from_state": "state_gates",
 }
 
 

@@ -171,7 +171,7 @@ def training_set(
         vocabulary,
         processor.source_vocabulary,
         max_length=preset.max_length,
-        dropout=preset.piece_dropout,
+        dropout=preset.bpe_dropout,
     )
 
 # %% ../../nbs/library/runs/preparation.ipynb #trai0007

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..captioner import Captioner
 from ..files import write_atomically
+from ..models import upgrade_preset_name
 from ..vision.attributes import AttributeDetector, load_detector, save_detector
 from .formats import FORMAT, READABLE_FORMATS, upgrade_tensors
 
@@ -123,6 +124,8 @@ def read_run_json(file: Path) -> dict:
             f"{file} has format {number!r}, and this captionlab reads formats 1 to {FORMAT}: "
             "it is not a run, or one of another version"
         )
+    if number == 1 and "model" in content and "preset_name" in content:
+        content["preset_name"] = upgrade_preset_name(content["model"], content["preset_name"])
     return content
 
 # %% ../../nbs/library/runs/storage.ipynb #stor0009

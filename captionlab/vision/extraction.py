@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ..data.datasets import read_lines
+from ..data.text_files import read_lines
 from ..files import fingerprint
 from .attributes import AttributeDetector, load_detector
 from .backbones import Backbone, Pyramid, find_weights

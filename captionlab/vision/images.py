@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FULL_WINDOW', 'INTERPOLATIONS', 'load_image', 'error_reason', 'Preprocess', 'state_bytes']
 
-# %% ../../nbs/library/vision/images.ipynb #5e4a4b33
+# %% ../../nbs/library/vision/images.ipynb #5503be03
 import json
 import os
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..files import fingerprint
 
-# %% ../../nbs/library/vision/images.ipynb #8020fb7e
+# %% ../../nbs/library/vision/images.ipynb #75221936
 def load_image(source: str | os.PathLike | Image.Image, min_size: int = 0) -> Image.Image:
     """Open any image that Pillow reads and convert it to RGB, upright and opaque (on white).
 
@@ -49,7 +49,7 @@ def load_image(source: str | os.PathLike | Image.Image, min_size: int = 0) -> Im
     except Exception as error:      # a damaged file raises whatever its decoder meets first
         raise ValueError(f"cannot read {name} as a picture: {error_reason(error)}") from error
 
-# %% ../../nbs/library/vision/images.ipynb #f9d5b10a
+# %% ../../nbs/library/vision/images.ipynb #968c596c
 def _to_rgb(image: Image.Image) -> Image.Image:
     """Return an upright, opaque 8-bit RGB copy of an image."""
     image = ImageOps.exif_transpose(image)
@@ -70,22 +70,26 @@ def _to_eight_bits(image: Image.Image) -> Image.Image:
     white = max(values.max(), 1e-9) if image.mode == "F" else 65535
     return Image.fromarray((values.clip(0, white) * (255 / white)).round().astype(np.uint8))
 
-# %% ../../nbs/library/vision/images.ipynb #35857660
+# %% ../../nbs/library/vision/images.ipynb #ee51d53d
 def error_reason(error: Exception) -> str:
-    """Return one line that says what an exception of an image or weights file means."""
+    """Return one line that says what an exception of an image or weights file means.
+
+    Args:
+        error: raised by the reader of the file.
+    """
     if isinstance(error, Image.UnidentifiedImageError):
         return "it is not a picture file, whatever its name says"
     if isinstance(error, Image.DecompressionBombError):
         return f"{error}; if you trust it, make it smaller or raise PIL.Image.MAX_IMAGE_PIXELS"
     return " ".join(str(error).split()) or type(error).__name__
 
-# %% ../../nbs/library/vision/images.ipynb #7b438810
+# %% ../../nbs/library/vision/images.ipynb #1d2056fc
 FULL_WINDOW = (0.0, 0.0, 1.0, 1.0)      # left, top, right, bottom: nothing is cut off
 
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 INTERPOLATIONS = tuple(_FILTERS)
 
-# %% ../../nbs/library/vision/images.ipynb #cadbc4e1
+# %% ../../nbs/library/vision/images.ipynb #eaa2da97
 @dataclass(frozen=True)
 class Preprocess:
     """From any image to the tensor a backbone expects; stored with features and runs.
@@ -184,11 +188,13 @@ class Preprocess:
         """Twelve hexadecimal digits that differ when any choice does."""
         return fingerprint(json.dumps(self.to_dict(), sort_keys=True).encode())
 
-# %% ../../nbs/library/vision/images.ipynb #78d27c60
+# %% ../../nbs/library/vision/images.ipynb #c7ed8f25
 def state_bytes(state: dict[str, Tensor]) -> list[bytes]:
     """Return names and weights of a state dict as bytes, for `fingerprint`.
 
-    Counters of batch norms are left out: released weights have none.
+    Args:
+        state: name to tensor, of any shape. Whole numbers, which count the steps of batch norms,
+            are left out: released weights have none.
     """
     weights = {name: x.detach() for name, x in state.items() if x.is_floating_point()}
     return [name.encode() + x.float().cpu().contiguous().numpy().tobytes()
