@@ -208,7 +208,7 @@ def attended_streams(run: Run) -> set[str]:
     "v" stands for positions of the picture, "s" for attributes; an ensemble may have both.
     """
     models = getattr(run.model, "models", [run.model])
-    return {getattr(model, "asked", "v") for model in models}
+    return {getattr(model, "traced_stream", "v") for model in models}
 
 # %% ../../nbs/40_explore.ipynb #da3f1028
 def image_positions(run: Run, picture: Picture | str, batch: Batch, count: int
