@@ -160,7 +160,7 @@ def probe_inputs(inputs: InputTransforms, items: Sequence[Item]) -> None:
     """Read all items once, so that a broken picture is found before the training and not after it.
 
     Args:
-        inputs: from `input_transforms`.
+        inputs: from `input_transforms`: functions from an item to its tensors, such as (N, D).
         items: that will be read later, such as those of the validation split.
     """
     if not inputs:

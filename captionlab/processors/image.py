@@ -65,7 +65,8 @@ def match_name(known: Container[str], name: str, picture: Picture | None) -> str
     Args:
         known: the store, the file, or any container of names.
         name: of the picture in its data set, such as COCO's number; may be empty.
-        picture: its file adds names: the path, and its ends down to the bare file name.
+        picture: a file, whose path and its ends, down to the bare file name, are names as well; or
+            anything else that can be captioned, such as bytes of shape (h, w, 3).
 
     Returns:
         The first of these names that is known; if none is, the name in the data set.

@@ -183,7 +183,7 @@ class TrainingSetup:
         data: the data set.
         vocabulary: of the captions.
         processor: of the model.
-        inputs: functions from an item to its tensors.
+        inputs: functions from an item to its tensors, such as (N, D).
         val_items: that are captioned after each epoch.
     """
 

@@ -60,7 +60,7 @@ def make_validate_fn(
         vocabulary: of the captions.
         processor: of the model.
         items: of the validation split; without any there is no score, and the result is None.
-        inputs: from `input_transforms`.
+        inputs: from `input_transforms`: functions from an item to its tensors, such as (N, D).
     """
     if not items:
         return None
