@@ -1,4 +1,5 @@
 """Side-by-side runs against peers: `make bench` runs them all and rewrites results/bench.json."""
+
 import json
 import os
 import time
@@ -25,11 +26,23 @@ def medians(ours: Callable, peer: Callable, rounds: int) -> tuple[float, float]:
 
 
 def record(name: str, ours: float, peer: float, ratio: float, unit: str) -> None:
-    """Put one row into results/bench.json, in place of an older one of that name. A ratio above 1 is in our favour."""
+    """Put one row into results/bench.json, in place of an older one of that name.
+
+    A ratio above 1 is in our favour.
+    """
     rows = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
-    row = {"name": name, "ours": round(ours, 4), "peer": round(peer, 4), "ratio": round(ratio, 3), "unit": unit, "machine": provenance()["machine"]}
+    row = {
+        "name": name,
+        "ours": round(ours, 4),
+        "peer": round(peer, 4),
+        "ratio": round(ratio, 3),
+        "unit": unit,
+        "machine": provenance()["machine"],
+    }
     rows = sorted([r for r in rows if r["name"] != name] + [row], key=lambda r: r["name"])
     half = RESULTS.with_suffix(".part")
     half.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     os.replace(half, RESULTS)
-    print(f"{name:32} ours {ours:10.3f}   peer {peer:10.3f}   ratio {ratio:6.2f}   {unit}", flush=True)
+    print(
+        f"{name:32} ours {ours:10.3f}   peer {peer:10.3f}   ratio {ratio:6.2f}   {unit}", flush=True
+    )

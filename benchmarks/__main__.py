@@ -1,4 +1,5 @@
 """Run every benchmark in this folder, or those named: python -m benchmarks [attention ...]"""
+
 import sys
 from importlib import import_module
 from pathlib import Path

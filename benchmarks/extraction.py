@@ -2,6 +2,7 @@
 
 The photos and the net are the same, and both write a file.
 """
+
 import os
 import tempfile
 from pathlib import Path
@@ -14,9 +15,9 @@ from torchvision import models, transforms
 
 from benchmarks import record, timed
 from captionlab.files import data_home
+from captionlab.vision.backbones import Backbone
 from captionlab.vision.extraction import extract_maps
 from captionlab.vision.features import FeatureStore
-from captionlab.vision.backbones import Backbone
 
 COUNT, ROUNDS, GRID = 128, 5, 7
 
@@ -34,13 +35,15 @@ def photos(folder: Path) -> tuple[str, list[Path]]:
 
 
 @torch.no_grad()
-def plain_loop(files: list[Path], net: torch.nn.Module, size: int, threads: int,
-               out: Path) -> np.ndarray:
+def plain_loop(
+    files: list[Path], net: torch.nn.Module, size: int, threads: int, out: Path
+) -> np.ndarray:
     """What one writes without thinking, with PIL and torchvision."""
     torch.set_num_threads(threads)
     normalise = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     transform = transforms.Compose(
-        [transforms.Resize((size, size)), transforms.ToTensor(), normalise])
+        [transforms.Resize((size, size)), transforms.ToTensor(), normalise]
+    )
     rows = []
     for file in files:
         cells = net.features(transform(Image.open(file).convert("RGB"))[None])
@@ -69,7 +72,7 @@ def main() -> None:
         torch.testing.assert_close(store()[list(images)], theirs, rtol=5e-3, atol=5e-3)
         ways = {"ours": store, **{threads: lambda t=threads: loop(t) for threads in {1, cores}}}
         seconds = {way: [] for way in ways}
-        for _ in range(ROUNDS):     # in turns, so that all see the same machine
+        for _ in range(ROUNDS):  # in turns, so that all see the same machine
             for way, run in ways.items():
                 seconds[way].append(timed(run))
     speed = {way: COUNT / median(times) for way, times in seconds.items()}

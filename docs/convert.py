@@ -138,7 +138,9 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
             new = [cell("markdown", markdown(source, page, course))]
         cells += new
     cells += ending(cells, page, course)
-    metadata = {key: value for key, value in raw["metadata"].items() if key != "widgets"}
+    # A notebook without a kernel's name is in Python, too, and is highlighted as such.
+    metadata = {"language_info": {"name": "python"}} | raw["metadata"]
+    metadata.pop("widgets", None)
     return raw | {"metadata": metadata, "cells": [one | {"id": f"cell-{i}"} for i, one in enumerate(cells)]}
 
 

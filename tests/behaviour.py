@@ -35,11 +35,11 @@ RENAMED: dict[str, str] = {"-small-": "-squeezenet-"}
 def caption_scenes(count: int, beam: int, length_penalty: float) -> list[dict]:
     """Caption the first test scenes with the packaged run: text, score, log prob of each token."""
     import captionlab
-    from captionlab.datasets import scenes
+    from captionlab.data import scenes
 
     run = captionlab.load("scenes")
     items = scenes(train=0, val=0, test=count, novel=0)["test"]
-    return _searched(run, run.eyes([item.image for item in items]), beam, length_penalty)
+    return _searched(run, run.processor([item.image for item in items]), beam, length_penalty)
 
 
 def translate(sentences: list[str], beam: int, length_penalty: float) -> list[dict]:
@@ -47,19 +47,20 @@ def translate(sentences: list[str], beam: int, length_penalty: float) -> list[di
     import captionlab
 
     run = captionlab.load("translation")
-    return _searched(run, run.eyes(sentences), beam, length_penalty)
+    return _searched(run, run.processor(sentences), beam, length_penalty)
 
 
 def _searched(run, batch, beam: int, length_penalty: float) -> list[dict]:
     import torch
 
-    from captionlab.decoding import reread
-    from captionlab.text import pad_ids
+    from captionlab.decoding import sequence_log_probs
+    from captionlab.text import pad_sequences
 
-    hypotheses = run.search(batch, beam, length_penalty)
-    ids = pad_ids([hypothesis.ids for hypothesis in hypotheses])[:, None]  # (B, 1, T)
+    hypotheses = run.search(batch, beam, length_penalty=length_penalty)
+    ids = pad_sequences([hypothesis.ids for hypothesis in hypotheses])[:, None]  # (B, 1, T)
     with torch.no_grad():
-        log_probs = reread(run.model, run.model.encode(batch), ids, [run.vocabulary.unk])[:, 0]
+        memory = run.model.encode(batch)
+        log_probs = sequence_log_probs(run.model, memory, ids, [run.vocabulary.unk])[:, 0]
     return [
         {
             "text": run.vocabulary.decode(hypothesis.ids),
@@ -72,32 +73,34 @@ def _searched(run, batch, beam: int, length_penalty: float) -> list[dict]:
 
 def english_sentences(count: int) -> list[str]:
     """English sentences of Multi30K's test split."""
-    from captionlab.datasets import load
+    from captionlab.data import load_dataset
 
-    return [item.source for item in load("multi30k")["test"][:count]]
+    return [item.source for item in load_dataset("multi30k")["test"][:count]]
 
 
 def training_losses(folder: Path) -> dict:
     """Train `vanilla tiny` on scenes, seed 0, in full: the loss of each step, history, weights."""
-    from captionlab.runs import train_run
-    from captionlab.training import Stepper
+    from captionlab.runs import train
+    from captionlab.training import TrainStep
 
     losses = []
-    plain_step = Stepper.step
+    plain_step = TrainStep.step
 
     def recorded_step(self, batch):
         total, words = plain_step(self, batch)
         losses.append(total / words)
         return total, words
 
-    Stepper.step = recorded_step
+    TrainStep.step = recorded_step
     try:
-        run = train_run("vanilla", "scenes", "tiny", seed=0, out=folder, device="cpu", judged=40)
+        run = train(
+            "vanilla", "scenes", "tiny", seed=0, out=folder, device="cpu", max_val_items=40
+        )
     finally:
-        Stepper.step = plain_step
+        TrainStep.step = plain_step
     history = [
         {"loss": record["loss"], "lr": record["rate"], "score": record["score"]}
-        for record in run.about["history"]
+        for record in run.metadata.history
     ]
     return {"losses": losses, "history": history, "tensors": tensor_hashes(run.model)}
 
@@ -109,8 +112,10 @@ def fill_stores(cache: Path) -> Path:
     """
     from dataclasses import replace
 
-    from captionlab.datasets import cache_home, scenes
-    from captionlab.runs import Eyes, find_preset, open_stores
+    from captionlab.data import scenes
+    from captionlab.files import cache_home
+    from captionlab.models import find_preset
+    from captionlab.processors import ImageProcessor, open_feature_stores
 
     assert cache in cache_home().parents
     data = scenes(train=9, val=2, test=2, novel=0)
@@ -120,11 +125,12 @@ def fill_stores(cache: Path) -> Path:
         ("image_transformer", "scene"),
     ):
         preset = find_preset(model, "squeezenet")
-        open_stores(Eyes(preset, boxes=boxes), data)
-    mirrored = Eyes(replace(find_preset("vanilla", "squeezenet"), cells=4)).through(
-        mirror=True, window=(0.0, 0.0, 0.8, 0.8)
-    )
-    open_stores(mirrored, data)
+        open_feature_stores(ImageProcessor(preset, boxes=boxes), data)
+    preset = find_preset("vanilla", "squeezenet")
+    preset = replace(preset, inputs=replace(preset.inputs, grid=4))
+    processor = ImageProcessor(preset)
+    mirrored = processor.with_preprocess(mirror=True, window=(0.0, 0.0, 0.8, 0.8))
+    open_feature_stores(mirrored, data)
     return cache_home() / "features"
 
 
@@ -142,12 +148,12 @@ def rescored_captions(
     Returns:
         By file name: `metrics` and `blind`, as in result files.
     """
-    from captionlab.datasets import load, scenes
+    from captionlab.data import load_dataset, scenes
     from captionlab.metrics import score_runs, score_translations
     from captionlab.runs import derangement
 
     first = next(iter(captions.values()))
-    items = (scenes(train=0) if data == "scenes" else load(data))[split]
+    items = (scenes(train=0) if data == "scenes" else load_dataset(data))[split]
     assert [item.image_id for item in items] == [entry["image_id"] for entry in first]
     texts = {}
     for name, entries in captions.items():
@@ -162,7 +168,8 @@ def rescored_captions(
         candidates = {}
         for key, value in texts.items():
             candidates[key] = dict(zip(references, value, strict=True))
-        scores = {key: result.corpus for key, result in score_runs(candidates, references).items()}
+        results = score_runs(candidates, references)
+        scores = {key: result.corpus_scores for key, result in results.items()}
     if data == "scenes":
         worlds = [item.image for item in items]
         scores = {key: scores[key] | _checked(value, worlds) for key, value in texts.items()}
@@ -180,14 +187,14 @@ def _checked(texts: list[str], worlds: list) -> dict[str, float]:
 
 def rescored_people() -> dict:
     """The row of `flickr8k/human.json` again: figures and their intervals."""
-    from captionlab.datasets import load
-    from captionlab.metrics import intervals, leave_one_out, score
+    from captionlab.data import load_dataset
+    from captionlab.metrics import confidence_intervals, leave_one_out, score
 
-    captions = {item.image_id: list(item.captions) for item in load("flickr8k")["test"]}
+    captions = {item.image_id: list(item.captions) for item in load_dataset("flickr8k")["test"]}
     scores = score(*leave_one_out(captions))
     return {
-        "metrics": scores.corpus,
-        "intervals": {name: list(pair) for name, pair in intervals(scores).items()},
+        "metrics": scores.corpus_scores,
+        "intervals": {name: list(pair) for name, pair in confidence_intervals(scores).items()},
     }
 
 

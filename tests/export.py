@@ -6,11 +6,12 @@ from nbdev import maker
 from nbdev.doclinks import nbdev_export
 
 COLUMNS = 100
+PREFIX = len("__all__ = ")  # which nbdev writes before the wrapped text
 
 
 def wrapper(*, width: int, **options: object) -> textwrap.TextWrapper:
     """Return nbdev's TextWrapper, but no wider than the project's lines."""
-    return textwrap.TextWrapper(width=min(width, COLUMNS), **options)
+    return textwrap.TextWrapper(width=min(width, COLUMNS - PREFIX), **options)
 
 
 if __name__ == "__main__":

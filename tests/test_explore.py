@@ -1,4 +1,7 @@
-"""The explorer, for every model of the course: stories against one pass, windows against what they hide, controls against drawings."""
+"""The explorer, for every model of the course: traces against one pass, windows against what they
+hide, controls against drawings.
+"""
+
 import builtins
 import math
 from dataclasses import replace
@@ -13,10 +16,9 @@ from typer.testing import CliRunner
 
 import captionlab
 from captionlab.cli import application, captioning
-from captionlab.explore import explorer, occlusion, tracing
-from captionlab.vision.attributes import AttributeDetector
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
+from captionlab.explore import explorer, occlusion, tracing
 from captionlab.explore.explorer import Explorer, draw_caption, draw_heads, draw_word
 from captionlab.explore.occlusion import occlude, pointing_hits
 from captionlab.explore.tracing import (
@@ -29,16 +31,34 @@ from captionlab.explore.tracing import (
 )
 from captionlab.processors.image import ImageProcessor
 from captionlab.runs.ensembles import ensemble
-from captionlab.runs.run import Run
 from captionlab.runs.metadata import RunMetadata
+from captionlab.runs.run import Run
 from captionlab.scenes.world import BACKGROUND, Object, Scene
 from captionlab.text import Vocabulary
+from captionlab.vision.attributes import AttributeDetector
 from captionlab.vision.images import Preprocess
 
-MODELS = [("vanilla", None), ("cptr", None), ("position_aware", None), ("entangled", "visual"), ("entangled", "semantic"),
-          ("entangled", "eta"), ("entangled", "stacked_s"), ("image_transformer", None), ("image_transformer", "released")]
-VIEWS = {"vanilla": GridView, "cptr": GridView, "position_aware": GridView, "image_transformer": BoxView,
-         "visual": BoxView, "eta": BoxView, "semantic": WordView, "stacked_s": WordView}
+MODELS = [
+    ("vanilla", None),
+    ("cptr", None),
+    ("position_aware", None),
+    ("entangled", "visual"),
+    ("entangled", "semantic"),
+    ("entangled", "eta"),
+    ("entangled", "stacked_s"),
+    ("image_transformer", None),
+    ("image_transformer", "released"),
+]
+VIEWS = {
+    "vanilla": GridView,
+    "cptr": GridView,
+    "position_aware": GridView,
+    "image_transformer": BoxView,
+    "visual": BoxView,
+    "eta": BoxView,
+    "semantic": WordView,
+    "stacked_s": WordView,
+}
 WORLD = scenes(train=8, val=0, test=3, novel=0)
 TEST = [item.image for item in WORLD["test"]]
 
@@ -52,7 +72,10 @@ def closed():
 def detector() -> AttributeDetector:
     """What it says is nonsense, but always the same."""
     net = AttributeDetector(12, ["red", "blue", "circle", "star", "small", "striped"]).eval()
-    net.metadata = {"data": WORLD.name, "made_by": {"backbone": None, "preprocess": Preprocess(size=64).to_dict(), "grid": [8, 8]}}
+    net.metadata = {
+        "data": WORLD.name,
+        "made_by": {"backbone": None, "preprocess": Preprocess(size=64).to_dict(), "grid": [8, 8]},
+    }
     return net
 
 
@@ -60,12 +83,34 @@ def run_of(name: str, variant: str | None = None, **changes) -> Run:
     """A run that was never trained."""
     torch.manual_seed(0)
     module = import_module(f"captionlab.models.{name}")
-    preset = replace(module.PRESETS["tiny"], **({"variant": variant} if variant else {}), **changes)
+    preset = module.PRESETS["tiny"]
+    preset = replace(preset, inputs=replace(preset.inputs, **changes))
+    if variant:
+        preset = replace(preset, variant=variant)
     vocabulary = Vocabulary.build(WORLD.captions("train"))
-    more = {"detector": detector(), "vocabulary": vocabulary} if "attributes" in preset.inputs.fields else {}
-    metadata = {"model": name, "preset_name": "tiny", "data": "scenes", "source": "scenes", "variant": variant, "stage": "xe", "seed": 0, "parameters": 10,
-             "train_seconds": 1.0, "history": []}
-    return Run(module.Model(preset, len(vocabulary)).eval(), vocabulary, ImageProcessor(preset, **more), RunMetadata.from_dict(metadata))
+    more = (
+        {"detector": detector(), "vocabulary": vocabulary}
+        if "attributes" in preset.inputs.fields
+        else {}
+    )
+    metadata = {
+        "model": name,
+        "preset_name": "tiny",
+        "data": "scenes",
+        "source": "scenes",
+        "variant": variant,
+        "stage": "xe",
+        "seed": 0,
+        "parameters": 10,
+        "train_seconds": 1.0,
+        "history": [],
+    }
+    return Run(
+        module.Model(preset, len(vocabulary)).eval(),
+        vocabulary,
+        ImageProcessor(preset, **more),
+        RunMetadata.from_dict(metadata),
+    )
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=lambda p: "-".join(filter(None, p)))
@@ -83,168 +128,224 @@ def translator() -> Run:
     return captionlab.load("translation")
 
 
-# ---- stories
+# ---- traces
+
 
 class TestEveryModel:
-    def test_a_story_says_what_one_pass_says(self, run):
-        story = trace_caption(run, TEST[0], "a red circle and a blue star")
+    def test_a_trace_says_what_one_pass_says(self, run):
+        trace = trace_caption(run, TEST[0], "a red circle and a blue star")
         with torch.no_grad():
             ids = torch.tensor([run.vocabulary.encode("a red circle and a blue star")])
-            logits = run.model.decode(run.model.encode(run.processor([TEST[0]])), ids[:, None, :-1])[0, 0]
+            logits = run.model.decode(
+                run.model.encode(run.processor([TEST[0]])), ids[:, None, :-1]
+            )[0, 0]
         logits[:, [run.vocabulary.pad, run.vocabulary.bos, run.vocabulary.unk]] = -math.inf
-        torch.testing.assert_close(story.bits, F.cross_entropy(logits, ids[0, 1:], reduction="none") / math.log(2), rtol=1e-3, atol=1e-4)
-        assert story.words == ["a", "red", "circle", "and", "a", "blue", "star", "<eos>"]
+        torch.testing.assert_close(
+            trace.bits,
+            F.cross_entropy(logits, ids[0, 1:], reduction="none") / math.log(2),
+            rtol=1e-3,
+            atol=1e-4,
+        )
+        assert trace.words == ["a", "red", "circle", "and", "a", "blue", "star", "<eos>"]
 
     def test_its_own_caption_has_the_score_of_the_search(self, run):
-        story, found = trace_caption(run, TEST[1]), run.search(run.processor([TEST[1]]))[0]
-        assert story.ids.tolist() == found.ids
-        assert -story.bits.sum().item() * math.log(2) == pytest.approx(found.score, rel=1e-3)
+        trace = trace_caption(run, TEST[1])
+        best = run.search(run.processor([TEST[1]]))[0]
+        assert trace.ids.tolist() == best.ids
+        assert -trace.bits.sum().item() * math.log(2) == pytest.approx(best.score, rel=1e-3)
 
     def test_weights_are_those_of_the_trace_and_hold_no_padding(self, run):
-        story, (words, weights) = trace_caption(run, TEST[1]), run.trace(TEST[1])
-        mine = torch.stack([story.weights(place) for place in range(len(words))])
-        there = weights.sum(0) > 0                       # padding gets nothing from anybody
+        trace, (words, weights) = trace_caption(run, TEST[1]), run.trace(TEST[1])
+        mine = torch.stack([trace.weights(place) for place in range(len(words))])
+        there = weights.sum(0) > 0  # padding gets nothing from anybody
         torch.testing.assert_close(mine, weights[:, there])
-        assert story.looked.shape[2] == len(story.ids) and (story.looked > 0).any((0, 1, 2)).all()
+        assert trace.attention.shape[2] == len(trace.ids)
+        assert (trace.attention > 0).any((0, 1, 2)).all()
 
     def test_its_positions_are_what_the_model_sees(self, run):
         view = trace_caption(run, TEST[0], "a star").view
         variant = run.metadata.variant
         assert type(view) is VIEWS[variant if variant in VIEWS else run.metadata.model]
         if isinstance(view, BoxView) and not run.processor.preset.inputs.grid:
-            torch.testing.assert_close(view.boxes, torch.from_numpy(TEST[0].boxes), rtol=0, atol=1e-3)
+            torch.testing.assert_close(
+                view.boxes, torch.from_numpy(TEST[0].boxes), rtol=0, atol=1e-3
+            )
         if isinstance(view, WordView):
             assert set(view.words) <= set(run.processor.detector.words)
 
     @pytest.mark.slow
     def test_can_be_drawn(self, run):
-        story = trace_caption(run, TEST[0], "a red circle")
-        layers, heads = story.looked.shape[:2]
-        assert len(draw_heads(story, 1).axes) == layers * heads
-        assert [ax.get_title() for ax in draw_caption(story).axes[:3]] == ["a", "red", "circle"]
-        assert "[red]" in draw_word(story, 1, 0, heads - 1).get_suptitle()
+        trace = trace_caption(run, TEST[0], "a red circle")
+        layers, heads = trace.attention.shape[:2]
+        assert len(draw_heads(trace, 1).axes) == layers * heads
+        assert [ax.get_title() for ax in draw_caption(trace).axes[:3]] == ["a", "red", "circle"]
+        assert "[red]" in draw_word(trace, 1, 0, heads - 1).get_suptitle()
 
     def test_a_window_is_missed_only_if_it_hides_something(self, run):
         """Windows over bare background, in its colour, and one over everything."""
         scene = Scene([Object("square", "blue", "large", x=140, y=140)])
-        story = trace_caption(run, scene, "a red circle")
-        bare, whole = (occlude(run, scene, story, grid, side, BACKGROUND) for grid, side in (((2, 3), 0.2), ((1, 1), 1.0)))
-        assert bare.shape == (4, 2, 3) and bare[:, 0, 0].abs().max() < 1e-4
-        assert whole.abs().max() > 1e-3 or "v" not in tracing._traced_stream(run) and run.processor.feature_kinds == ["attributes"]
+        trace = trace_caption(run, scene, "a red circle")
+        bare, everything = (
+            occlude(run, scene, trace, grid, window_size=size, fill=BACKGROUND)
+            for grid, size in (((2, 3), 0.2), ((1, 1), 1.0))
+        )
+        assert bare.shape == (4, 2, 3)
+        assert bare[:, 0, 0].abs().max() < 1e-4
+        attributes_only = "v" not in tracing.attended_streams(run)
+        attributes_only &= run.processor.feature_kinds == ["attributes"]
+        assert everything.abs().max() > 1e-3 or attributes_only
 
 
-def test_a_story_knows_what_was_likely(model):
-    story = trace_caption(model, TEST[0])
-    for place in range(len(story.ids)):
-        words, chances = zip(*story.likeliest(place, 3))
-        assert list(chances) == sorted(chances, reverse=True) and sum(chances) <= 1 + 1e-5
-        own = dict(story.likeliest(place, 74))[story.words[place]]
-        assert -math.log2(own) == pytest.approx(story.bits[place].item(), rel=1e-4)
+def test_a_trace_knows_what_was_likely(model):
+    trace = trace_caption(model, TEST[0])
+    for place in range(len(trace.ids)):
+        _words, chances = zip(*trace.top_k(place, 3), strict=False)
+        assert list(chances) == sorted(chances, reverse=True)
+        assert sum(chances) <= 1 + 1e-5
+        own = dict(trace.top_k(place, 74))[trace.words[place]]
+        assert -math.log2(own) == pytest.approx(trace.bits[place].item(), rel=1e-4)
 
 
 def test_one_head_or_their_mean(model):
-    story = trace_caption(model, TEST[0], "a star")
-    assert torch.equal(story.weights(1, 0, 2), story.looked[0, 2, 1])
-    torch.testing.assert_close(story.weights(1), story.looked[-1, :, 1].mean(0))
-    torch.testing.assert_close(story.looked.sum(-1), torch.ones(story.looked.shape[:-1]))
+    trace = trace_caption(model, TEST[0], "a star")
+    assert torch.equal(trace.weights(1, 0, 2), trace.attention[0, 2, 1])
+    torch.testing.assert_close(trace.weights(1), trace.attention[-1, :, 1].mean(0))
+    torch.testing.assert_close(trace.attention.sum(-1), torch.ones(trace.attention.shape[:-1]))
 
 
-def test_a_story_is_a_page_that_escapes_what_it_says(model):
-    story = replace(trace_caption(model, TEST[0], "a star"), spelt=["<b>"] * 74)
-    page = story._repr_html_()
-    assert "<b>" not in page and page.count("<span") == page.count("&lt;b&gt;</span>") == 3
+def test_a_trace_is_a_page_that_escapes_what_it_says(model):
+    trace = replace(trace_caption(model, TEST[0], "a star"), id_to_token=["<b>"] * 74)
+    page = trace._repr_html_()
+    assert "<b>" not in page
+    assert page.count("<span") == page.count("&lt;b&gt;</span>") == 3
     assert "bits)" in repr(trace_caption(model, TEST[0], "a star"))
 
 
-def test_a_translation_is_a_story_over_words(translator):
-    story = trace_caption(translator, "a man sleeps.", beam=5)
-    assert isinstance(story.view, WordView) and story.looked.shape[-1] == len(story.view.words)
-    assert translator.vocabulary.decode(story.ids) == translator.translate("a man sleeps.")
-    assert len(draw_word(story, 0).axes) == 2
+def test_a_translation_is_a_trace_over_words(translator):
+    trace = trace_caption(translator, "a man sleeps.", beam=5)
+    assert isinstance(trace.view, WordView)
+    assert trace.attention.shape[-1] == len(trace.view.words)
+    assert translator.vocabulary.decode(trace.ids) == translator.translate("a man sleeps.")
+    assert len(draw_word(trace, 0).axes) == 2
 
 
-@pytest.mark.parametrize("caption, problem", [("a yellow comet", "does not know comet"), ("?!", "holds no word"), ("", "holds no word")])
+@pytest.mark.parametrize(
+    ("caption", "problem"),
+    [("a yellow comet", "does not know comet"), ("?!", "holds no word"), ("", "holds no word")],
+)
 def test_captions_that_cannot_be_read(model, caption, problem):
     with pytest.raises(ValueError, match=problem):
         trace_caption(model, TEST[0], caption)
 
 
 def test_fused_runs_are_followed_if_they_look_at_the_same():
-    words, seen = (run_of("entangled", variant) for variant in ("stacked_s", "eta"))
-    story = trace_caption(ensemble(words, [words]), TEST[0], "a star")
-    assert isinstance(story.view, WordView) and len(story.looked) == 2 * len(trace_caption(words, TEST[0], "a star").looked)
-    with pytest.raises(ValueError, match="look at different things.*: follow one of them"):
-        trace_caption(ensemble(seen, [words]), TEST[0], "a star")
+    words, both = (run_of("entangled", variant) for variant in ("stacked_s", "eta"))
+    trace = trace_caption(ensemble(words, [words]), TEST[0], "a star")
+    assert isinstance(trace.view, WordView)
+    assert len(trace.attention) == 2 * len(trace_caption(words, TEST[0], "a star").attention)
+    with pytest.raises(ValueError, match=r"attend to different positions.*: trace one of them"):
+        trace_caption(ensemble(both, [words]), TEST[0], "a star")
 
 
 @pytest.mark.parametrize("variant", ["semantic", "stacked_s"])
-def test_where_no_attribute_was_found_there_is_still_a_story(variant):
-    run = run_of("entangled", variant, sure=1.0)
-    story = trace_caption(run, TEST[0], "a star")
-    assert story.view.words == [] and [ax.get_title() for ax in draw_caption(story).axes[:2]] == ["a", "star"]
+def test_where_no_attribute_was_found_there_is_still_a_trace(variant):
+    run = run_of("entangled", variant, attribute_threshold=1.0)
+    trace = trace_caption(run, TEST[0], "a star")
+    assert trace.view.words == []
+    titles = [ax.get_title() for ax in draw_caption(trace).axes[:2]]
+    assert titles == ["a", "star"]
 
 
 def test_a_grid_that_is_not_square():
-    run = run_of("position_aware", cells=(3, 5), fine=(3, 5), backbone="squeezenet1_1")
+    run = run_of("position_aware", grid=(3, 5), fine_grid=(3, 5), backbone="squeezenet1_1")
     batch = Batch(high=torch.randn(1, 15, 12), low=torch.randn(1, 15, 12))
-    view, everything = tracing._view(run, TEST[0], batch, 15)
-    assert view.grid == (3, 5) and everything == slice(None)
+    view, everything = tracing.image_positions(run, TEST[0], batch, 15)
+    assert view.grid == (3, 5)
+    assert everything == slice(None)
 
 
 @pytest.mark.slow
 def test_dollars_are_drawn_as_they_are(translator):
-    story = trace_caption(translator, "a man.", "ein $ { $ mann")
-    for place in range(len(story.words)):
-        draw_word(story, place).canvas.draw()
+    trace = trace_caption(translator, "a man.", "ein $ { $ mann")
+    for place in range(len(trace.words)):
+        draw_word(trace, place).canvas.draw()
 
 
 def test_numbers_out_of_range_leave_no_figure(model):
-    story = trace_caption(model, TEST[0], "a star")
-    for draw in (lambda: draw_word(story, 99), lambda: draw_heads(story, 99), lambda: draw_caption(story, 9)):
+    trace = trace_caption(model, TEST[0], "a star")
+    for draw in (
+        lambda: draw_word(trace, 99),
+        lambda: draw_heads(trace, 99),
+        lambda: draw_caption(trace, 9),
+    ):
         with pytest.raises(IndexError):
             draw()
-    assert not plt.get_fignums() and len(draw_word(story, 0, top=1000).axes) == 2
+    assert not plt.get_fignums()
+    assert len(draw_word(trace, 0, k=1000).axes) == 2
 
 
 def test_an_empty_caption_cannot_be_drawn(model):
-    story = trace_caption(model, TEST[0], "a star")
+    trace = trace_caption(model, TEST[0], "a star")
     with pytest.raises(ValueError, match="the caption is empty"):
-        draw_caption(CaptionTrace(story.ids[-1:], story.logs[-1:], story.looked[:, :, -1:], story.view, story.spelt))
+        draw_caption(
+            CaptionTrace(
+                trace.ids[-1:],
+                trace.log_probs[-1:],
+                trace.attention[:, :, -1:],
+                trace.view,
+                trace.id_to_token,
+            )
+        )
 
 
 # ---- occlusion
 
+
 def test_surprisal_is_that_of_each_picture(model):
-    story = trace_caption(model, TEST[0], "a red circle")
-    bits = surprisal(model, model.processor(TEST), story.ids)
-    for one, picture in zip(bits, TEST):
-        torch.testing.assert_close(one, trace_caption(model, picture, "a red circle").bits, rtol=1e-3, atol=1e-4)
+    trace = trace_caption(model, TEST[0], "a red circle")
+    bits = surprisal(model, model.processor(TEST), trace.ids)
+    for one, picture in zip(bits, TEST, strict=False):
+        torch.testing.assert_close(
+            one, trace_caption(model, picture, "a red circle").bits, rtol=1e-3, atol=1e-4
+        )
 
 
-@pytest.mark.parametrize("side, grid", [(1 / 8, (8, 8)), (0.25, (8, 8)), (0.5, (3, 2)), (1.0, (1, 1))])
+@pytest.mark.parametrize(
+    ("side", "grid"), [(1 / 8, (8, 8)), (0.25, (8, 8)), (0.5, (3, 2)), (1.0, (1, 1))]
+)
 def test_windows_cover_what_they_say(side, grid):
-    whole = np.random.default_rng(0).integers(0, 200, (40, 48, 3), np.uint8)
-    covered = list(occlusion._occluded(whole, grid, side, (255, 255, 255)))
-    assert len(covered) == grid[0] * grid[1] and whole.max() < 200        # the original stays as it was
+    pixels = np.random.default_rng(0).integers(0, 200, (40, 48, 3), np.uint8)
+    covered = list(occlusion.occluded_copies(pixels, grid, side, (255, 255, 255)))
+    assert len(covered) == grid[0] * grid[1]
+    assert pixels.max() < 200
     for number, one in enumerate(covered):
-        assert ((one == whole) | (one == 255)).all()
+        assert ((one == pixels) | (one == 255)).all()
         painted = np.nonzero((one == 255).all(-1))
-        for found, count, length, cell in zip(painted, grid, (40, 48), divmod(number, grid[1])):
+        for axis, count, length, cell in zip(
+            painted, grid, (40, 48), divmod(number, grid[1]), strict=False
+        ):
             middle, width = (cell + 0.5) / count * length, round(side * length)
-            if width / 2 <= middle <= length - width / 2:       # not over the edge
-                assert found.max() - found.min() + 1 == width
-            assert abs((found.min() + found.max() + 1) / 2 - middle) <= 0.5 + max(0, width / 2 - min(middle, length - middle)) / 2
+            if width / 2 <= middle <= length - width / 2:  # not over the edge
+                assert axis.max() - axis.min() + 1 == width
+            assert (
+                abs((axis.min() + axis.max() + 1) / 2 - middle)
+                <= 0.5 + max(0, width / 2 - min(middle, length - middle)) / 2
+            )
 
 
 @pytest.mark.parametrize("pixels", range(1, 12))
 def test_windows_are_as_wide_as_asked(pixels):
-    widths = [window.stop - window.start for window in occlusion._windows(64, 8, pixels / 64)]
-    assert set(widths[2:-2]) == {pixels} and min(widths) >= min(pixels, 4)
+    widths = [window.stop - window.start for window in occlusion.window_slices(64, 8, pixels / 64)]
+    assert set(widths[2:-2]) == {pixels}
+    assert min(widths) >= min(pixels, 4)
 
 
 def test_windows_as_large_as_cells_tile_the_picture():
-    whole = np.zeros((48, 48, 3), np.uint8)
-    painted = sum((one == 9).all(-1).astype(int) for one in occlusion._occluded(whole, (8, 8), 1 / 8, (9, 9, 9)))
+    pixels = np.zeros((48, 48, 3), np.uint8)
+    painted = sum(
+        (one == 9).all(-1).astype(int)
+        for one in occlusion.occluded_copies(pixels, (8, 8), 1 / 8, (9, 9, 9))
+    )
     assert (painted == 1).all()
 
 
@@ -252,50 +353,69 @@ def test_a_word_hangs_on_its_thing(model):
     """The only yellow thing of a scene, and the word yellow."""
     star = Object("star", "yellow", "medium", x=140, y=140)
     scene = Scene([Object("square", "blue", "large", x=60, y=60), star])
-    story = trace_caption(model, scene, "a blue square and a yellow star")
-    hidden = occlude(model, scene, story, side=1 / 8)
-    assert pointing_hits(hidden[story.words.index("star")][None], torch.from_numpy(scene.boxes[1:])).item()
-    many = occlude(model, scene, story, side=1 / 8, batch=7)
+    trace = trace_caption(model, scene, "a blue square and a yellow star")
+    hidden = occlude(model, scene, trace, window_size=1 / 8)
+    assert pointing_hits(
+        hidden[trace.words.index("star")][None], torch.from_numpy(scene.boxes[1:])
+    ).item()
+    many = occlude(model, scene, trace, window_size=1 / 8, batch_size=7)
     torch.testing.assert_close(many, hidden, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vanilla", "position_aware"])
 def test_a_photo_with_a_window_painted_over_is_another_photo(name, real_data):
-    """The preset `squeezenet`, a real photo and a real network: one window against a picture painted by hand."""
+    """A real photo and a real backbone: one window against a picture painted by hand."""
     module = import_module(f"captionlab.models.{name}")
     torch.manual_seed(0)
-    vocabulary = Vocabulary("a dog in the snow".split())
-    run = Run(module.Model(module.PRESETS["squeezenet"], len(vocabulary)).eval(), vocabulary, ImageProcessor(module.PRESETS["squeezenet"]), {})
+    vocabulary = Vocabulary(["a", "dog", "in", "the", "snow"])
+    run = Run(
+        module.Model(module.PRESETS["squeezenet"], len(vocabulary)).eval(),
+        vocabulary,
+        ImageProcessor(module.PRESETS["squeezenet"]),
+        {},
+    )
     photo = sorted((real_data / "flickr8k/images").glob("*.jpg"))[0]
-    story = trace_caption(run, photo, "a dog in the snow")
-    hidden = occlude(run, photo, story, story.view.grid, side=1 / 7, paint=(0, 0, 0))
+    trace = trace_caption(run, photo, "a dog in the snow")
+    hidden = occlude(run, photo, trace, trace.view.grid, window_size=1 / 7, fill=(0, 0, 0))
     pixels = run.processor.pixels(photo).copy()
     side = pixels.shape[0]
-    pixels[round(2 * side / 7):round(3 * side / 7), round(4 * side / 7):round(5 * side / 7)] = 0
-    by_hand = trace_caption(run, pixels, "a dog in the snow").bits - story.bits
-    assert story.view.grid == (7, 7) and hidden.shape == (6, 7, 7) and by_hand.abs().max() > 1e-3
+    pixels[round(2 * side / 7) : round(3 * side / 7), round(4 * side / 7) : round(5 * side / 7)] = 0
+    by_hand = trace_caption(run, pixels, "a dog in the snow").bits - trace.bits
+    assert trace.view.grid == (7, 7)
+    assert hidden.shape == (6, 7, 7)
+    assert by_hand.abs().max() > 1e-3
     torch.testing.assert_close(hidden[:, 2, 4], by_hand, rtol=1e-2, atol=1e-2)
 
 
 def test_occlusion_that_cannot_be(model, translator):
     with pytest.raises(ValueError, match="reads no pixels"):
         occlude(translator, "a man.", trace_caption(translator, "a man."))
-    story = trace_caption(model, TEST[0])
-    for wrong, problem in (({"side": 0.001}, "holds none of them: choose a larger side"), ({"paint": (0.5, 0.5, 0.5)}, "as whole numbers"),
-                           ({"paint": (300, 0, 0)}, "as whole numbers"), ({"paint": (1, 2)}, "red, green and blue"),
-                           ({"grid": (0, 8)}, "numbers from 1 on"), ({"batch": 0}, "numbers from 1 on")):
+    trace = trace_caption(model, TEST[0])
+    for wrong, problem in (
+        ({"window_size": 0.001}, "holds none of them: choose a larger window_size"),
+        ({"fill": (0.5, 0.5, 0.5)}, "as whole numbers"),
+        ({"fill": (300, 0, 0)}, "as whole numbers"),
+        ({"fill": (1, 2)}, "red, green and blue"),
+        ({"grid": (0, 8)}, "numbers from 1 on"),
+        ({"batch_size": 0}, "numbers from 1 on"),
+    ):
         with pytest.raises(ValueError, match=problem):
-            occlude(model, TEST[0], story, **wrong)
+            occlude(model, TEST[0], trace, **wrong)
 
 
 def test_whatever_names_a_colour_is_paint(model):
-    story = trace_caption(model, TEST[0], "a star")
-    painted = [occlude(model, TEST[0], story, grid=(2, 2), paint=paint) for paint in ((9, 8, 7), [9, 8, 7], np.array([9, 8, 7], np.uint8))]
-    assert torch.equal(painted[0], painted[1]) and torch.equal(painted[0], painted[2])
+    trace = trace_caption(model, TEST[0], "a star")
+    painted = [
+        occlude(model, TEST[0], trace, grid=(2, 2), fill=paint)
+        for paint in ((9, 8, 7), [9, 8, 7], np.array([9, 8, 7], np.uint8))
+    ]
+    assert torch.equal(painted[0], painted[1])
+    assert torch.equal(painted[0], painted[2])
 
 
 # ---- the pointing game
+
 
 def test_pointing():
     maps = torch.zeros(3, 2, 4)
@@ -314,76 +434,110 @@ def the_only(word, scene):
 def test_the_game_counts_what_points(model):
     """Against a plain loop over words."""
     pictures = [item.image for item in scenes(train=0, val=0, test=100, novel=0)["test"]]
-    found = occlusion.pointing_game(model, pictures, the_only, sides=(0.125,))
+    game = occlusion.pointing_game(model, pictures, the_only, window_sizes=(0.125,))
     maps, boxes = [], []
     for picture in pictures:
-        story = trace_caption(model, picture)
-        for place, word in enumerate(story.words):
+        trace = trace_caption(model, picture)
+        for place, word in enumerate(trace.words):
             if the_only(word, picture) is not None:
-                maps.append(story.weights(place, 0).reshape(8, 8)), boxes.append(the_only(word, picture))
+                (
+                    maps.append(trace.weights(place, 0).reshape(8, 8)),
+                    boxes.append(the_only(word, picture)),
+                )
     hits, others = 0, 0
     for number, box in enumerate(boxes):
         for map_, whose in ((maps[number], 0), (maps[number - len(maps) // 2], 1)):
             row, column = divmod(map_.argmax().item(), 8)
             hit = box[0] <= (column + 0.5) / 8 <= box[2] and box[1] <= (row + 0.5) / 8 <= box[3]
             hits, others = hits + hit * (whose == 0), others + hit * (whose == 1)
-    assert found["words"] == len(boxes) > 5
-    assert found["maps"]["attention, layer 0"] == pytest.approx({"own": 100 * float(hits) / len(boxes), "other": 100 * float(others) / len(boxes)}, abs=0.06)
-    assert list(found["maps"]) == ["attention, layer 0", "attention, layer 1", "occlusion, windows of 0.125"]
+    assert game["words"] == len(boxes) > 5
+    assert game["maps"]["attention, layer 0"] == pytest.approx(
+        {"own": 100 * float(hits) / len(boxes), "other": 100 * float(others) / len(boxes)}, abs=0.06
+    )
+    assert list(game["maps"]) == [
+        "attention, layer 0",
+        "attention, layer 1",
+        "occlusion, windows of 0.125",
+    ]
 
 
 def test_chance_is_the_share_of_cells_in_the_box():
     boxes = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 1.0, 1.0], [0.1, 0.1, 0.15, 0.15]])
-    assert occlusion._chance(boxes, (4, 6)) == pytest.approx(100 * (0.25 + 1 + 0) / 3, abs=0.05)
+    assert occlusion.chance_rate(boxes, (4, 6)) == pytest.approx(100 * (0.25 + 1 + 0) / 3, abs=0.05)
 
 
-@pytest.mark.parametrize("name, problem", [("entangled", "this run looks at none"), ("cptr", "fewer than two words")])
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("entangled", "this run attends to none"), ("cptr", "fewer than two words")],
+)
 def test_games_that_cannot_be_played(name, problem):
     everything = {"entangled": torch.tensor([0.0, 0, 1, 1]), "cptr": None}[name]
     with pytest.raises(ValueError, match=problem):
-        occlusion.pointing_game(run_of(name, "visual" if name == "entangled" else None), TEST, lambda word, picture: everything)
+        occlusion.pointing_game(
+            run_of(name, "visual" if name == "entangled" else None),
+            TEST,
+            lambda word, picture: everything,
+        )
 
 
 # ---- the explorer
+
 
 class TestExplorer:
     @pytest.mark.slow
     def test_draws_what_is_chosen(self, model):
         explorer = Explorer(model, TEST)
-        assert explorer.story.ids.tolist() == trace_caption(model, TEST[0]).ids.tolist()
-        seen = {bytes(explorer.image.value)}
-        for name, value in (("picture", 2), ("word", 3), ("layer", 0), ("head", 1), ("caption", "a red circle")):
+        assert explorer.trace.ids.tolist() == trace_caption(model, TEST[0]).ids.tolist()
+        drawings = {bytes(explorer.image.value)}
+        for name, value in (
+            ("picture", 2),
+            ("word", 3),
+            ("layer", 0),
+            ("head", 1),
+            ("caption", "a red circle"),
+        ):
             explorer.controls[name].value = value
             drawn = bytes(explorer.image.value)
-            assert drawn not in seen and drawn.startswith(b"\x89PNG")
-            seen.add(drawn)
-        assert explorer.story.words == ["a", "red", "circle", "<eos>"] and "circle" in explorer.note.value
+            assert drawn not in drawings
+            assert drawn.startswith(b"\x89PNG")
+            drawings.add(drawn)
+        assert explorer.trace.words == ["a", "red", "circle", "<eos>"]
+        assert "circle" in explorer.note.value
 
     @pytest.mark.slow
     def test_draws_once_for_each_choice(self, model, monkeypatch):
-        explorer, drawn = Explorer(model, TEST), []
-        plain = explorer.draw_word
-        monkeypatch.setattr(explorer, "draw_word", lambda *chosen: drawn.append(chosen[1:]) or plain(*chosen))
-        explorer.controls["word"].value = 4
-        explorer.controls["picture"].value = 1
-        explorer.controls["caption"].value = "a star"
-        assert drawn == [(4, 1, None), (0, 1, None), (0, 1, None)] and not plt.get_fignums()
+        shown = Explorer(model, TEST)
+        drawn = []
+
+        def draw(trace, *chosen):
+            drawn.append(chosen)
+            return draw_word(trace, *chosen)
+
+        monkeypatch.setattr(explorer, "draw_word", draw)
+        shown.controls["word"].value = 4
+        shown.controls["picture"].value = 1
+        shown.controls["caption"].value = "a star"
+        assert drawn == [(4, 1, None), (0, 1, None), (0, 1, None)]
+        assert not plt.get_fignums()
 
     @pytest.mark.slow
     def test_a_mistake_leaves_the_last_drawing(self, model):
         explorer = Explorer(model, TEST)
-        before, story = explorer.image.value, explorer.story
+        before, trace = explorer.image.value, explorer.trace
         explorer.controls["caption"].value = "a <comet>"
         assert "does not know comet" in explorer.note.value
         explorer.controls["caption"].value = "<>"
         assert "&lt;&gt;" in explorer.note.value
-        assert explorer.image.value == before and explorer.story is story
+        assert explorer.image.value == before
+        assert explorer.trace is trace
         explorer.pictures[1] = "nowhere.png"
         explorer.controls["picture"].value = 1
-        assert "nowhere.png" in explorer.note.value and explorer.image.value == before
+        assert "nowhere.png" in explorer.note.value
+        assert explorer.image.value == before
         explorer.controls["picture"].value = 0
         explorer.controls["caption"].value = ""
-        assert explorer.story.ids.tolist() == story.ids.tolist() and "comet" not in explorer.note.value
+        assert explorer.trace.ids.tolist() == trace.ids.tolist()
+        assert "comet" not in explorer.note.value
 
     def test_shows_a_picture_where_there_are_no_widgets(self, model):
         shown = Explorer(model, TEST[:1])._repr_mimebundle_()
@@ -393,12 +547,17 @@ class TestExplorer:
     def test_explores_translations(self, translator):
         explorer = Explorer(translator, ["a man.", "a dog."], beam=5)
         explorer.controls["picture"].value = 1
-        assert translator.vocabulary.decode(explorer.story.ids) == translator.translate("a dog.")
+        assert translator.vocabulary.decode(explorer.trace.ids) == translator.translate("a dog.")
 
     @pytest.mark.slow
     def test_one_picture_or_sentence_will_do(self, model, translator):
-        assert Explorer(model, TEST[0]).story.ids.tolist() == trace_caption(model, TEST[0]).ids.tolist()
-        assert translator.vocabulary.decode(Explorer(translator, "a man.", beam=5).story.ids) == translator.translate("a man.")
+        assert (
+            Explorer(model, TEST[0]).trace.ids.tolist()
+            == trace_caption(model, TEST[0]).ids.tolist()
+        )
+        assert translator.vocabulary.decode(
+            Explorer(translator, "a man.", beam=5).trace.ids
+        ) == translator.translate("a man.")
 
     def test_needs_something_to_explore(self, model):
         with pytest.raises(ValueError, match="nothing to explore"):
@@ -406,20 +565,52 @@ class TestExplorer:
 
     def test_says_what_is_missing(self, model, monkeypatch):
         plain = builtins.__import__
-        missing = lambda name, *rest: (_ for _ in ()).throw(ImportError(name)) if name == "ipywidgets" else plain(name, *rest)     # noqa: E731
+
+        def missing(name, *rest):
+            if name == "ipywidgets":
+                raise ImportError(name)
+            return plain(name, *rest)
+
         monkeypatch.setattr(builtins, "__import__", missing)
-        monkeypatch.setattr(tracing, "trace_caption", None)        # it is said before the work
+        monkeypatch.setattr(explorer, "trace_caption", None)  # it is said before the work
         with pytest.raises(ImportError, match="pip install ipywidgets"):
             Explorer(model, TEST)
 
 
-@pytest.mark.parametrize("name, variant, changes", [("entangled", "visual", {}), ("entangled", "semantic", {}), ("entangled", "semantic", {"sure": 1.0}),
-                                                    ("position_aware", None, {})])
-def test_the_command_line_draws_where_any_model_looked(name, variant, changes, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "variant", "changes"),
+    [
+        ("entangled", "visual", {}),
+        ("entangled", "semantic", {}),
+        ("entangled", "semantic", {"attribute_threshold": 1.0}),
+        ("position_aware", None, {}),
+    ],
+)
+def test_the_command_line_draws_where_any_model_looked(
+    name, variant, changes, tmp_path, monkeypatch
+):
     run_of(name, variant, **changes).save(tmp_path / "run")
-    asked = []
-    monkeypatch.setattr(captioning, "_say_caption", lambda *rest: None)
-    monkeypatch.setattr(tracing, "trace_caption", lambda writer, image, **how: asked.append(how) or trace_caption(writer, TEST[0], "a red circle"))      # scenes have boxes
-    said = CliRunner().invoke(application.app, ["caption", str(tmp_path / "run"), "photo.png", "--beam", "2", "--attention", str(tmp_path / "where.png")])
-    assert said.exit_code == 0, said.output
-    assert asked == [{"beam": 2, "length_penalty": 0.0}] and (tmp_path / "where.png").stat().st_size > 1000
+    calls = []
+
+    def trace_scene(run, image, **options):
+        """Trace a scene in place of the photo, for scenes have boxes."""
+        calls.append(options)
+        return trace_caption(run, TEST[0], "a red circle")
+
+    monkeypatch.setattr(captioning, "print_caption", lambda *rest: None)
+    monkeypatch.setattr(tracing, "trace_caption", trace_scene)
+    result = CliRunner().invoke(
+        application.app,
+        [
+            "caption",
+            str(tmp_path / "run"),
+            "photo.png",
+            "--beam",
+            "2",
+            "--attention",
+            str(tmp_path / "where.png"),
+        ],
+    )
+    assert result.exit_code == 0, result.output
+    assert calls == [{"beam": 2, "length_penalty": 0.0}]
+    assert (tmp_path / "where.png").stat().st_size > 1000

@@ -1,4 +1,4 @@
-"""The public names of each subpackage: those of its modules, each importable, none like a module."""
+"""The public names of each subpackage: all of its modules, importable, none like a module."""
 
 import importlib
 import pkgutil

@@ -1,10 +1,12 @@
 """Text: round trips for any text, parity of both encoders, what may be stored."""
+
 import json
 import random
 import string
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from captionlab.text import (
     SubwordVocabulary,
@@ -15,7 +17,12 @@ from captionlab.text import (
     vocabulary_from_dict,
 )
 
-CAPTIONS = ["A man\u2019s dog runs.", "Two dogs run on the grass!", "Ein M\u00e4dchen spielt drau\u00dfen.", "the dog runs on grass"] * 3
+CAPTIONS = [
+    "A man\u2019s dog runs.",
+    "Two dogs run on the grass!",
+    "Ein M\u00e4dchen spielt drau\u00dfen.",
+    "the dog runs on grass",
+] * 3
 WORDS = Vocabulary.build(CAPTIONS)
 PIECES = SubwordVocabulary.build(CAPTIONS, size=200)
 
@@ -31,7 +38,9 @@ def test_normalising_twice_changes_nothing(text):
 def test_subwords_write_every_text(text):
     ids = PIECES.encode(text)
     assert PIECES.decode(ids) == " ".join(normalise(text))
-    assert ids[0] == 1 and ids[-1] == 2 and not {0, 1, 2, 3} & set(ids[1:-1])
+    assert ids[0] == 1
+    assert ids[-1] == 2
+    assert not {0, 1, 2, 3} & set(ids[1:-1])
 
 
 @given(st.text(string.printable), st.floats(0.01, 1), st.integers(0, 9))
@@ -48,7 +57,11 @@ def test_our_pieces_are_the_library_s(text):
     names = []
     for word in normalise(text):
         for piece in bpe_encode("\u2581" + word, ranks):
-            parts = [piece] if piece in PIECES.tokens else [f"<0x{value:02X}>" for value in piece.encode()]
+            parts = (
+                [piece]
+                if piece in PIECES.tokens
+                else [f"<0x{value:02X}>" for value in piece.encode()]
+            )
             names += parts
     assert PIECES.encode(text) == [1, *map(PIECES.tokens.index, names), 2]
 
@@ -59,22 +72,27 @@ def test_words_make_the_round_trip(words):
     assert WORDS.decode(WORDS.encode(text)) == text
 
 
-@pytest.mark.parametrize("text, words", [
-    ("It\u2019s Bob's", ["it", "'s", "bob", "'s"]),
-    ("MA\u0308DCHEN", ["m\u00e4dchen"]),
-    ("a t-shirt \u2014 don't - 3.5 m, 1,000!", ["a", "t-shirt", "don't", "3.5", "m", "1,000"]),
-    ("stra\u00dfe STRASSE", ["stra\u00dfe", "strasse"]),
-    ("<pad>\u200b_x_ ...", ["pad", "x"]),
-    ("\u0915\u093f\u0924\u093e\u092c", ["\u0915\u093f\u0924\u093e\u092c"]),
-    ("", []), (" .,'-\n", []),
-])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("It\u2019s Bob's", ["it", "'s", "bob", "'s"]),
+        ("MA\u0308DCHEN", ["m\u00e4dchen"]),
+        ("a t-shirt \u2014 don't - 3.5 m, 1,000!", ["a", "t-shirt", "don't", "3.5", "m", "1,000"]),
+        ("stra\u00dfe STRASSE", ["stra\u00dfe", "strasse"]),
+        ("<pad>\u200b_x_ ...", ["pad", "x"]),
+        ("\u0915\u093f\u0924\u093e\u092c", ["\u0915\u093f\u0924\u093e\u092c"]),
+        ("", []),
+        (" .,'-\n", []),
+    ],
+)
 def test_what_a_word_is(text, words):
     assert normalise(text) == words
 
 
 def test_minimum_count_and_order():
     built = Vocabulary.build(["b b a a c"], min_count=2)
-    assert built.tokens[4:] == ["a", "b"] and len(built) == 6
+    assert built.tokens[4:] == ["a", "b"]
+    assert len(built) == 6
     assert built.encode("c a") == [1, 3, 4, 2]
     assert Vocabulary.build(["a b", "b c"]).tokens == Vocabulary.build(["b c", "a b"]).tokens
 
@@ -86,11 +104,24 @@ def test_learning_merges_is_repeatable():
 @pytest.mark.parametrize("built", [WORDS, PIECES])
 def test_stored_as_json_and_back(built):
     again = vocabulary_from_dict(json.loads(json.dumps(built.to_dict())))
-    assert type(again) is type(built) and again.tokens == built.tokens and len(again) == len(built)
+    assert type(again) is type(built)
+    assert again.tokens == built.tokens
+    assert len(again) == len(built)
     assert again.encode("the girl's dog") == built.encode("the girl's dog")
 
 
-@pytest.mark.parametrize("stored", [None, [], {}, {"kind": "pickle"}, {"kind": ["words"]}, {"kind": "words"}, {"kind": "subwords", "tokens": []}])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        None,
+        [],
+        {},
+        {"kind": "pickle"},
+        {"kind": ["words"]},
+        {"kind": "words"},
+        {"kind": "subwords", "tokens": []},
+    ],
+)
 def test_something_else_is_one_clear_line(stored):
     with pytest.raises(ValueError, match="not a stored vocabulary"):
         vocabulary_from_dict(stored)
@@ -115,9 +146,12 @@ def test_padding_keeps_every_id(rows):
 
 def test_padding_pictures_with_unequal_numbers_of_captions():
     out = pad_sequences([[[1, 2], [1, 5, 2]], [], [[1, 2]]])
-    assert out.shape == (3, 2, 3) and out[0, 1].tolist() == [1, 5, 2]
-    assert not out[1].any() and not out[2, 1].any()
-    assert pad_sequences([]).shape == (0,) and pad_sequences([[], []]).shape == (2, 0)
+    assert out.shape == (3, 2, 3)
+    assert out[0, 1].tolist() == [1, 5, 2]
+    assert not out[1].any()
+    assert not out[2, 1].any()
+    assert pad_sequences([]).shape == (0,)
+    assert pad_sequences([[], []]).shape == (2, 0)
 
 
 def test_real_captions_make_the_round_trip(real_data):
@@ -125,7 +159,9 @@ def test_real_captions_make_the_round_trip(real_data):
     captions = [line.split("\t")[1] for line in lines]
     built = SubwordVocabulary.build(captions, 2000)
     assert len(built) == 2000
-    assert all(built.decode(built.encode(caption)) == " ".join(normalise(caption)) for caption in captions)
+    assert all(
+        built.decode(built.encode(caption)) == " ".join(normalise(caption)) for caption in captions
+    )
 
 
 def test_how_an_emoji_is_drawn_is_no_word():

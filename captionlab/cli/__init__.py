@@ -5,17 +5,16 @@
 # %% auto #0
 __all__ = ['app', 'main']
 
-# %% ../../nbs/library/cli/index.ipynb #clii0002
-# Importing a module of commands registers them with the application.
-from captionlab.cli import (
-    captioning,
-    data,
-    demonstration,
-    evaluation,
-    features,
-    health,
-    training,
-)
+# %% ../../nbs/library/cli/index.ipynb #476fedb3
+from importlib import import_module
+
 from .application import app, main
 
 _all_ = ["app", "main"]
+
+# Importing a module of commands registers them with the application, in this order.
+_MODULES = [
+    "demonstration", "health", "data", "features", "training", "evaluation", "captioning"
+]
+for _name in _MODULES:
+    import_module(f"captionlab.cli.{_name}")

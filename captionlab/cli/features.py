@@ -5,83 +5,112 @@
 # %% auto #0
 __all__ = ['features_extract', 'grid_inputs']
 
-# %% ../../nbs/library/cli/features.ipynb #eaac5623
-from typing import TYPE_CHECKING
+# %% ../../nbs/library/cli/features.ipynb #f348e62a
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .application import features_app
+from .options import is_given
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from captionlab.data.datasets import CaptionData, Item
 
-# %% ../../nbs/library/cli/features.ipynb #188e77ec
+# %% ../../nbs/library/cli/features.ipynb #cfb9ce7f
 _KINDS = ("grid", "pyramid", "regions", "attributes")
+_BOX_OPTIONS = ("boxes", "max_boxes", "detector_weights")
+
+# Options without effect on each kind.
+_UNUSED_OPTIONS = {
+    "grid": _BOX_OPTIONS,
+    "pyramid": _BOX_OPTIONS,
+    "regions": ("grid",),
+    "attributes": ("backbone", "grid", "size", "resize", *_BOX_OPTIONS),
+}
 
 
-_OF_REGIONS = ("boxes", "most", "detector_weights")
+def _check_options(ctx: typer.Context, kind: str) -> None:
+    """Raise an error if an option was given that has no effect on a kind of features."""
+    if kind not in _KINDS:
+        raise ValueError(f"no features of kind {kind!r}: choose from {', '.join(_KINDS)}")
+    for name in _UNUSED_OPTIONS[kind]:
+        if is_given(ctx, name):
+            others = [other for other in _KINDS if name not in _UNUSED_OPTIONS[other]]
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for --kind {' or '.join(others)}, not {kind}: "
+                "leave it out, or choose another kind"
+            )
 
-
-_IDLE = {"grid": _OF_REGIONS, "pyramid": _OF_REGIONS, "regions": ("grid",), "attributes": ("backbone", "grid", "size", "resize", *_OF_REGIONS)}     # options that a kind has no use for
-
-
-def _no_idle(ctx: typer.Context, kind: str) -> None:
-    """Refuse an option that would change nothing."""
-    for name in _IDLE[kind]:
-        if ctx.get_parameter_source(name).name == "COMMANDLINE":
-            fits = [other for other in _KINDS if name not in _IDLE[other]]
-            raise ValueError(f"--{name.replace('_', '-')} is for --kind {' or '.join(fits)}, not {kind}: leave it out, or say another kind")
-
-# %% ../../nbs/library/cli/features.ipynb #a74c7401
+# %% ../../nbs/library/cli/features.ipynb #4fe7d1fd
 @features_app.command("extract")
 def features_extract(
     ctx: typer.Context,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGES", help="folders, pictures, or a .txt with a path a line")],
+    images: Annotated[list[Path], typer.Argument(
+        metavar="IMAGES", help="folders, pictures, or a .txt with one path per line")],
     out: Annotated[Path, typer.Option(help="Folder for the features.")],
-    kind: Annotated[str, typer.Option(help=f"What to make: {', '.join(_KINDS)}.")] = "grid",
-    backbone: Annotated[str, typer.Option(help="Name of the network.")] = "squeezenet1_1",
-    weights: Annotated[str, typer.Option(help="torchvision's name for them, a file, or none for random ones.")] = "DEFAULT",
-    grid: Annotated[str | None, typer.Option(help="Cells, such as 7 or 7x5, of a pyramid 28,14; the network's own by default.")] = None,
-    size: Annotated[int | None, typer.Option(min=1, help="Side of the pictures in pixels; what suits the network.")] = None,
+    kind: Annotated[str, typer.Option(
+        help=f"Kind of features: {', '.join(_KINDS)}.")] = "grid",
+    *,
+    backbone: Annotated[str, typer.Option(help="Name of the backbone.")] = "squeezenet1_1",
+    weights: Annotated[str, typer.Option(
+        help="torchvision's name of the weights, a file, or none for random ones.")] = "DEFAULT",
+    grid: Annotated[str | None, typer.Option(
+        help="Cells, such as 7 or 7x5, of a pyramid 28,14; the backbone's by default.")] = None,
+    size: Annotated[int | None, typer.Option(
+        min=1, help="Side of the pictures in pixels; the backbone's by default.")] = None,
     resize: Annotated[str, typer.Option(help="stretch or crop")] = "stretch",
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    boxes: Annotated[str | None, typer.Option(help="For regions: a file or folder of boxes, or a detector of torchvision's.")] = None,
-    most: Annotated[int | None, typer.Option(min=1, help="For regions: how many of a picture to keep; all by default.")] = None,
-    detector_weights: Annotated[str | None, typer.Option(help="For regions: like --weights, of the detector.")] = None,
+    boxes: Annotated[str | None, typer.Option(
+        help="For regions: a file or folder of boxes, or a detector of torchvision.")] = None,
+    max_boxes: Annotated[int | None, typer.Option(
+        min=1, help="For regions: how many of a picture to keep; all by default.")] = None,
+    detector_weights: Annotated[str | None, typer.Option(
+        help="For regions: like --weights, of the detector.")] = None,
 ) -> None:
-    """Features of pictures, into a folder.
+    """Extract features of pictures into a folder.
 
-    `images` are read, cut or stretched (`resize`) to `size` and go through `backbone` with its `weights` on
-    `device`; features of the `kind`, on a `grid` of cells of shape (h, w) or of regions, are kept in `out`.
-    What is there already stays.
+    Features that are in the folder already are kept.
     """
-    if kind not in _KINDS:
-        raise ValueError(f"no features of kind {kind!r}: choose from {', '.join(_KINDS)}")
-    _no_idle(ctx, kind)
+    _check_options(ctx, kind)
     from captionlab.runs.folder import check_device
     from captionlab.vision.extraction import extract_features
 
     check_device(device)
-    extract_features(images, out, kind=kind, backbone=backbone, weights=weights, grid=grid, size=size,
-                     resize=resize, device=device, boxes=boxes, max_boxes=most,
-                     detector_weights=detector_weights or "DEFAULT")
+    extract_features(
+        images, out, kind=kind, backbone=backbone, weights=weights, grid=grid, size=size,
+        resize=resize, device=device, boxes=boxes, max_boxes=max_boxes,
+        detector_weights=detector_weights or "DEFAULT",
+    )
 
-# %% ../../nbs/library/cli/features.ipynb #d03b9bc5
-def grid_inputs(world: "CaptionData", preset: str, features: Path | None) -> tuple["Callable[[Item], Tensor]", dict]:
-    """How a detector of attributes sees an item of `world`: the cells (N, D) of the model vanilla; and what made them."""
+# %% ../../nbs/library/cli/features.ipynb #388e4ec9
+def grid_inputs(
+    data: "CaptionData", preset: str, features: Path | None
+) -> tuple["Callable[[Item], Tensor]", dict]:
+    """Return a function from an item to its grid of cells, and the specification of the grid.
+
+    Args:
+        data: the data set of the items.
+        preset: of the model `vanilla`, whose inputs these are.
+        features: folder of a feature store, or None to compute the grids.
+
+    Returns:
+        A function from an item of `data` to a tensor `(N, D)`, and how the grids are made.
+    """
     from captionlab.models import find_preset
     from captionlab.processors.cache import input_transforms, open_feature_stores
     from captionlab.processors.image import ImageProcessor
     from captionlab.runs.data import check_data_fits_model
 
     processor = ImageProcessor(find_preset("vanilla", preset))
-    check_data_fits_model(world, processor.preset)
-    stores, cells = open_feature_stores(processor, world, features), processor.preset.inputs.grid
-    by_pixels = {"backbone": None, "preprocess": processor.preprocess.to_dict(), "grid": [cells, cells]}
-    return input_transforms(processor, stores)["grid"], stores[0].spec if stores else by_pixels
+    check_data_fits_model(data, processor.preset)
+    stores = open_feature_stores(processor, data, features or ())
+    grid_fn = input_transforms(processor, stores)["grid"]
+    if stores:
+        return grid_fn, stores[0].spec
+    side = processor.preset.inputs.grid
+    preprocess = processor.preprocess.to_dict()
+    return grid_fn, {"backbone": None, "preprocess": preprocess, "grid": [side, side]}

@@ -19,12 +19,12 @@ from captionlab.data.datasets import (
     flickr8k,
     from_files,
     multi30k,
-    read_json_file,
     registry,
     scenes,
 )
 
 from ..files import cache_home, data_home, write_atomically
+from .text_files import read_json_file
 
 # %% ../../nbs/library/data/catalog.ipynb #4ab9130b
 def _load_coco(folder: Path) -> CaptionData:
@@ -199,10 +199,10 @@ def download(name: str, mirrors: Sequence[str] | None = None) -> Path:
         ValueError: a program cannot download it; the message says how to get it.
         OSError: no mirror gave a complete file.
     """
-    known = registry()
-    if name not in known:
-        raise ValueError(f"no data set {name!r}: choose from {', '.join(known)}")
-    entry = known[name]
+    entries = registry()
+    if name not in entries:
+        raise ValueError(f"no data set {name!r}: choose from {', '.join(entries)}")
+    entry = entries[name]
     if "files" not in entry:
         raise ValueError(f"{name} {entry['how']}")
     folder = data_home() / name

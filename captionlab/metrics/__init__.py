@@ -4,22 +4,25 @@
 
 # %% auto #0
 __all__ = ['ARCHIVES', 'Chair', 'CiderDScorer', 'ClipScore', 'Comparison', 'Diversity', 'HashTable',
-           'JavaArchive', 'LearnedMetric', 'METRICS', 'MeteorScorer', 'NgramCounts', 'PairPacker',
-           'ReferenceIndex', 'SCORER', 'SPICE_SCORER', 'SUBSCORES', 'Scores', 'SpiceScores',
-           'TRANSLATION_SCORER', 'TokenTable', 'bleu_from_counts', 'bootstrap_counts',
-           'caption_similarities', 'chair_photos', 'chair_scenes', 'change_fact',
-           'check_coco_results', 'compare', 'confidence_intervals', 'count_objects', 'count_sorted',
-           'example_of', 'export_coco', 'find_java', 'find_spice', 'flatten_captions',
-           'format_report', 'install_spice', 'judge_translations', 'learned_metrics',
-           'leave_one_out', 'measure_diversity', 'merge_spice', 'meteor_from_counts', 'moses',
+           'JavaArchive', 'LearnedMetric', 'METRICS', 'MeteorScorer', 'NgramCounts',
+           'PairPacker', 'ReferenceIndex', 'SCORER', 'SPICE_SCORER', 'SUBSCORES',
+           'Scores', 'SpiceScores', 'TRANSLATION_SCORER', 'TokenTable',
+           'bleu_from_counts', 'bootstrap_counts', 'caption_similarities', 'chair_photos',
+           'chair_scenes', 'change_fact', 'check_coco_results', 'compare',
+           'confidence_intervals', 'count_objects', 'count_sorted', 'example_of',
+           'export_coco', 'find_java', 'find_spice', 'flatten_captions', 'format_report',
+           'install_spice', 'judge_translations', 'learned_metrics', 'leave_one_out',
+           'measure_diversity', 'merge_spice', 'meteor_from_counts', 'moses',
            'objects_in_caption', 'objects_in_photos', 'pack_ngrams', 'read_annotations',
            'read_detections', 'read_image_ids', 'read_results', 'register_metric',
-           'resampled_scores', 'sacrebleu_from_counts', 'score', 'score_files', 'score_learned',
-           'score_runs', 'score_spice', 'score_translations', 'self_cider', 'shapes_in_caption',
-           'shuffle_words', 'spice_report', 'split_caption', 'ter_from_counts', 'tokenize']
+           'resampled_scores', 'sacrebleu_from_counts', 'score', 'score_files',
+           'score_learned', 'score_runs', 'score_spice', 'score_translations',
+           'self_cider', 'shapes_in_caption', 'shuffle_words', 'spice_report',
+           'split_caption', 'ter_from_counts', 'tokenize']
 
 # %% ../../nbs/library/metrics/index.ipynb #metr0002
 from importlib import import_module
+from typing import Any
 
 # %% ../../nbs/library/metrics/index.ipynb #metr0003
 _all_ = [
@@ -82,7 +85,7 @@ _SUBMODULES = {
 }
 
 # %% ../../nbs/library/metrics/index.ipynb #metr0005
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """Import a public name from its module when it is first used (PEP 562)."""
     for module, names in _SUBMODULES.items():
         if name in names:

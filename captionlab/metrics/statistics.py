@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['meteor_from_counts', 'bleu_from_counts', 'sacrebleu_from_counts', 'ter_from_counts',
-           'resampled_scores', 'bootstrap_counts', 'confidence_intervals', 'Comparison', 'compare']
+           'resampled_scores', 'bootstrap_counts', 'confidence_intervals', 'Comparison',
+           'compare']
 
 # %% ../../nbs/library/metrics/statistics.ipynb #1fdf0a79
 from collections.abc import Callable
@@ -247,13 +248,13 @@ def _comparison(difference: float, resampled: np.ndarray, num_pictures: int) -> 
 
 
 def compare(
-    ours: Scores, theirs: Scores, resamples: int = 1000, seed: int = 0
+    scores: Scores, other: Scores, resamples: int = 1000, seed: int = 0
 ) -> dict[str, Comparison]:
     """Return the paired bootstrap: both runs are scored on the same draws of pictures.
 
     Args:
-        ours: run A, B pictures.
-        theirs: run B, on the same pictures in the same order.
+        scores: of run A, B pictures.
+        other: of run B, on the same pictures in the same order.
         resamples: number of draws.
         seed: of the draws.
 
@@ -268,15 +269,15 @@ def compare(
     Source:
         Koehn 2004.
     """
-    if ours.ids != theirs.ids:
+    if scores.ids != other.ids:
         raise ValueError("the runs were scored on different pictures: compare on the same ones")
-    weights = bootstrap_counts(len(ours.ids), resamples, seed)
-    our_draws = resampled_scores(ours, weights)
-    their_draws = resampled_scores(theirs, weights)
+    weights = bootstrap_counts(len(scores.ids), resamples, seed)
+    draws = resampled_scores(scores, weights)
+    other_draws = resampled_scores(other, weights)
     comparisons = {}
-    for name in ours.corpus_scores:
-        if name in theirs.corpus_scores:
-            difference = ours.corpus_scores[name] - theirs.corpus_scores[name]
-            resampled = our_draws[name] - their_draws[name]
-            comparisons[name] = _comparison(difference, resampled, len(ours.ids))
+    for name in scores.corpus_scores:
+        if name in other.corpus_scores:
+            difference = scores.corpus_scores[name] - other.corpus_scores[name]
+            resampled = draws[name] - other_draws[name]
+            comparisons[name] = _comparison(difference, resampled, len(scores.ids))
     return comparisons

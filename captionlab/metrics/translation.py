@@ -63,7 +63,7 @@ TRANSLATION_SCORER = {
 # %% ../../nbs/library/metrics/translation.ipynb #bb41efd1
 def _bleu_counts(metric: BLEU, pairs: list[tuple[str, str]]) -> tuple[np.ndarray, np.ndarray]:
     """Return what `sacrebleu_from_counts` reads, shape (S, 10), and BLEU of each pair, (S,)."""
-    results = [metric.sentence_score(ours, [reference]) for ours, reference in pairs]
+    results = [metric.sentence_score(text, [reference]) for text, reference in pairs]
     counts = [[row.sys_len, row.ref_len, *row.totals, *row.counts] for row in results]
     return np.array(counts, dtype=float), np.array([row.score for row in results])
 
@@ -71,7 +71,7 @@ def _bleu_counts(metric: BLEU, pairs: list[tuple[str, str]]) -> tuple[np.ndarray
 def _ter_counts(pairs: list[tuple[str, str]]) -> tuple[np.ndarray, np.ndarray]:
     """Return what `ter_from_counts` reads, shape (S, 2), and TER of each pair, shape (S,)."""
     metric = TER()
-    results = [metric.sentence_score(ours, [reference]) for ours, reference in pairs]
+    results = [metric.sentence_score(text, [reference]) for text, reference in pairs]
     counts = [[row.num_edits, row.ref_length] for row in results]
     return np.array(counts, dtype=float), np.array([row.score for row in results])
 
@@ -99,7 +99,7 @@ def judge_translations(
             "every translation needs one reference, and there must be some"
         )
     pairs = list(zip(hypotheses, references, strict=True))
-    tokens = [(moses(ours), moses(reference)) for ours, reference in pairs]
+    tokens = [(moses(text), moses(reference)) for text, reference in pairs]
     wmt = BLEU(tokenize="none", lowercase=True, effective_order=True)
     counts = {}
     per_sentence = {}

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['DEFAULT_USE_CPU', 'check_run_folder', 'lock_folder', 'check_device', 'set_device',
-           'run_command_line', 'model_config', 'processor_fingerprint', 'check_resume_config']
+           'run_command_line', 'model_config', 'processor_fingerprint',
+           'check_resume_config']
 
 # %% ../../nbs/library/runs/folder.ipynb #0607246b
 import os

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
@@ -30,7 +30,7 @@ from captionlab.runs.preparation import (
     training_set,
 )
 
-from ..captioner import Captioner
+from ..captioner import Captioner, TransformerCaptioner
 from ..data.batches import CaptionDataset, collate
 from ..data.datasets import CaptionData
 from ..distillation import Distilled, require_fixed_tokens, soft_targets
@@ -93,7 +93,7 @@ def _with_distillation(
     # The same targets for every view of a picture.
     for view in examples.input_variants:
         view.update(targets)
-    return Distilled(model)
+    return Distilled(cast(TransformerCaptioner, model))
 
 # %% ../../nbs/library/runs/training.ipynb #67b977f6
 def train(

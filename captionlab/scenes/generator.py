@@ -17,7 +17,14 @@ from functools import lru_cache, partial
 from itertools import count, islice
 from typing import Any, TypeVar
 
-from .language import FORMS, LANGUAGES, Claim, Description, form_key, phrase
+from captionlab.scenes.language import (
+    FORMS,
+    LANGUAGES,
+    Claim,
+    Description,
+    form_key,
+    phrase,
+)
 from captionlab.scenes.world import (
     COLOURS,
     CONTAINERS,
@@ -468,8 +475,8 @@ def _caption_entries(scene: Scene, languages: Sequence[str]) -> list[dict[str, A
     """Return the annotations of a scene's captions."""
     entries = []
     for language in languages:
-        for text in describe_scene(scene, language):
-            entries.append({"caption": text, "language": language})
+        texts = describe_scene(scene, language)
+        entries += [{"caption": text, "language": language} for text in texts]
     return entries
 
 

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
-from .language import Claim, parse
 from captionlab.scenes.world import (
     FACT_KINDS,
     INVERSE,
@@ -21,6 +20,8 @@ from captionlab.scenes.world import (
     facts,
     relation_kind,
 )
+
+from .language import Claim, parse
 
 # %% ../../nbs/library/scenes/verification.ipynb #756c1731
 _BASE_RELATIONS = {inverse: word for word, inverse in INVERSE.items()}  # "right of": "left of", ...

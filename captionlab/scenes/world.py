@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['WORLD', 'COLOURS', 'SHAPES', 'SIZES', 'TEXTURES', 'BACKGROUND', 'PROPERTIES', 'VALUES',
-           'SHAPE_INEQUALITIES', 'FINE', 'STRIPE', 'NEAR', 'CONTAINERS', 'RELATIONS', 'INVERSE',
-           'SCENE_WORDS', 'Fact', 'FACT_KINDS', 'Object', 'Scene', 'covers', 'render', 'gap',
-           'is_inside', 'relation_kind', 'object_properties', 'fact_kind', 'facts', 'parallel_map',
-           'render_all']
+           'SHAPE_INEQUALITIES', 'FINE', 'STRIPE', 'NEAR', 'CONTAINERS', 'RELATIONS',
+           'INVERSE', 'SCENE_WORDS', 'Fact', 'FACT_KINDS', 'Object', 'Scene', 'covers',
+           'render', 'gap', 'is_inside', 'relation_kind', 'object_properties',
+           'fact_kind', 'facts', 'parallel_map', 'render_all']
 
 # %% ../../nbs/library/scenes/world.ipynb #b72cdcdc
 from collections import defaultdict

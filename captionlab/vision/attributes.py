@@ -248,7 +248,7 @@ def train_detector(data: CaptionData, grid_fn: GridFn, *, spec: dict | None = No
                          "train_seconds": round(time.monotonic() - start, 1)}
     return detector.eval()
 
-# %% ../../nbs/15_attributes.ipynb #78e5db1d
+# %% ../../nbs/15_attributes.ipynb #dc02d941
 def _words_to_detect(data: CaptionData, num_words: int, stop_words: Collection[str]) -> list[str]:
     """Return the frequent words of the training captions, or raise a `ValueError`."""
     if not data["train"] or not data["val"]:
