@@ -145,7 +145,7 @@ def _report_detector(detector: "AttributeDetector", scores: dict | None, out: Pa
 def attributes_train(
     data: TrainingData = "scenes",
     preset: Annotated[str, typer.Option(
-        help="What the detector reads: tiny, squeezenet or paper, as for the model vanilla.")] = "tiny",
+        help="What the detector reads, as for vanilla: tiny, squeezenet or paper.")] = "tiny",
     num_words: Annotated[int, typer.Option(min=1, help="How many words.")] = 300,
     hidden: Annotated[int, typer.Option(
         min=0, help="Width of a hidden layer, 0 for none.")] = 0,
