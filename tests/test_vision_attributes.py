@@ -577,7 +577,7 @@ def test_train_by_command(alone):
     assert (alone / "results" / "few" / "attributes.seed0.history.json").exists()
     second = call("--num-words", "20")
     assert second.exit_code == 1
-    assert "is there already: choose another file with --out" in second.output
+    assert "exists already: choose another file with --out" in second.output
     third = call(
         "--num-words", "20", "--pool", "max", "--seed", "1", "--out", "max.safetensors", "--json"
     )
