@@ -169,7 +169,7 @@ def command_line(spec: Mapping[str, Any], out: str | os.PathLike, images: str = 
     options = {
         "kind": spec.get("kind"),
         "boxes": spec.get("boxes", {}).get("source"),
-        "most": spec.get("most"),
+        "max-boxes": spec.get("most"),
         "backbone": backbone["name"],
         "weights": backbone["weights"] or "none",
         "grid": ",".join("x".join(map(str, cells)) for cells in levels),

@@ -362,7 +362,7 @@ class TestStoresOfTheCommand:
                 torch.testing.assert_close(
                     inputs[name](item), own[name](item), rtol=2e-3, atol=2e-3
                 )
-        with pytest.raises(ValueError, match=r"most is 5, not 4.*--most 4") as fault:
+        with pytest.raises(ValueError, match=r"most is 5, not 4.*--max-boxes 4") as fault:
             open_feature_stores(self.processor("regions", photos, max_boxes=4), data, made.folder)
         one_line(fault)
 

@@ -557,7 +557,7 @@ def test_train_by_command(alone):
             application.app, ["attributes", "train", "--data", "few.csv", *words]
         )
 
-    first = call("--count", "20", "--json")
+    first = call("--num-words", "20", "--json")
     assert first.exit_code == 0, first.output
     assert "20 words" in first.output
     assert "mean average precision" in first.output
@@ -575,11 +575,11 @@ def test_train_by_command(alone):
     assert 0 < run["blind"]["mAP"] < 100
     assert len(run["best"]) == len(run["worst"]) == 10
     assert (alone / "results" / "few" / "attributes.seed0.history.json").exists()
-    second = call("--count", "20")
+    second = call("--num-words", "20")
     assert second.exit_code == 1
-    assert "is there already: choose another file with --out" in second.output
+    assert "exists already: choose another file with --out" in second.output
     third = call(
-        "--count", "20", "--pool", "max", "--seed", "1", "--out", "max.safetensors", "--json"
+        "--num-words", "20", "--pool", "max", "--seed", "1", "--out", "max.safetensors", "--json"
     )
     assert third.exit_code == 0, third.output
     assert load_result("few/attributes-max")["variant"] == "max"
@@ -596,7 +596,7 @@ def test_train_by_command(alone):
 @pytest.mark.slow
 def test_a_detector_of_the_name_that_learnt_from_test_pictures_is_refused(alone):
     made = CliRunner().invoke(
-        application.app, ["attributes", "train", "--data", "few.csv", "--count", "20"]
+        application.app, ["attributes", "train", "--data", "few.csv", "--num-words", "20"]
     )
     assert made.exit_code == 0, made.output
 

@@ -125,7 +125,7 @@ class TestStore:
         )
         with pytest.raises(
             ValueError,
-            match=r"--kind regions --boxes .*boxes.npz --most 6 --backbone squeezenet1_1 "
+            match=r"--kind regions --boxes .*boxes.npz --max-boxes 6 --backbone squeezenet1_1 "
             "--weights none",
         ) as fault:
             FeatureStore.open(tmp_path)
@@ -317,7 +317,7 @@ class TestCommand:
             DETECTORS[1],
             "--detector-weights",
             "none",
-            "--most",
+            "--max-boxes",
             5,
             "--weights",
             "none",
