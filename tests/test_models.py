@@ -136,7 +136,7 @@ class TestEveryModel:
         assert blind > 0.5, "it must know which caption belongs to which picture"
 
     def test_a_hidden_place_is_attended_to_no_more(self, name):
-        """So that `captionlab explain` works for it."""
+        """So that `captionlab faithfulness` works for it."""
         model, batch = small(name)
         with torch.no_grad():
             state, places = model.start(model.encode(batch)), torch.tensor([0, 1, 0])
