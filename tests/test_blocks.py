@@ -1,4 +1,5 @@
 """Blocks against PyTorch's own layers, and the promises of the decoder: cached, folded, traced."""
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -52,7 +53,9 @@ def lengths_of(B, N):
 @few
 @given(SMALL, SMALL, HEADS, NORMS, BENDS)
 def test_encoder_is_torchs(B, N, H, norm_first, bend):
-    layer = nn.TransformerEncoderLayer(D, H, F, 0.0, bend, 1e-6, batch_first=True, norm_first=norm_first)
+    layer = nn.TransformerEncoderLayer(
+        D, H, F, 0.0, bend, 1e-6, batch_first=True, norm_first=norm_first
+    )
     last = nn.LayerNorm(D) if norm_first else None
     theirs = drawn(nn.TransformerEncoder(layer, 2, last, enable_nested_tensor=False))
     ours = copy_encoder(theirs)
@@ -66,7 +69,9 @@ def test_encoder_is_torchs(B, N, H, norm_first, bend):
 @few
 @given(SMALL, SMALL, SMALL, HEADS, NORMS, BENDS)
 def test_decoder_is_torchs(B, T, N, H, norm_first, bend):
-    layer = nn.TransformerDecoderLayer(D, H, F, 0.0, bend, 1e-6, batch_first=True, norm_first=norm_first)
+    layer = nn.TransformerDecoderLayer(
+        D, H, F, 0.0, bend, 1e-6, batch_first=True, norm_first=norm_first
+    )
     theirs = drawn(nn.TransformerDecoder(layer, 2, nn.LayerNorm(D) if norm_first else None))
     ours = copy_decoder(theirs)
     x, memory = torch.randn(B, T, D).requires_grad_(), torch.randn(B, N, D).requires_grad_()
@@ -75,34 +80,50 @@ def test_decoder_is_torchs(B, T, N, H, norm_first, bend):
     output = ours(x, ours.project(memory), look_back, mask)
     torch.testing.assert_close(output, expected)
     for tensor in (x, memory):
-        torch.testing.assert_close(torch.autograd.grad(output.square().sum(), tensor, retain_graph=True)[0],
-                                   torch.autograd.grad(expected.square().sum(), tensor, retain_graph=True)[0])
+        torch.testing.assert_close(
+            torch.autograd.grad(output.square().sum(), tensor, retain_graph=True)[0],
+            torch.autograd.grad(expected.square().sum(), tensor, retain_graph=True)[0],
+        )
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_gradients_of_all_weights_are_torchs(norm_first):
-    theirs = drawn(nn.TransformerDecoderLayer(D, 2, F, 0.0, batch_first=True, norm_first=norm_first))
+    theirs = drawn(
+        nn.TransformerDecoderLayer(D, 2, F, 0.0, batch_first=True, norm_first=norm_first)
+    )
     ours, x, memory = copy_decoder_layer(theirs), torch.randn(2, 3, D), torch.randn(2, 4, D)
     ours(x, ours.cross_attention.project(memory))[0].square().sum().backward()
     theirs(x, memory).square().sum().backward()
-    for mine, other in ((ours.self_attention, theirs.self_attn), (ours.cross_attention, theirs.multihead_attn)):
+    for mine, other in (
+        (ours.self_attention, theirs.self_attn),
+        (ours.cross_attention, theirs.multihead_attn),
+    ):
         stacked = torch.cat([mine.query.weight.grad, mine.key.weight.grad, mine.value.weight.grad])
         torch.testing.assert_close(stacked, other.in_proj_weight.grad)
         torch.testing.assert_close(mine.output.bias.grad, other.out_proj.bias.grad)
     torch.testing.assert_close(ours.feed_forward.up_proj.weight.grad, theirs.linear1.weight.grad)
     torch.testing.assert_close(ours.feed_forward.down_proj.weight.grad, theirs.linear2.weight.grad)
-    for residual, norm in zip(ours.residuals, (theirs.norm1, theirs.norm2, theirs.norm3), strict=True):
+    for residual, norm in zip(
+        ours.residuals, (theirs.norm1, theirs.norm2, theirs.norm3), strict=True
+    ):
         torch.testing.assert_close(residual.norm.weight.grad, norm.weight.grad)
         torch.testing.assert_close(residual.norm.bias.grad, norm.bias.grad)
 
 
-PLACES = {"feed_forward.dropout": "dropout", "residuals.0.dropout": "dropout1", "residuals.1.dropout": "dropout2", "residuals.2.dropout": "dropout3"}
+PLACES = {
+    "feed_forward.dropout": "dropout",
+    "residuals.0.dropout": "dropout1",
+    "residuals.1.dropout": "dropout2",
+    "residuals.2.dropout": "dropout3",
+}
 
 
 @pytest.mark.parametrize("here", PLACES)
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_dropout_stands_where_torchs_does(here, norm_first):
-    theirs = drawn(nn.TransformerDecoderLayer(D, 2, F, 0.0, batch_first=True, norm_first=norm_first))
+    theirs = drawn(
+        nn.TransformerDecoderLayer(D, 2, F, 0.0, batch_first=True, norm_first=norm_first)
+    )
     ours, x, memory = copy_decoder_layer(theirs), torch.randn(2, 3, D), torch.randn(2, 4, D)
     whole = ours(x, ours.cross_attention.project(memory))[0]
     ours.get_submodule(here).p = theirs.get_submodule(PLACES[here]).p = 1.0
@@ -115,13 +136,18 @@ def test_copies_keep_settings_and_mode():
     theirs = nn.TransformerEncoderLayer(D, 2, F, 0.3, "gelu", 1e-6, norm_first=True).eval()
     ours = copy_encoder_layer(theirs)
     rates = {module.p for module in ours.modules() if isinstance(module, nn.Dropout)}
-    assert not ours.training and rates == {0.3} and ours.residuals[0].norm.eps == 1e-6
+    assert not ours.training
+    assert rates == {0.3}
+    assert ours.residuals[0].norm.eps == 1e-6
     assert ours.residuals[0].norm.weight.data_ptr() != theirs.norm1.weight.data_ptr()
 
 
 @pytest.mark.parametrize("module", [nn.GELU(), nn.ReLU()])
 def test_activations_may_be_modules(module):
-    theirs, x = nn.TransformerEncoderLayer(D, 2, F, 0.0, module, batch_first=True), torch.randn(2, 3, D)
+    theirs, x = (
+        nn.TransformerEncoderLayer(D, 2, F, 0.0, module, batch_first=True),
+        torch.randn(2, 3, D),
+    )
     torch.testing.assert_close(copy_encoder_layer(theirs)(x), theirs(x))
 
 
@@ -144,7 +170,9 @@ def test_cached_equals_uncached(B, C, T, N, norm, bend):
     for t in range(T):
         y, past = decoder.step(words[:, :, t], memory, past, mask)
         outputs.append(y)
-    torch.testing.assert_close(torch.stack(outputs, 2), decoder(words, memory, causal_mask(T), mask))
+    torch.testing.assert_close(
+        torch.stack(outputs, 2), decoder(words, memory, causal_mask(T), mask)
+    )
     assert all(kv.key.shape == (B * C, 2, T, D // 2) for kv in past)
 
 
@@ -157,10 +185,12 @@ def test_folded_captions_equal_one_by_one(B, C, T, N, norm):
     mask = length_mask(lengths_of(B, N), N)
     folded = decoder(words, decoder.project(features), target_mask(tokens), mask)
     for b in range(B):
-        memory = decoder.project(features[b:b + 1])
+        memory = decoder.project(features[b : b + 1])
         for c in range(C):
-            alone = decoder(words[b:b + 1, c], memory, target_mask(tokens[b:b + 1, c]), mask[b:b + 1])
-            torch.testing.assert_close(folded[b:b + 1, c], alone)
+            alone = decoder(
+                words[b : b + 1, c], memory, target_mask(tokens[b : b + 1, c]), mask[b : b + 1]
+            )
+            torch.testing.assert_close(folded[b : b + 1, c], alone)
 
 
 @pytest.mark.slow
@@ -170,7 +200,10 @@ def test_padding_and_batch_order_change_nothing(B, T, N, extra, norm):
     decoder, words, features = decoder_of(norm), torch.randn(B, 2, T, D), torch.randn(B, N, D)
     mask = length_mask(lengths_of(B, N), N)
     plain = decoder(words, decoder.project(features), causal_mask(T), mask)
-    more_words, more = torch.cat([words, torch.randn(B, 2, extra, D)], 2), torch.cat([features, torch.randn(B, extra, D)], 1)
+    more_words, more = (
+        torch.cat([words, torch.randn(B, 2, extra, D)], 2),
+        torch.cat([features, torch.randn(B, extra, D)], 1),
+    )
     more_mask = torch.cat([mask, mask.new_zeros(B, 1, 1, extra)], -1)
     padded = decoder(more_words, decoder.project(more), causal_mask(T + extra), more_mask)
     torch.testing.assert_close(padded[:, :, :T], plain)
@@ -184,7 +217,9 @@ def test_padding_and_batch_order_change_nothing(B, T, N, extra, norm):
 def test_tracing_changes_nothing_and_shows_every_layer(B, C, T, N, norm):
     decoder, words, memory = decoder_of(norm), torch.randn(B, C, T, D), torch.randn(B, N, D)
     trace, memory = {}, decoder.project(memory)
-    torch.testing.assert_close(decoder(words, memory, causal_mask(T), trace=trace), decoder(words, memory, causal_mask(T)))
+    torch.testing.assert_close(
+        decoder(words, memory, causal_mask(T), trace=trace), decoder(words, memory, causal_mask(T))
+    )
     assert [w.shape for w in trace["self"]] == [(B * C, 2, T, T)] * 2
     assert [w.shape for w in trace["cross"]] == [(B, 2, C * T, N)] * 2
     encoder, trace = drawn(Encoder(3, BlockConfig(D, 2, F, norm=norm))), {}
@@ -198,11 +233,14 @@ def test_a_step_traces_its_own_word_only():
     _, past = decoder.step(words[:, :, 0], memory, [])
     y, _ = decoder.step(words[:, :, 1], memory, past, trace=trace)
     assert y.shape == (2, 3, D)
-    assert trace["self"][0].shape == (6, 2, 1, 2) and trace["cross"][1].shape == (2, 2, 3, 5)
+    assert trace["self"][0].shape == (6, 2, 1, 2)
+    assert trace["cross"][1].shape == (2, 2, 3, 5)
     whole = {}
     decoder(words, memory, causal_mask(2), trace=whole)
     for step, full in zip(trace["self"], whole["self"], strict=True):
-        torch.testing.assert_close(step[:, :, 0], full[:, :, 1])      # the keys in the order of the words
+        torch.testing.assert_close(
+            step[:, :, 0], full[:, :, 1]
+        )  # the keys in the order of the words
 
 
 @few
@@ -212,7 +250,13 @@ def test_a_reordered_past_continues_the_right_captions(B, C, T, norm, data):
     memory, past = decoder.project(torch.randn(B, 3, D)), []
     for t in range(T):
         _, past = decoder.step(words[:, :, t], memory, past)
-    parents = torch.tensor(data.draw(st.lists(st.lists(st.integers(0, C - 1), min_size=C, max_size=C), min_size=B, max_size=B)))
+    parents = torch.tensor(
+        data.draw(
+            st.lists(
+                st.lists(st.integers(0, C - 1), min_size=C, max_size=C), min_size=B, max_size=B
+            )
+        )
+    )
     rows = (torch.arange(B)[:, None] * C + parents).flatten()
     continued, _ = decoder.step(words[:, :, T], memory, [kv.select(rows) for kv in past])
     chosen = torch.cat([words[torch.arange(B)[:, None], parents, :T], words[:, :, T:]], 2)
@@ -223,14 +267,18 @@ def test_a_reordered_past_continues_the_right_captions(B, C, T, norm, data):
 def test_nothing_to_attend_to_is_finite(norm):
     decoder, words = decoder_of(norm), torch.randn(2, 3, D).requires_grad_()
     nothing = torch.zeros(2, 1, 1, 4, dtype=torch.bool)
-    output = decoder(words, decoder.project(torch.randn(2, 4, D)), nothing[..., :3] & causal_mask(3), nothing)
-    assert output.isfinite().all() and gradient(output, words).isfinite().all()
+    output = decoder(
+        words, decoder.project(torch.randn(2, 4, D)), nothing[..., :3] & causal_mask(3), nothing
+    )
+    assert output.isfinite().all()
+    assert gradient(output, words).isfinite().all()
 
 
 def test_the_memory_is_projected_once_for_all_captions():
     decoder = decoder_of("post")
     memory = decoder.project(torch.randn(2, 5, D))
-    assert len(memory) == 2 and all(kv.key.shape == (2, 2, 5, D // 2) for kv in memory)
+    assert len(memory) == 2
+    assert all(kv.key.shape == (2, 2, 5, D // 2) for kv in memory)
     pointers = [kv.key.data_ptr() for kv in memory]
     decoder.step(torch.randn(2, 7, D), memory, [])
     assert [kv.key.data_ptr() for kv in memory] == pointers

@@ -1,4 +1,5 @@
-"""Decoding against exhaustive search, against itself in other batches, and against the probabilities it draws from."""
+"""Decoding against exhaustive search, in other batches, and against its own probabilities."""
+
 import math
 from itertools import product
 
@@ -64,7 +65,9 @@ class Table(Captioner):
         return State(memory, [], captions)
 
     def step(self, state, tokens, trace=None):
-        return self.table[state.position][tokens], State(state.memory, [], state.captions, state.position + 1)
+        return self.table[state.position][tokens], State(
+            state.memory, [], state.captions, state.position + 1
+        )
 
 
 def blank(pictures):
@@ -73,7 +76,7 @@ def blank(pictures):
 
 
 def model_of(seed, kind=GridCaptioner, words=V, sharp=2.0):
-    """A random captioner in double precision whose next word depends on all words before and on the picture."""
+    """A random captioner whose next token depends on all tokens before and on the picture."""
     torch.manual_seed(seed)
     model = kind(words).double().eval()
     for layer in model.modules():
@@ -84,7 +87,10 @@ def model_of(seed, kind=GridCaptioner, words=V, sharp=2.0):
 
 
 def grid_of(seed, pictures=4, cells=5):
-    return torch.rand(pictures, cells, 3, generator=torch.Generator().manual_seed(seed)).double() * 4 - 2
+    return (
+        torch.rand(pictures, cells, 3, generator=torch.Generator().manual_seed(seed)).double() * 4
+        - 2
+    )
 
 
 def log_probability(model, memory, row, ids, suppress_tokens=()):
@@ -96,7 +102,7 @@ def log_probability(model, memory, row, ids, suppress_tokens=()):
 
 
 def every_caption(words, max_length):
-    """All captions that can be: finished ones of up to `longest` tokens, and unfinished ones of exactly so many."""
+    """All finished captions of up to `max_length` tokens, and unfinished ones of this length."""
     others = range(3, words)
     finished = [(*start, EOS) for t in range(max_length) for start in product(others, repeat=t)]
     return finished, list(product(others, repeat=max_length))
@@ -107,12 +113,18 @@ def every_caption(words, max_length):
 def test_a_beam_that_holds_everything_is_exhaustive_search(seed, penalty):
     words, max_length = 5, 3
     model = model_of(seed, words=words)
-    memory, (finished, _) = model.encode(Batch(grid=grid_of(seed, 2))), every_caption(words, max_length)
+    memory, (finished, _) = (
+        model.encode(Batch(grid=grid_of(seed, 2))),
+        every_caption(words, max_length),
+    )
     found = beam_search(model, memory, words**max_length, penalty, max_length=max_length)
     for row, best in enumerate(found):
-        scores = {ids: log_probability(model, memory, row, ids) / len(ids)**penalty for ids in finished}
+        scores = {
+            ids: log_probability(model, memory, row, ids) / len(ids) ** penalty for ids in finished
+        }
         truth = max(scores, key=scores.get)
-        assert tuple(best.ids) == truth and best.score == pytest.approx(scores[truth], rel=1e-5)
+        assert tuple(best.ids) == truth
+        assert best.score == pytest.approx(scores[truth], rel=1e-5)
 
 
 @settings(deadline=None, max_examples=12)
@@ -125,12 +137,18 @@ def test_a_beam_of_one_is_greedy(seed, max_length):
 
 
 def by_lists(model, memory, row, width, penalty, max_length):
-    """Beam search with Python lists and no cache, one picture, stopping only at the longest length."""
+    """Beam search of one picture with lists, without cache, up to the maximum length."""
     live, best, memory = [((), 0.0)], (None, -math.inf), memory.select(torch.tensor([row]))
     for length in range(1, max_length + 1):
-        nexts = [log_probabilities(model.decode(memory, torch.tensor([[[BOS, *ids]]])))[0, 0, -1] for ids, _ in live]
-        options = [((*ids, word), sum_ + steps[word].item())
-                   for (ids, sum_), steps in zip(live, nexts) for word in range(EOS, V)]
+        nexts = [
+            log_probabilities(model.decode(memory, torch.tensor([[[BOS, *ids]]])))[0, 0, -1]
+            for ids, _ in live
+        ]
+        options = [
+            ((*ids, word), sum_ + steps[word].item())
+            for (ids, sum_), steps in zip(live, nexts, strict=True)
+            for word in range(EOS, V)
+        ]
         options.sort(key=lambda option: -option[1])
         ended = [(ids, s / length**penalty) for ids, s in options[:width] if ids[-1] == EOS]
         best = max([best, *ended], key=lambda option: option[1])
@@ -147,7 +165,8 @@ def test_beam_search_equals_its_definition_by_lists(seed, width, penalty):
     memory = model.encode(Batch(grid=grid_of(seed, 2)))
     for row, found in enumerate(beam_search(model, memory, width, penalty, max_length=5)):
         ids, score = by_lists(model, memory, row, width, penalty, max_length=5)
-        assert tuple(found.ids) == ids and found.score == pytest.approx(score, rel=1e-5)
+        assert tuple(found.ids) == ids
+        assert found.score == pytest.approx(score, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -159,7 +178,10 @@ def test_batch_order_and_padding_change_nothing(seed, order, penalty):
     plain = greedy(model, model.encode(Batch(grid=grid)), 8).tolist()
     padded = torch.cat([grid, torch.zeros(4, 3, 3)], 1)[list(order)]
     memory = model.encode(Batch(grid=padded))
-    shuffled, stripped = beam_search(model, memory, 3, penalty, max_length=8), lambda ids: [n for n in ids if n]
+    shuffled, stripped = (
+        beam_search(model, memory, 3, penalty, max_length=8),
+        lambda ids: [n for n in ids if n],
+    )
     for place, row in enumerate(order):
         alone = model.encode(Batch(grid=grid[[row]]))
         (one,) = beam_search(model, alone, 3, penalty, max_length=8)
@@ -174,7 +196,9 @@ def test_a_score_is_the_log_probability_by_the_length():
     memory = model.encode(Batch(grid=grid_of(3)))
     for penalty in (0.0, 1.0):
         for row, best in enumerate(beam_search(model, memory, 3, penalty, max_length=6)):
-            assert best.score == pytest.approx(log_probability(model, memory, row, best.ids) / len(best.ids)**penalty, rel=1e-5)
+            assert best.score == pytest.approx(
+                log_probability(model, memory, row, best.ids) / len(best.ids) ** penalty, rel=1e-5
+            )
 
 
 def test_pictures_are_never_copied_and_leave_when_finished():
@@ -183,7 +207,9 @@ def test_pictures_are_never_copied_and_leave_when_finished():
     beam_search(model, memory, 3, max_length=12)
     counts = [pictures for pictures, _, _ in model.seen]
     assert all(keys == pictures and shape == (pictures, 3) for pictures, keys, shape in model.seen)
-    assert counts[0] == 12 and counts == sorted(counts, reverse=True) and counts[-1] < 12
+    assert counts[0] == 12
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] < 12
 
 
 def always(word):
@@ -193,9 +219,11 @@ def always(word):
     return Table(table)
 
 
-@pytest.mark.parametrize("penalty, first, end, best", [(1.0, 0.6, 5, [3] * 5 + [EOS]), (-1.0, 0.2, 1, [3, EOS])])
+@pytest.mark.parametrize(
+    ("penalty", "first", "end", "best"), [(1.0, 0.6, 5, [3] * 5 + [EOS]), (-1.0, 0.2, 1, [3, EOS])]
+)
 def test_a_search_goes_on_while_the_length_penalty_leaves_hope(penalty, first, end, best):
-    """Ending at once is likely; going on is better by the score, but not yet at the next step, or not at the longest length."""
+    """Ending at once is likely, but a longer caption has the better score."""
     table = torch.full((10, 5, 5), 1e-4)
     table[0, :, EOS], table[0, :, 3] = first, 0.9 - first
     table[1:, :, 3] = 0.99
@@ -209,9 +237,11 @@ def test_longest_reached_without_eos(penalty):
     model, memory = always(3), blank(2)
     assert greedy(model, memory, 4).tolist() == [[3] * 4] * 2
     ids, scores = sample(model, memory, captions=2, max_length=4)
-    assert ids.tolist() == [[[3] * 4] * 2] * 2 and scores.abs().max() < 1e-5
+    assert ids.tolist() == [[[3] * 4] * 2] * 2
+    assert scores.abs().max() < 1e-5
     for best in beam_search(model, memory, 1, penalty, max_length=4):
-        assert best.ids == [3] * 4 and best.score == pytest.approx(0, abs=1e-5)
+        assert best.ids == [3] * 4
+        assert best.score == pytest.approx(0, abs=1e-5)
 
 
 def test_eos_at_once_and_nothing_after_it():
@@ -219,11 +249,16 @@ def test_eos_at_once_and_nothing_after_it():
     assert greedy(model, memory, 4).tolist() == [[EOS]] * 3
     assert [best.ids for best in beam_search(model, memory, 3, max_length=4)] == [[EOS]] * 3
     model = model_of(5)
-    ids = sample(model, model.encode(Batch(grid=grid_of(5))), captions=20, max_length=9)[0].flatten(0, 1).tolist()
+    ids = (
+        sample(model, model.encode(Batch(grid=grid_of(5))), captions=20, max_length=9)[0]
+        .flatten(0, 1)
+        .tolist()
+    )
     assert any(PAD in caption for caption in ids)
     for caption in ids:
         end = caption.index(EOS) if EOS in caption else len(caption)
-        assert not any(caption[end + 1:]) and not {PAD, BOS} & set(caption[:end])
+        assert not any(caption[end + 1 :])
+        assert not {PAD, BOS} & set(caption[:end])
 
 
 def test_forbidden_words_are_never_said():
@@ -233,8 +268,15 @@ def test_forbidden_words_are_never_said():
     assert greedy(model, memory, 3).tolist() == [[3] * 3] * 2
     for suppress_tokens, said in (((), {3}), ((3,), {EOS, 4})):
         assert set(greedy(model, memory, 3, suppress_tokens).flatten().tolist()) <= said | {PAD}
-        assert set(beam_search(model, memory, 1, max_length=3, suppress_tokens=suppress_tokens)[0].ids) <= said
-        assert set(sample(model, memory, 50, max_length=3, suppress_tokens=suppress_tokens)[0].flatten().tolist()) <= said | {PAD}
+        assert (
+            set(beam_search(model, memory, 1, max_length=3, suppress_tokens=suppress_tokens)[0].ids)
+            <= said
+        )
+        assert set(
+            sample(model, memory, 50, max_length=3, suppress_tokens=suppress_tokens)[0]
+            .flatten()
+            .tolist()
+        ) <= said | {PAD}
 
 
 def test_what_is_left_sums_to_one():
@@ -244,19 +286,23 @@ def test_what_is_left_sums_to_one():
 
 
 def test_sampling_frequencies_match_probabilities():
-    """Chi-square over all captions of two pictures; 99.9 % of right samplers stay below the bound."""
+    """Chi-square over all captions of two pictures; a correct sampler passes in 99.9 %."""
     words, max_length, draws = 5, 2, 6000
     model = model_of(2, words=words, sharp=1.0)
     memory = model.encode(Batch(grid=grid_of(2, 2)))
     finished, cut = every_caption(words, max_length)
-    ids = sample(model, memory, draws, max_length=max_length, generator=torch.Generator().manual_seed(0))[0].tolist()
+    ids = sample(
+        model, memory, draws, max_length=max_length, generator=torch.Generator().manual_seed(0)
+    )[0].tolist()
     for row in range(2):
-        counts = {caption: 0 for caption in finished + cut}
+        counts = dict.fromkeys(finished + cut, 0)
         for caption in ids[row]:
             counts[tuple(n for n in caption if n)] += 1
         expected = {c: draws * math.exp(log_probability(model, memory, row, c)) for c in counts}
         assert sum(expected.values()) == pytest.approx(draws, rel=1e-4)
-        assert sum((counts[c] - e)**2 / e for c, e in expected.items()) < 22.5      # 7 captions, 6 degrees of freedom
+        assert (
+            sum((counts[c] - e) ** 2 / e for c, e in expected.items()) < 22.5
+        )  # 7 captions, 6 degrees of freedom
 
 
 def test_sampled_log_probabilities_are_the_models_own():
@@ -266,7 +312,9 @@ def test_sampled_log_probabilities_are_the_models_own():
     for row in range(4):
         for c in range(3):
             caption = [n for n in ids[row, c].tolist() if n]
-            assert scores[row, c].item() == pytest.approx(log_probability(model, memory, row, caption), rel=1e-4)
+            assert scores[row, c].item() == pytest.approx(
+                log_probability(model, memory, row, caption), rel=1e-4
+            )
 
 
 def test_captions_read_again_have_cross_entropys_log_probabilities():
@@ -275,9 +323,14 @@ def test_captions_read_again_have_cross_entropys_log_probabilities():
     memory = model.encode(Batch(grid=torch.randn(2, 4, 3)))
     said, scores = sample(model, memory, captions=3, max_length=6, suppress_tokens=[3])
     with torch.no_grad():
-        found, logits = sequence_log_probs(model, memory, said, [3]), model.decode(memory, nn.functional.pad(said[..., :-1], (1, 0), value=BOS))
+        found, logits = (
+            sequence_log_probs(model, memory, said, [3]),
+            model.decode(memory, nn.functional.pad(said[..., :-1], (1, 0), value=BOS)),
+        )
     logits[..., [PAD, BOS, 3]] = -math.inf
-    theirs = nn.functional.cross_entropy(logits.flatten(0, 2), said.flatten(), reduction="none", ignore_index=PAD)
+    theirs = nn.functional.cross_entropy(
+        logits.flatten(0, 2), said.flatten(), reduction="none", ignore_index=PAD
+    )
     torch.testing.assert_close(found, -theirs.view_as(found))
     torch.testing.assert_close(found.sum(-1), scores, rtol=1e-4, atol=1e-5)
 
@@ -285,7 +338,9 @@ def test_captions_read_again_have_cross_entropys_log_probabilities():
 def test_the_same_generator_gives_the_same_draw_and_cold_is_greedy():
     model = model_of(6)
     memory = model.encode(Batch(grid=grid_of(6)))
-    one, two = (sample(model, memory, 4, generator=torch.Generator().manual_seed(1))[0] for _ in range(2))
+    one, two = (
+        sample(model, memory, 4, generator=torch.Generator().manual_seed(1))[0] for _ in range(2)
+    )
     assert one.equal(two)
     best = greedy(model, memory)
     assert sample(model, memory, 1, temperature=1e-4)[0][:, 0].equal(best)
@@ -296,7 +351,9 @@ def test_the_same_generator_gives_the_same_draw_and_cold_is_greedy():
 @settings(deadline=None)
 @given(SEEDS, st.integers(1, 12))
 def test_top_k_keeps_the_k_likeliest(seed, k):
-    options = torch.log_softmax(torch.randn(4, 9, generator=torch.Generator().manual_seed(seed)), -1)
+    options = torch.log_softmax(
+        torch.randn(4, 9, generator=torch.Generator().manual_seed(seed)), -1
+    )
     kept = keep_top_k(options, k).exp()
     assert ((kept > 0).sum(-1) == min(k, 9)).all()
     torch.testing.assert_close(kept.sum(-1), torch.ones(4))
@@ -307,17 +364,20 @@ def test_top_k_keeps_the_k_likeliest(seed, k):
 @settings(deadline=None)
 @given(SEEDS, st.floats(0.01, 0.99))
 def test_top_p_keeps_as_few_as_reach_p(seed, p):
-    options = torch.log_softmax(torch.randn(4, 9, generator=torch.Generator().manual_seed(seed)) * 2, -1)
-    for row, kept in zip(options.exp(), keep_top_p(options, p).exp()):
+    options = torch.log_softmax(
+        torch.randn(4, 9, generator=torch.Generator().manual_seed(seed)) * 2, -1
+    )
+    for row, kept in zip(options.exp(), keep_top_p(options, p).exp(), strict=True):
         chosen = row[kept > 0].sort(descending=True).values
-        assert chosen.sum() >= p - 1e-5 and chosen[:-1].sum() < p + 1e-5
+        assert chosen.sum() >= p - 1e-5
+        assert chosen[:-1].sum() < p + 1e-5
         torch.testing.assert_close(kept[kept > 0] * chosen.sum(), row[kept > 0])
 
 
 def test_cuts_with_ties_and_the_forbidden():
     even = log_probabilities(torch.zeros(8))
     assert (keep_top_k(even, 2).exp() > 0).sum() == 2
-    assert (keep_top_p(even, 0.45).exp() > 0).sum() == 3            # of six, two have a third together
+    assert (keep_top_p(even, 0.45).exp() > 0).sum() == 3  # of six, two have a third together
     torch.testing.assert_close(apply_temperature(even, 2.0), even)
     assert keep_top_k(even, 8)[:2].isneginf().all()
 
@@ -327,7 +387,8 @@ def test_a_model_that_says_nothing_after_the_end_is_asked_for_the_others():
     table[:, [0, EOS]] = -math.inf
     torch.manual_seed(1)
     ids, scores = sample(Table(table), blank(1), captions=20, max_length=6)
-    assert scores.isfinite().all() and len({*(ids != 0).sum(-1).flatten().tolist()}) > 1
+    assert scores.isfinite().all()
+    assert len({*(ids != 0).sum(-1).flatten().tolist()}) > 1
 
 
 @pytest.mark.parametrize("search", [greedy, sample, beam_search])
@@ -336,7 +397,17 @@ def test_no_word_left_is_one_line(search):
         search(Table(torch.zeros(6, 5, 5)), blank(1), suppress_tokens=[2, 3, 4])
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"temperature": -1.0}, {"temperature": math.inf}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": 0.0},
+        {"temperature": -1.0},
+        {"temperature": math.inf},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+    ],
+)
 def test_draws_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match="temperature must be a number from 1e-6") as error:
         sample(always(3), blank(1), **wrong)
@@ -345,15 +416,28 @@ def test_draws_that_make_no_sense_are_refused(wrong):
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_an_ensemble_of_equals_is_the_model(copies):
-    model, batch = model_of(7), Batch(grid=grid_of(7), captions=torch.tensor([[[1, 4, 5, 2], [1, 6, 2, 0]]] * 4))
+    model, batch = (
+        model_of(7),
+        Batch(grid=grid_of(7), captions=torch.tensor([[[1, 4, 5, 2], [1, 6, 2, 0]]] * 4)),
+    )
     together, memory = Ensemble([model] * copies).eval(), model.encode(batch)
     parts = together.encode(batch)
-    for ours, theirs in zip(beam_search(together, parts, 3), beam_search(model, memory, 3)):
-        assert ours.ids == theirs.ids and ours.score == pytest.approx(theirs.score, rel=1e-5)
+    for ours, theirs in zip(
+        beam_search(together, parts, 3), beam_search(model, memory, 3), strict=True
+    ):
+        assert ours.ids == theirs.ids
+        assert ours.score == pytest.approx(theirs.score, rel=1e-5)
     assert greedy(together, parts).equal(greedy(model, memory))
     logits = model.decode(memory, batch.captions)
-    torch.testing.assert_close(together.decode(parts, batch.captions).double(), logits.log_softmax(-1), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(together.loss(batch)[0].double(), model.loss(batch)[0], atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(
+        together.decode(parts, batch.captions).double(),
+        logits.log_softmax(-1),
+        atol=1e-5,
+        rtol=1e-5,
+    )
+    torch.testing.assert_close(
+        together.loss(batch)[0].double(), model.loss(batch)[0], atol=1e-4, rtol=1e-5
+    )
 
 
 def test_an_ensemble_averages_probabilities_and_its_cache_is_right():
@@ -361,14 +445,18 @@ def test_an_ensemble_averages_probabilities_and_its_cache_is_right():
     together, batch = Ensemble(models).eval(), Batch(grid=grid_of(8))
     memory = together.encode(batch)
     mean = sum(m.decode(m.encode(batch), tokens).softmax(-1) for m in models) / 2
-    torch.testing.assert_close(together.decode(memory, tokens).double().exp(), mean, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        together.decode(memory, tokens).double().exp(), mean, atol=1e-5, rtol=1e-5
+    )
     state = together.start(memory, 3)
     for t in range(5):
         logits, state = together.step(state, tokens[..., t])
         torch.testing.assert_close(logits.double().exp(), mean[:, :, t], atol=1e-5, rtol=1e-5)
     moved = state.reorder(torch.tensor([[2, 2, 0]] * 4)).select(torch.tensor([3]))
     word = torch.full((4, 3), 5)
-    torch.testing.assert_close(together.step(moved, word[:1])[0][0, 0], together.step(state, word)[0][3, 2])
+    torch.testing.assert_close(
+        together.step(moved, word[:1])[0][0, 0], together.step(state, word)[0][3, 2]
+    )
 
 
 def test_an_ensemble_says_what_is_wrong():
@@ -378,17 +466,27 @@ def test_an_ensemble_says_what_is_wrong():
         mean_probabilities([torch.zeros(2, 5), torch.zeros(2, 6)])
 
 
-@pytest.mark.parametrize("wrong", [{"width": 0}, {"max_length": 0}, {"length_penalty": math.nan}, {"length_penalty": 1000}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"width": 0}, {"max_length": 0}, {"length_penalty": math.nan}, {"length_penalty": 1000}],
+)
 def test_a_search_out_of_range_is_refused(wrong):
     model = GridCaptioner().eval()
-    with pytest.raises(ValueError, match="take a width and a length of at least 1, and a penalty from -10 to 10"):
+    with pytest.raises(
+        ValueError, match="take a width and a length of at least 1, and a penalty from -10 to 10"
+    ):
         beam_search(model, model.encode(Batch(grid=torch.randn(1, 4, 3))), **wrong)
 
 
 def test_weights_that_are_no_numbers_write_no_caption():
     model = GridCaptioner().eval()
     nn.init.constant_(model.projection.weight, math.nan)
-    with torch.no_grad(), pytest.raises(ValueError, match="is not a number: the model's weights or its inputs are broken"):
+    with (
+        torch.no_grad(),
+        pytest.raises(
+            ValueError, match="is not a number: the model's weights or its inputs are broken"
+        ),
+    ):
         beam_search(model, model.encode(Batch(grid=torch.randn(1, 4, 3))))
 
 
@@ -413,4 +511,5 @@ def test_forbidden_words_given_once_are_forbidden_at_every_step():
     model = GridCaptioner().eval()
     memory = model.encode(Batch(grid=torch.randn(4, 3, 3)))
     once = greedy(model, memory, 6, (word for word in (3, 4)))
-    assert torch.equal(once, greedy(model, memory, 6, [3, 4])) and not torch.isin(once, torch.tensor([3, 4])).any()
+    assert torch.equal(once, greedy(model, memory, 6, [3, 4]))
+    assert not torch.isin(once, torch.tensor([3, 4])).any()

@@ -1,4 +1,5 @@
-"""Distillation: its loss against PyTorch's, what is kept of teachers, its place in the runs."""
+"""Distillation: its loss against PyTorch's, stored predictions of teachers, its place in the runs."""
+
 from dataclasses import replace
 
 import pytest
@@ -12,12 +13,11 @@ from captionlab.data.datasets import CaptionData, scenes
 from captionlab.decoding.ensemble import Ensemble
 from captionlab.distillation import Distilled, soft_targets, top_k_probs
 from captionlab.models import find_preset
-from captionlab.runs.evaluation import evaluate
 from captionlab.runs.ensembles import ensemble
+from captionlab.runs.evaluation import evaluate
 from captionlab.runs.run import load
 from captionlab.runs.training import train
 from captionlab.text import SubwordVocabulary, Vocabulary
-
 
 class Blind(TransformerCaptioner):
     """Sees one number of a picture: how many things are in it."""
@@ -48,7 +48,9 @@ def pair(world):
 
 def batch_of(world, fields=None, rows=range(12), max_length=None):
     data, vocabulary = world
-    examples = CaptionDataset(data["train"], vocabulary, inputs={"grid": number} | (fields or {}), max_length=max_length)
+    examples = CaptionDataset(
+        data["train"], vocabulary, inputs={"grid": number} | (fields or {}), max_length=max_length
+    )
     return examples, collate([examples[row] for row in rows])
 
 
@@ -59,7 +61,10 @@ class TestTopK:
         assert ids.shape == chances.shape == (3, 5, 4)
         torch.testing.assert_close(chances.sum(-1), torch.ones(3, 5))
         torch.testing.assert_close(logits.gather(-1, ids), logits.topk(4).values)
-        torch.testing.assert_close((chances[..., 1] / chances[..., 0]).log(), logits.gather(-1, ids)[..., :2].diff(dim=-1)[..., 0].abs() * -1)
+        torch.testing.assert_close(
+            (chances[..., 1] / chances[..., 0]).log(),
+            logits.gather(-1, ids)[..., :2].diff(dim=-1)[..., 0].abs() * -1,
+        )
 
     def test_a_small_vocabulary_is_kept_whole(self):
         logits = torch.randn(2, 6)
@@ -74,12 +79,17 @@ class TestLoss:
         _, batch = batch_of(world, soft_targets(teacher, examples, k=10**6))
         with torch.no_grad():
             ours, count = Distilled(pupil, 1.0).loss(batch, 0.1)
-            p, q = (model.decode(model.encode(batch), batch.captions[..., :-1]) for model in (pupil, teacher))
+            p, q = (
+                model.decode(model.encode(batch), batch.captions[..., :-1])
+                for model in (pupil, teacher)
+            )
         real = batch.captions[..., 1:] != 0
-        torch.testing.assert_close(ours, F.cross_entropy(p[real], q[real].softmax(-1), reduction="sum"), rtol=1e-3, atol=0)
+        torch.testing.assert_close(
+            ours, F.cross_entropy(p[real], q[real].softmax(-1), reduction="sum"), rtol=1e-3, atol=0
+        )
         assert count == real.sum()
 
-    @pytest.mark.parametrize("smoothing", (0.0, 0.1))
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
     def test_none_of_the_share_is_the_plain_loss_with_its_gradient(self, world, pair, smoothing):
         _, pupil = pair
         examples, _ = batch_of(world)
@@ -97,7 +107,10 @@ class TestLoss:
         total, _ = Distilled(pupil, 0.7).loss(batch)
         found = torch.autograd.grad(total, pupil.output.bias)[0]
         real = batch.captions[..., 1:] != 0
-        p, q = (model.decode(model.encode(batch), batch.captions[..., :-1])[real].softmax(-1) for model in (pupil, teacher))
+        p, q = (
+            model.decode(model.encode(batch), batch.captions[..., :-1])[real].softmax(-1)
+            for model in (pupil, teacher)
+        )
         y = F.one_hot(batch.captions[..., 1:][real], p.shape[-1])
         torch.testing.assert_close(found, (p - 0.3 * y - 0.7 * q).sum(0), rtol=1e-2, atol=1e-2)
 
@@ -117,15 +130,21 @@ class TestLoss:
 class TestTargets:
     def test_dropout_is_off_and_batches_do_not_matter(self, world, pair):
         examples, batch = batch_of(world)
-        one, other = (soft_targets(pair[0].train(), examples, batch_size=size)["teacher_chances"] for size in (16, 5))
-        for item, captions in zip(examples.items, batch.captions):
+        one, other = (
+            soft_targets(pair[0].train(), examples, batch_size=size)["teacher_chances"]
+            for size in (16, 5)
+        )
+        for item, captions in zip(examples.items, batch.captions, strict=True):
             real = captions[:, 1:] != 0
             torch.testing.assert_close(one(item)[real], other(item)[real], rtol=1e-3, atol=1e-3)
 
     def test_pieces_that_are_cut_anew_are_refused(self, world, pair):
         pieces = SubwordVocabulary.build(world[0].captions("train"), 400)
         with pytest.raises(ValueError, match="tokenises captions anew: set it to 0"):
-            soft_targets(pair[0], CaptionDataset(world[0]["train"], pieces, inputs={"grid": number}, dropout=0.1))
+            soft_targets(
+                pair[0],
+                CaptionDataset(world[0]["train"], pieces, inputs={"grid": number}, dropout=0.1),
+            )
 
     def test_other_items_and_longer_captions_are_one_line(self, world, pair):
         examples, _ = batch_of(world, max_length=6)
@@ -141,7 +160,11 @@ class TestTargets:
         words = fields["teacher_words"](world[0]["train"][0])
         assert words.shape == (5, 5, 3)
         with torch.no_grad():
-            together = Ensemble(pair).eval().decode(Ensemble(pair).eval().encode(batch), batch.captions[..., :-1])
+            together = (
+                Ensemble(pair)
+                .eval()
+                .decode(Ensemble(pair).eval().encode(batch), batch.captions[..., :-1])
+            )
         assert words[0, 0].tolist() == together[0, 0, 0].topk(3).indices.tolist()
 
 
@@ -151,15 +174,23 @@ class TestRuns:
     def runs(cls, tmp_path_factory):
         folder, data = tmp_path_factory.mktemp("taught"), scenes(train=40, val=4, test=4, novel=0)
         for seed in (1, 2):
-            train("vanilla", data, "tiny", seed, folder / str(seed))
-        train("position_aware", data, "tiny", 0, folder / "pupil", teachers=[folder / "1", folder / "2"])
+            train("vanilla", data, "tiny", seed=seed, out=folder / str(seed))
+        train(
+            "position_aware",
+            data,
+            "tiny",
+            seed=0,
+            out=folder / "pupil",
+            teachers=[folder / "1", folder / "2"],
+        )
         return folder, data
 
     @pytest.mark.java
     @pytest.mark.slow
     def test_the_pupil_is_a_run_like_any_other(self, runs):
         pupil = load(runs[0] / "pupil")
-        assert pupil.metadata.stage == "distilled" and pupil.metadata.model == "position_aware"
+        assert pupil.metadata.stage == "distilled"
+        assert pupil.metadata.model == "position_aware"
         assert pupil.metadata.teachers == ["1", "2"]
         assert evaluate(pupil, runs[1], meteor=False)["metadata"]["teachers"] == ["1", "2"]
         assert not any(name.startswith("model.") for name in pupil.model.state_dict())
@@ -174,24 +205,60 @@ class TestRuns:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            train("position_aware", data, "tiny", 0, tmp_path / "p", teachers=[folder / "1", folder / "2"], on_epoch_end=stop)
-        again = train("position_aware", data, "tiny", 0, tmp_path / "p", resume=True, teachers=[folder / "1", folder / "2"])
+            train(
+                "position_aware",
+                data,
+                "tiny",
+                seed=0,
+                out=tmp_path / "p",
+                teachers=[folder / "1", folder / "2"],
+                on_epoch_end=stop,
+            )
+        again = train(
+            "position_aware",
+            data,
+            "tiny",
+            seed=0,
+            out=tmp_path / "p",
+            resume=True,
+            teachers=[folder / "1", folder / "2"],
+        )
         for name, x in load(folder / "pupil").model.state_dict().items():
             torch.testing.assert_close(again.model.state_dict()[name], x)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("other", ([], ["1"]))
+    @pytest.mark.parametrize("other", [[], ["1"]])
     def test_it_goes_on_with_the_same_teachers_only(self, runs, other):
         folder, data = runs
-        with pytest.raises(ValueError, match="begun with something else .teachers was"):
-            train("position_aware", data, "tiny", 0, folder / "pupil", resume=True, teachers=[folder / name for name in other])
+        with pytest.raises(ValueError, match=r"begun with something else .teachers was"):
+            train(
+                "position_aware",
+                data,
+                "tiny",
+                seed=0,
+                out=folder / "pupil",
+                resume=True,
+                teachers=[folder / name for name in other],
+            )
 
     @pytest.mark.slow
     def test_mirrored_pictures_are_taught_as_well(self, runs, tmp_path):
         folder, data = runs
         preset = find_preset("vanilla", "tiny")
-        data = CaptionData(data.name, {split: [replace(item, image=item.picture(64)) for item in items] for split, items in data.splits.items()})
-        pupil = train("vanilla", data, replace(preset, inputs=replace(preset.inputs, hflip=True)), 0, tmp_path / "p", teachers=[folder / "1"])
+        data = CaptionData(
+            data.name,
+            {
+                split: [replace(item, image=item.picture(64)) for item in items]
+                for split, items in data.splits.items()
+            },
+        )
+        pupil = train(
+            "vanilla",
+            data,
+            replace(preset, inputs=replace(preset.inputs, hflip=True)),
+            out=tmp_path / "p",
+            teachers=[folder / "1"],
+        )
         assert pupil.caption(data["test"][0].image)
 
     @pytest.mark.slow
@@ -199,20 +266,28 @@ class TestRuns:
         folder, _ = runs
         one, other = load(folder / "1"), load(folder / "2")
         other.processor.preprocess = replace(other.processor.preprocess, size=32)
-        with pytest.raises(ValueError, match="do not see the same"):
+        with pytest.raises(ValueError, match="do not read the same grid"):
             ensemble(load(folder / "pupil"), [one, other])
 
     @pytest.mark.slow
     def test_a_translator_teaches_a_translator(self, tmp_path):
         data = scenes(train=30, val=2, test=2, novel=0, language="de", source="en")
-        train("translation", data, "tiny", 0, tmp_path / "teacher")
-        pupil = train("translation", data, "tiny", 1, tmp_path / "pupil", teachers=[tmp_path / "teacher"])
+        train("translation", data, "tiny", seed=0, out=tmp_path / "teacher")
+        pupil = train(
+            "translation",
+            data,
+            "tiny",
+            seed=1,
+            out=tmp_path / "pupil",
+            teachers=[tmp_path / "teacher"],
+        )
         again = load(tmp_path / "pupil")
-        assert again.metadata.stage == "distilled" and again.translate("A red circle.") == pupil.translate("A red circle.")
+        assert again.metadata.stage == "distilled"
+        assert again.translate("A red circle.") == pupil.translate("A red circle.")
 
     @pytest.mark.slow
     def test_a_teacher_with_other_words_is_refused_before_anything_is_made(self, runs, tmp_path):
         other = scenes(train=25, val=0, test=0, novel=0)
         with pytest.raises(ValueError, match="has another vocabulary"):
-            train("vanilla", other, "tiny", 0, tmp_path / "p", teachers=[runs[0] / "1"])
+            train("vanilla", other, "tiny", seed=0, out=tmp_path / "p", teachers=[runs[0] / "1"])
         assert not (tmp_path / "p").exists()

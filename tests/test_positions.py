@@ -1,4 +1,5 @@
 """Positions against complex numbers, against loops, and against one-word-at-a-time decoding."""
+
 import cmath
 import math
 
@@ -25,13 +26,13 @@ BASE = st.sampled_from([10.0, 1000.0, 10000.0])
 @settings(deadline=None)
 @given(st.integers(0, 40), EVEN, BASE)
 def test_table_is_a_point_turning_on_the_unit_circle(length, width, base):
-    """eq-vaswani-pe, and eq-translation-7 but for its last exponent, as powers of a complex number."""
+    """eq-vaswani-pe, and eq-translation-7 except its last exponent, as complex powers."""
     table = sinusoids(length, width, base)
     assert table.shape == (length, width)
     for pair in range(width // 2):
         step = cmath.exp(1j * math.exp(-2 * pair / width * math.log(base)))
         for place in range(length):
-            turned = step ** place
+            turned = step**place
             assert table[place, 2 * pair].item() == pytest.approx(turned.imag, abs=1e-5)
             assert table[place, 2 * pair + 1].item() == pytest.approx(turned.real, abs=1e-5)
 
@@ -48,26 +49,41 @@ def test_a_shift_is_one_rotation_everywhere(offset, start, width, base):
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 200), EVEN)
 def test_similarity_depends_on_the_distance_alone(t, s, further, width):
     table = sinusoids(300, width)
-    torch.testing.assert_close(table[t] @ table[s], table[t + further] @ table[s + further], atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        table[t] @ table[s], table[t + further] @ table[s + further], atol=1e-4, rtol=0
+    )
 
 
 def test_far_places_are_exact():
     """Single-precision angles would be wrong in the fourth digit here."""
     last = sinusoids(100_000, 8)[-1].tolist()
-    expected = [f(99_999 * 10 ** -pair) for pair in range(4) for f in (math.sin, math.cos)]
+    expected = [f(99_999 * 10**-pair) for pair in range(4) for f in (math.sin, math.cos)]
     assert last == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("make", [frequencies, SinusoidalPositions, lambda width: sinusoids(3, width),
-                                  lambda width: shift_matrix(1, width)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        frequencies,
+        SinusoidalPositions,
+        lambda width: sinusoids(3, width),
+        lambda width: shift_matrix(1, width),
+    ],
+)
 def test_odd_width_is_refused(make):
     with pytest.raises(ValueError, match="width of 7 is odd"):
         make(7)
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(1, 3), max_size=2), st.integers(0, 12), EVEN, st.integers(0, 9), st.integers(1, 4),
-       st.booleans())
+@given(
+    st.lists(st.integers(1, 3), max_size=2),
+    st.integers(0, 12),
+    EVEN,
+    st.integers(0, 9),
+    st.integers(1, 4),
+    st.booleans(),
+)
 def test_positions_are_added_from_start_on(front, length, width, start, max_length, learned):
     positions = LearnedPositions(21, width) if learned else SinusoidalPositions(width, max_length)
     table = positions.table if learned else sinusoids(21, width)
@@ -80,12 +96,12 @@ def test_positions_are_added_from_start_on(front, length, width, start, max_leng
 
 @pytest.mark.parametrize("positions", [SinusoidalPositions(16, 3), LearnedPositions(9, 16)])
 def test_cached_decoding_keeps_count(positions):
-    """Position, project, append, attend: one word at a time is all at once, for C captions of each picture."""
+    """Decoding token by token equals decoding at once, for C captions of each picture."""
     attention, words = MultiHeadAttention(16, 4), torch.randn(2, 3, 9, 16)
     at_once = attention(positions(words), mask=causal_mask(9))
     past, written = attention.project(words[:, :, :0]), []
     for t in range(9):
-        word = positions(words[:, :, t:t + 1], start=t)
+        word = positions(words[:, :, t : t + 1], start=t)
         past = past.append(attention.project(word))
         written.append(attention(word, past))
     torch.testing.assert_close(torch.cat(written, 2), at_once)
@@ -93,18 +109,26 @@ def test_cached_decoding_keeps_count(positions):
 
 def test_sinusoidal_table_is_not_saved_and_grows_once():
     positions = SinusoidalPositions(8, max_length=2)
-    assert not positions.state_dict() and not list(positions.parameters())
+    assert not positions.state_dict()
+    assert not list(positions.parameters())
     positions(torch.zeros(1, 5, 8))
     grown = positions.table
     positions(torch.zeros(1, 1, 8), start=5)
-    assert positions.table is grown and len(grown) > 5
+    assert positions.table is grown
+    assert len(grown) > 5
 
 
 def test_table_follows_its_model_when_it_grows():
     positions = SinusoidalPositions(8, max_length=2).double()
-    assert positions(torch.zeros(4, 8, dtype=torch.double)).dtype == positions.table.dtype == torch.double
+    assert (
+        positions(torch.zeros(4, 8, dtype=torch.double)).dtype
+        == positions.table.dtype
+        == torch.double
+    )
     meta = SinusoidalPositions(8, max_length=2).to("meta")
-    assert meta(torch.zeros(4, 8, device="meta")).device == meta.table.device == torch.device("meta")
+    assert (
+        meta(torch.zeros(4, 8, device="meta")).device == meta.table.device == torch.device("meta")
+    )
 
 
 def test_base_is_kept_when_the_table_grows():
@@ -112,17 +136,23 @@ def test_base_is_kept_when_the_table_grows():
     torch.testing.assert_close(positions(torch.zeros(6, 8)), sinusoids(6, 8, 1000.0))
 
 
-@pytest.mark.parametrize("length, start", [(6, 0), (1, 5), (3, 3)])
+@pytest.mark.parametrize(("length", "start"), [(6, 0), (1, 5), (3, 3)])
 def test_learned_positions_end(length, start):
-    with pytest.raises(ValueError, match=f"{start + length} positions, but encodings were learned for 5"):
+    with pytest.raises(
+        ValueError, match=f"{start + length} positions, but encodings were learned for 5"
+    ):
         LearnedPositions(5, 4)(torch.zeros(2, length, 4), start=start)
 
 
 def test_learned_positions_learn_only_what_they_gave():
     positions = LearnedPositions(6, 4)
     positions(torch.zeros(3, 2, 4), start=1).sum().backward()
-    torch.testing.assert_close(positions.table.grad, torch.tensor([0., 3, 3, 0, 0, 0])[:, None].expand(6, 4))
-    assert [name for name, p in positions.named_parameters() if isinstance(p, nn.Parameter)] == ["table"]
+    torch.testing.assert_close(
+        positions.table.grad, torch.tensor([0.0, 3, 3, 0, 0, 0])[:, None].expand(6, 4)
+    )
+    assert [name for name, p in positions.named_parameters() if isinstance(p, nn.Parameter)] == [
+        "table"
+    ]
 
 
 @settings(deadline=None, max_examples=25)

@@ -1,4 +1,5 @@
-"""SCST: its reward against pycocoevalcap, its gradient against the exact one, its place in the runs."""
+"""SCST: rewards against pycocoevalcap, the gradient against the exact one, and runs."""
+
 import math
 from dataclasses import replace
 
@@ -11,7 +12,6 @@ from nltk.translate.gleu_score import sentence_gleu
 from pycocoevalcap.cider.cider import Cider
 from torch import nn
 
-from captionlab.runs import run
 from captionlab.attention import KeyValue
 from captionlab.blocks import BlockConfig
 from captionlab.captioner import Captioner, Memory, State, TransformerCaptioner
@@ -19,6 +19,7 @@ from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
 from captionlab.decoding.generation import log_probabilities, sample
 from captionlab.models import translation, vanilla
+from captionlab.runs import run
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.finetuning import finetune_scst
 from captionlab.runs.training import train
@@ -28,8 +29,11 @@ from captionlab.text import SubwordVocabulary
 PAD, BOS, EOS = 0, 1, 2
 similarity = Gleu.similarity
 CAPTION = st.lists(st.integers(2, 8), min_size=1, max_size=9)
-SPLIT = st.lists(st.tuples(st.lists(CAPTION, min_size=1, max_size=4), st.lists(CAPTION, min_size=2, max_size=2)),
-                 min_size=2, max_size=6)
+SPLIT = st.lists(
+    st.tuples(st.lists(CAPTION, min_size=1, max_size=4), st.lists(CAPTION, min_size=2, max_size=2)),
+    min_size=2,
+    max_size=6,
+)
 
 
 def text(ids):
@@ -37,7 +41,9 @@ def text(ids):
 
 
 def padded(rows, width=12):
-    return torch.tensor([[ids + [PAD] * (width - len(ids)) for ids in captions] for captions in rows])
+    return torch.tensor(
+        [[ids + [PAD] * (width - len(ids)) for ids in captions] for captions in rows]
+    )
 
 
 class Table(Captioner):
@@ -73,9 +79,11 @@ class TestReward:
         said = padded([[[3, 4, 2], [5, 6, 2]], [[5, 6, 2], [7, 2]]])
         told = padded([[[3, 4, 2], []], [[5, 6, 2], [7, 2]]])
         rewards = reward(said, told)
-        alone = torch.cat([reward(said[row:row + 1], told[row:row + 1]) for row in range(2)])
+        alone = torch.cat([reward(said[row : row + 1], told[row : row + 1]) for row in range(2)])
         torch.testing.assert_close(rewards, alone)
-        assert rewards[0, 0] > 5 and rewards[0, 1] == 0 and (rewards[1] > 2).all()
+        assert rewards[0, 0] > 5
+        assert rewards[0, 1] == 0
+        assert (rewards[1] > 2).all()
 
     @pytest.mark.slow
     @given(SPLIT)
@@ -92,12 +100,15 @@ class TestReward:
     def test_padding_and_missing_references_count_for_nothing(self):
         reward = CiderD([[[3, 4, 2]], [[5, 6, 2]], [[7, 2]]])
         said, told = padded([[[3, 4, 2], [3, 2]]]), padded([[[3, 4, 2], [5, 4, 2], []]])
-        assert reward(said, told)[0].tolist() == pytest.approx(reward.score([[3, 4, 2], [3, 2]], [[3, 4, 2], [5, 4, 2]]))
+        assert reward(said, told)[0].tolist() == pytest.approx(
+            reward.score([[3, 4, 2], [3, 2]], [[3, 4, 2], [5, 4, 2]])
+        )
         assert reward(said, padded([[[]]])).tolist() == [[0.0, 0.0]]
 
     def test_what_is_in_every_picture_weighs_nothing(self):
         reward = CiderD([[[3, 4, 2]], [[3, 5, 2]]])
-        assert reward.idf[(3,)] == 0 and reward.idf[(4,)] == pytest.approx(math.log(2))
+        assert reward.idf[(3,)] == 0
+        assert reward.idf[(4,)] == pytest.approx(math.log(2))
         assert reward.score([[3]], [[3]]) == [0.0]
 
     def test_counts(self):
@@ -107,7 +118,7 @@ class TestReward:
 @given(st.lists(st.lists(st.floats(0, 10), min_size=3, max_size=3), min_size=1, max_size=4))
 def test_advantages_compare_with_the_others(rewards):
     found = advantages(torch.tensor(rewards, dtype=torch.float64))
-    for row, gained in zip(rewards, found.tolist()):
+    for row, gained in zip(rewards, found.tolist(), strict=True):
         for place, gain in enumerate(gained):
             assert gain == pytest.approx(row[place] - (sum(row) - row[place]) / 2, abs=1e-9)
 
@@ -122,27 +133,39 @@ class TestGradient:
             row = log_probabilities(toy.table).exp()[said[-1] if said else BOS]
             return sum(everything((*said, word), chance * row[word]) for word in range(2, 6))
 
-        exact, = torch.autograd.grad(everything(), toy.table)
+        (exact,) = torch.autograd.grad(everything(), toy.table)
         torch.manual_seed(0)
-        total, words = SelfCritical(toy, likes(4), samples=20_000, max_length=max_length).loss(Batch(captions=padded([[[BOS, 4, 2]]])))
-        found, = torch.autograd.grad(-total / 20_000, toy.table)
+        total, words = SelfCritical(toy, likes(4), samples=20_000, max_length=max_length).loss(
+            Batch(captions=padded([[[BOS, 4, 2]]]))
+        )
+        (found,) = torch.autograd.grad(-total / 20_000, toy.table)
         assert 20_000 <= words <= 60_000
-        torch.testing.assert_close(found, exact, rtol=0, atol=0.02 * exact.abs().max().item() + 0.003)
+        torch.testing.assert_close(
+            found, exact, rtol=0, atol=0.02 * exact.abs().max().item() + 0.003
+        )
 
     def test_equal_marks_teach_nothing(self):
         toy = Table()
-        total, _ = SelfCritical(toy, lambda said, told: torch.ones(said.shape[:2])).loss(Batch(captions=padded([[[1, 4, 2]]])))
+        total, _ = SelfCritical(toy, lambda said, told: torch.ones(said.shape[:2])).loss(
+            Batch(captions=padded([[[1, 4, 2]]]))
+        )
         total.backward()
-        assert total == 0 and not toy.table.grad.any()
+        assert total == 0
+        assert not toy.table.grad.any()
 
     def test_it_learns_what_is_rewarded(self):
         torch.manual_seed(0)
         critic = SelfCritical(Table(), likes(4), samples=50, max_length=4)
-        learn, batch = torch.optim.Adam(critic.parameters(), 0.1), Batch(captions=padded([[[1, 4, 2]]] * 4))
+        learn, batch = (
+            torch.optim.Adam(critic.parameters(), 0.1),
+            Batch(captions=padded([[[1, 4, 2]]] * 4)),
+        )
         before = critic.reward(critic.sample_captions(critic.encode(batch)), None).mean()
         for _ in range(40):
             learn.zero_grad(), critic.loss(batch)[0].backward(), learn.step()
-        assert critic.reward(critic.sample_captions(critic.encode(batch)), None).mean() > max(0.95, before + 0.1)
+        assert critic.reward(critic.sample_captions(critic.encode(batch)), None).mean() > max(
+            0.95, before + 0.1
+        )
 
 
 class TestSelfCritical:
@@ -153,29 +176,41 @@ class TestSelfCritical:
 
         torch.manual_seed(0)
         model, pictures = GridCaptioner(BlockConfig(16, 2, 32, dropout=0.1), 2, 9).eval(), 21
-        model.output.bias.data[EOS] += 1.0          # some captions end soon, some go on
+        model.output.bias.data[EOS] += 1.0  # some captions end soon, some go on
         batch = Batch(grid=torch.randn(pictures, 5, 16), captions=padded([[[1, 4, 2]]] * pictures))
         memory = model.encode(batch)
         said, scores = sample(model, memory, 4, max_length=24, suppress_tokens=[3])
-        found = SelfCritical(model, likes(4), 4, 24, suppress_tokens=[3]).token_log_probs(memory, said)
+        found = SelfCritical(model, likes(4), 4, 24, suppress_tokens=[3]).token_log_probs(
+            memory, said
+        )
         torch.testing.assert_close(found.sum(-1), scores, rtol=1e-4, atol=1e-5)
-        assert not (said == 3).any() and not found[said == PAD].any()
-        assert len((said != PAD).sum(-1).amax(-1).unique()) > 2      # so the groups are not equally long
+        assert not (said == 3).any()
+        assert not found[said == PAD].any()
+        assert (
+            len((said != PAD).sum(-1).amax(-1).unique()) > 2
+        )  # so the groups are not equally long
 
     def test_a_process_without_a_picture_of_a_batch_learns_nothing(self):
         toy = Table()
-        total, words = SelfCritical(toy, likes(4), samples=3, max_length=4).loss(Batch(captions=torch.zeros(0, 1, 3, dtype=torch.long)))
+        total, words = SelfCritical(toy, likes(4), samples=3, max_length=4).loss(
+            Batch(captions=torch.zeros(0, 1, 3, dtype=torch.long))
+        )
         total.backward()
-        assert total == words == 0 and not toy.table.grad.any()
+        assert total == words == 0
+        assert not toy.table.grad.any()
 
     @pytest.mark.parametrize("learning", [True, False])
     def test_nothing_is_dropped_while_it_learns(self, learning):
         """The gradient is that of the network that drew."""
         toy, batch, found = Table(dropout=0.9), Batch(captions=padded([[[1, 4, 2]]])), []
-        for net in (SelfCritical(toy.train(), likes(4), samples=30, max_length=4).train(learning), SelfCritical(toy.eval(), likes(4), samples=30, max_length=4)):
+        for net in (
+            SelfCritical(toy.train(), likes(4), samples=30, max_length=4).train(learning),
+            SelfCritical(toy.eval(), likes(4), samples=30, max_length=4),
+        ):
             torch.manual_seed(3)
             found.append(torch.autograd.grad(net.loss(batch)[0], toy.table)[0])
-        assert found[0].equal(found[1]) and found[0].any()
+        assert found[0].equal(found[1])
+        assert found[0].any()
         assert not toy.training
 
     def test_one_sample_has_nothing_to_be_compared_with(self):
@@ -192,7 +227,11 @@ def world():
 def learned(world, tmp_path_factory):
     """A run of one epoch whose preset has one more of SCST."""
     small = vanilla.PRESETS["tiny"]
-    preset = replace(small, training=replace(small.training, epochs=1), scst=replace(small.scst, epochs=1, lr=1e-4))
+    preset = replace(
+        small,
+        training=replace(small.training, epochs=1),
+        scst=replace(small.scst, epochs=1, lr=1e-4),
+    )
     folder = tmp_path_factory.mktemp("runs") / "xe"
     return train("vanilla", world, preset, seed=5, out=folder), folder
 
@@ -205,9 +244,15 @@ class TestRun:
         made = finetune_scst("vanilla", folder, tmp_path / "scst", data=world)
         again = finetune_scst("vanilla", folder, tmp_path / "scst", resume=True, data=world)
         metadata = run.load(str(tmp_path / "scst")).metadata
-        assert (metadata.stage, metadata.seed, metadata.parameters) == ("scst", 5, start.metadata.parameters)
+        assert (metadata.stage, metadata.seed, metadata.parameters) == (
+            "scst",
+            5,
+            start.metadata.parameters,
+        )
         assert [set(record) >= {"loss", "score"} for record in metadata.history] == [True]
-        torch.testing.assert_close(again.model.state_dict(), made.model.state_dict(), rtol=0, atol=0)
+        torch.testing.assert_close(
+            again.model.state_dict(), made.model.state_dict(), rtol=0, atol=0
+        )
         assert not torch.equal(made.model.words.weight, start.model.words.weight)
         assert evaluate(made, world, meteor=False)["metadata"]["stage"] == "scst"
 
@@ -216,8 +261,13 @@ class TestRun:
             finetune_scst("cptr", learned[1], tmp_path / "x", data=world)
         with pytest.raises(ValueError, match="--resume"):
             finetune_scst("vanilla", learned[1], learned[1], data=world)
-        with pytest.raises(ValueError, match=f"learned from {world.name}, and scst goes on with that: leave another out"):
-            finetune_scst("vanilla", learned[1], tmp_path / "x", data=replace(world, name="another"))
+        with pytest.raises(
+            ValueError,
+            match=f"learned from {world.name}, and scst goes on with that: leave another out",
+        ):
+            finetune_scst(
+                "vanilla", learned[1], tmp_path / "x", data=replace(world, name="another")
+            )
 
 
 class TestTranslations:
@@ -227,8 +277,13 @@ class TestTranslations:
         assert Gleu(list).score([said], references) == [pytest.approx(theirs)]
 
     def test_words_are_judged_and_not_their_pieces(self):
-        german = SubwordVocabulary.build(["ein roter kreis", "ein rotes quadrat"], 200, language="de")
-        told, near, far = (german.encode(words)[1:] for words in ("ein roter kreis", "ein rotes kreis", "ein quadrat kreis"))
+        german = SubwordVocabulary.build(
+            ["ein roter kreis", "ein rotes quadrat"], 200, language="de"
+        )
+        told, near, far = (
+            german.encode(words)[1:]
+            for words in ("ein roter kreis", "ein rotes kreis", "ein quadrat kreis")
+        )
         assert set(near) & set(told) > set(far) & set(told)
         rewards = Gleu(german.words)(padded([[told, near, far]], 40), padded([[told]], 40))
         torch.testing.assert_close(rewards, torch.tensor([[10.0, 10 * 2 / 6, 10 * 2 / 6]]))
@@ -245,14 +300,21 @@ class TestTranslations:
             return similarity(self, *sentences)
 
         monkeypatch.setattr(Gleu, "similarity", count_calls)
-        preset = replace(small, training=replace(small.training, epochs=1), scst=replace(small.scst, epochs=1, lr=1e-4))
+        preset = replace(
+            small,
+            training=replace(small.training, epochs=1),
+            scst=replace(small.scst, epochs=1, lr=1e-4),
+        )
         pairs = scenes(train=8, val=2, test=0, novel=0, language="de", source="en")
         start = train("translation", pairs, preset, out=tmp_path / "run")
         made = finetune_scst("translation", tmp_path / "run", tmp_path / "scst", data=pairs)
         assert len(calls) == 5 * len(pairs["train"])
-        assert made.metadata.stage == "scst" and not torch.equal(made.model.words.weight, start.model.words.weight)
+        assert made.metadata.stage == "scst"
+        assert not torch.equal(made.model.words.weight, start.model.words.weight)
 
 
 def test_a_process_without_a_picture_has_no_rewards():
     reward = CiderD([[[5, 6]], [[7]]])
-    assert reward(torch.zeros(0, 5, 4, dtype=torch.long), torch.zeros(0, 3, 6, dtype=torch.long)).shape == (0, 5)
+    assert reward(
+        torch.zeros(0, 5, 4, dtype=torch.long), torch.zeros(0, 3, 6, dtype=torch.long)
+    ).shape == (0, 5)

@@ -1,4 +1,5 @@
 """Runs that are killed, shared between processes, or found by another config."""
+
 import json
 import math
 import os
@@ -6,23 +7,24 @@ import socket
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tiny_training
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-import tiny_training
-from captionlab.training import config
 from captionlab.captioner import CaptionerWrapper
 from captionlab.data.batches import collate
+from captionlab.training import config
 from captionlab.training.checkpoint import read_checkpoint, write_checkpoint
 from captionlab.training.config import TrainingConfig
-from captionlab.training.loop import TrainStep, Trainer, epochs_since_best, should_stop_early
+from captionlab.training.loop import Trainer, TrainStep, epochs_since_best, should_stop_early
 from captionlab.training.schedules import cosine, noam, step_decay
 
 SCRIPT = Path(__file__).with_name("tiny_training.py")
@@ -42,17 +44,23 @@ def same(one, other):
 
 def untimed(checkpoint):
     """A checkpoint without the seconds that its epochs took."""
-    history = [{name: value for name, value in record.items() if name != "seconds"} for record in checkpoint["history"]]
+    history = [
+        {name: value for name, value in record.items() if name != "seconds"}
+        for record in checkpoint["history"]
+    ]
     return checkpoint | {"history": history}
 
 
 @pytest.mark.slow
 def test_killed_twenty_times_and_resumed_is_never_killed(tmp_path):
-    """Twenty times kill -9, at random moments, some while a checkpoint is being written: the same to the bit."""
+    """After twenty times kill -9 at random moments the weights are the same to the bit."""
     subprocess.run([sys.executable, SCRIPT, "killed", tmp_path], env=ALONE, check=True, timeout=200)
     told = json.loads((tmp_path / "signals.json").read_text())
     assert told == {"signals": [9] * 20, "left": True}
-    resumed, whole = (torch.load(tmp_path / name / "checkpoint.pt", weights_only=True) for name in ("killed", "whole"))
+    resumed, whole = (
+        torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)
+        for name in ("killed", "whole")
+    )
     assert len(whole["history"]) == tiny_training.RECIPE.epochs
     assert same(untimed(resumed), untimed(whole))
 
@@ -65,18 +73,38 @@ def free_port():
 
 @pytest.mark.slow
 def test_two_processes_give_the_loss_curve_of_one(tmp_path):
-    # "multi_gpu" is the launcher of several processes; ACCELERATE_USE_CPU gives each a share of the CPU.
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
-              "--num_cpu_threads_per_process", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", free_port()]
+    # "multi_gpu" launches several processes; ACCELERATE_USE_CPU gives each a share of the CPU.
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+        "--num_cpu_threads_per_process",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+        "--main_process_port",
+        free_port(),
+    ]
     for how, name in (([sys.executable], "one"), (launch, "two")):
         subprocess.run([*how, SCRIPT, "curve", tmp_path / name], env=ALONE, check=True, timeout=200)
     one, two = (json.loads((tmp_path / name).read_text()) for name in ("one", "two"))
     assert (one["processes"], two["processes"], len(one["losses"])) == (1, 2, 22)
     assert one["losses"] == pytest.approx(two["losses"], abs=1e-5)
     for name, weights in one["weights"].items():
-        if name.endswith("key.bias"):       # it shifts all scores alike: its gradient is rounding, and Adam makes steps of that
+        if name.endswith(
+            "key.bias"
+        ):  # it shifts all scores alike: its gradient is rounding, and Adam makes steps of that
             continue
-        torch.testing.assert_close(torch.tensor(two["weights"][name]), torch.tensor(weights), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            torch.tensor(two["weights"][name]), torch.tensor(weights), atol=1e-4, rtol=1e-4
+        )
 
 
 SHORT = replace(tiny_training.RECIPE, epochs=1)
@@ -93,9 +121,12 @@ def trained(tmp_path_factory):
 def test_another_config_in_the_folder_is_one_clear_line(trained):
     other = replace(SHORT, lr=1e-4, label_smoothing=0.0)
     before = (trained / "checkpoint.pt").read_bytes()
-    with pytest.raises(ValueError, match="lr was 0.003 and is now 0.0001; label_smoothing was 0.1 and is now 0.0") as error:
+    with pytest.raises(
+        ValueError, match=r"lr was 0.003 and is now 0.0001; label_smoothing was 0.1 and is now 0.0"
+    ) as error:
         tiny_training.trainer(trained, other).fit()
-    assert "\n" not in str(error.value) and "another folder" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "another folder" in str(error.value)
     assert (trained / "checkpoint.pt").read_bytes() == before
 
 
@@ -115,14 +146,16 @@ def test_a_checkpoint_without_a_newer_field_is_read(tmp_path):
     del stored["encoder_lr_scale"]
     write_checkpoint(tmp_path / "checkpoint.pt", {"config": stored})
     assert read_checkpoint(tmp_path / "checkpoint.pt", SHORT) == {"config": stored}
-    with pytest.raises(ValueError, match="encoder_lr_scale was 1.0 and is now 0.1"):
+    with pytest.raises(ValueError, match=r"encoder_lr_scale was 1.0 and is now 0.1"):
         read_checkpoint(tmp_path / "checkpoint.pt", replace(SHORT, encoder_lr_scale=0.1))
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint"])
 def test_a_broken_checkpoint_is_one_clear_line(tmp_path, content):
     (tmp_path / "checkpoint.pt").write_bytes(content)
-    with pytest.raises(ValueError, match="no checkpoint that can be read .*delete it to start anew") as error:
+    with pytest.raises(
+        ValueError, match=r"no checkpoint that can be read .*delete it to start anew"
+    ) as error:
         read_checkpoint(tmp_path / "checkpoint.pt", SHORT)
     assert "\n" not in str(error.value)
 
@@ -135,7 +168,9 @@ def test_a_loss_that_is_no_number_changes_no_weight():
     with pytest.raises(ValueError, match="the loss of a step is nan: train with a lower lr"):
         run.fit()
     after = run.train_step.model.state_dict()
-    assert all(x.equal(before[name]) for name, x in after.items() if not name.startswith("projection"))
+    assert all(
+        x.equal(before[name]) for name, x in after.items() if not name.startswith("projection")
+    )
 
 
 @pytest.mark.parametrize("precisions", [("no", "bf16"), ("bf16", "no")])
@@ -166,18 +201,32 @@ def test_an_encoder_learns_at_a_rate_of_its_own(wrap):
     stepper = TrainStep(wrap(Encoding(words)), config, steps=21)
     before = {name: x.detach().clone() for name, x in stepper.model.named_parameters()}
     stepper.step(collate([data[0], data[1]]))
-    moved = {name: (x - before[name]).abs().max().item() for name, x in stepper.model.named_parameters()}
+    moved = {
+        name: (x - before[name]).abs().max().item() for name, x in stepper.model.named_parameters()
+    }
     for name in ("encoder.weight", "projection.weight", "words.weight"):
-        found, = (value for full, value in moved.items() if full.endswith(name))
-        assert found == pytest.approx(config.lr * (0.1 if "encoder" in name else 1.0), rel=1e-3), name
+        (found,) = (value for full, value in moved.items() if full.endswith(name))
+        assert found == pytest.approx(config.lr * (0.1 if "encoder" in name else 1.0), rel=1e-3), (
+            name
+        )
     assert stepper.lr == config.lr
 
 
-@pytest.mark.parametrize("has, gain, found", [({"avx512_bf16": True}, 2.0, "bf16"), ({"amx_bf16": True}, 2.0, "bf16"),
-                                              ({"avx512_bf16": True}, 0.6, "no"), ({"avx512_bf16": False}, 2.0, "no"), ({}, 2.0, "no")])
+@pytest.mark.parametrize(
+    ("has", "gain", "found"),
+    [
+        ({"avx512_bf16": True}, 2.0, "bf16"),
+        ({"amx_bf16": True}, 2.0, "bf16"),
+        ({"avx512_bf16": True}, 0.6, "no"),
+        ({"avx512_bf16": False}, 2.0, "no"),
+        ({}, 2.0, "no"),
+    ],
+)
 def test_a_processor_takes_16_bits_only_if_it_has_them_and_is_faster(monkeypatch, has, gain, found):
     """Also where there is a GPU that the training was told not to use."""
-    monkeypatch.setattr(config, "PartialState", lambda **_: SimpleNamespace(device=torch.device("cpu")))
+    monkeypatch.setattr(
+        config, "PartialState", lambda **_: SimpleNamespace(device=torch.device("cpu"))
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
     monkeypatch.setattr(config, "bf16_speedup", lambda: gain)
@@ -188,7 +237,9 @@ def test_a_half_written_part_file_is_ignored(trained, tmp_path):
     half = (trained / "checkpoint.pt").read_bytes()[:500]
     (tmp_path / "checkpoint.pt.1.part").write_bytes(half)
     tiny_training.trainer(tmp_path, SHORT).fit()
-    assert same(*(untimed(torch.load(f / "checkpoint.pt", weights_only=True)) for f in (trained, tmp_path)))
+    assert same(
+        *(untimed(torch.load(f / "checkpoint.pt", weights_only=True)) for f in (trained, tmp_path))
+    )
 
 
 def test_a_write_that_fails_leaves_the_old_checkpoint(tmp_path):
@@ -200,7 +251,11 @@ def test_a_write_that_fails_leaves_the_old_checkpoint(tmp_path):
 
 def test_scores_of_numpy_can_be_read_back(tmp_path):
     scored = tiny_training.trainer(tmp_path, SHORT)
-    scored.validate = lambda model: {"score": np.float64(1.5), "more": torch.tensor(2.5), "plain": 3}
+    scored.validate = lambda model: {
+        "score": np.float64(1.5),
+        "more": torch.tensor(2.5),
+        "plain": 3,
+    }
     scored.fit()
     history = read_checkpoint(tmp_path / "checkpoint.pt", SHORT)["history"]
     assert [history[0][name] for name in ("score", "more", "plain")] == [1.5, 2.5, 3]
@@ -233,7 +288,8 @@ def test_pictures_without_a_caption_teach_nothing():
     bare = collate([train.data[row] for row in range(2)])
     bare = replace(bare, captions=bare.captions[:, :0])
     rate = train.train_step.lr
-    assert train.train_step.step(bare) == (0.0, 0.0) and train.train_step.lr == rate
+    assert train.train_step.step(bare) == (0.0, 0.0)
+    assert train.train_step.lr == rate
     assert same(dict(train.train_step.model.state_dict()), before)
 
 
@@ -254,7 +310,8 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_run():
     run = tiny_training.trainer(config=replace(tiny_training.RECIPE, patience=2))
     run.validate = validate
     model = run.fit()
-    assert len(run.history) == 4 and not model.training
+    assert len(run.history) == 4
+    assert not model.training
     assert same(dict(model.state_dict()), kept[1])
 
 
@@ -275,17 +332,26 @@ def test_patience_counts_from_the_latest_best(scores, patience):
 def test_a_score_that_is_no_number_is_never_the_best():
     nan = float("nan")
     assert epochs_since_best([{"epoch": 1, "score": 3.0}, {"epoch": 2, "score": nan}]) == 1
-    assert epochs_since_best([{"epoch": 1, "score": nan}, {"epoch": 2, "score": 3.0}, {"epoch": 3, "score": nan}]) == 1
+    assert (
+        epochs_since_best(
+            [{"epoch": 1, "score": nan}, {"epoch": 2, "score": 3.0}, {"epoch": 3, "score": nan}]
+        )
+        == 1
+    )
 
 
 @given(st.integers(1, 50), st.integers(1, 20))
 def test_schedules_rise_to_one_and_then_never_again(warmup, every):
     steps = range(warmup + 60)
-    for share in (lambda s: noam(s, warmup), lambda s: cosine(s, warmup, warmup + 60), lambda s: step_decay(s, warmup, every),
-                  TrainingConfig(schedule="constant", warmup=warmup).lr_lambda(10)):
+    for share in (
+        lambda s: noam(s, warmup),
+        lambda s: cosine(s, warmup, warmup + 60),
+        lambda s: step_decay(s, warmup, every),
+        TrainingConfig(schedule="constant", warmup=warmup).lr_lambda(10),
+    ):
         rates = [share(step) for step in steps]
         assert all(0 <= rate <= 1 for rate in rates)
-        assert all(b <= a + 1e-12 for a, b in zip(rates[warmup - 1:], rates[warmup:]))
+        assert all(b <= a + 1e-12 for a, b in pairwise(rates[warmup - 1 :]))
         assert rates[0] == pytest.approx(1 / warmup)
     assert noam(warmup - 1, warmup) == cosine(warmup - 1, warmup, warmup + 60) == 1.0
     assert cosine(warmup + 60, warmup, warmup + 60) == pytest.approx(0, abs=1e-9)
@@ -293,14 +359,18 @@ def test_schedules_rise_to_one_and_then_never_again(warmup, every):
 
 
 def test_an_unknown_schedule_is_named():
-    with pytest.raises(ValueError, match="no schedule 'linear': choose from noam, cosine, stairs, constant"):
+    with pytest.raises(
+        ValueError, match="no schedule 'linear': choose from noam, cosine, stairs, constant"
+    ):
         TrainingConfig(schedule="linear").lr_lambda(10)
 
 
-@pytest.mark.parametrize("wrong", [{"label_smoothing": 1.0}, {"ema_decay": 1.0}, {"max_tokens": -1},
-                                   {"encoder_lr_scale": -1.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"label_smoothing": 1.0}, {"ema_decay": 1.0}, {"max_tokens": -1}, {"encoder_lr_scale": -1.0}],
+)
 def test_a_config_that_teaches_nothing_is_refused(wrong):
-    with pytest.raises(ValueError, match="give numbers (from 0 to below 1|of at least 0)"):
+    with pytest.raises(ValueError, match=r"give numbers (from 0 to below 1|of at least 0)"):
         TrainingConfig(**wrong)
 
 
@@ -316,7 +386,13 @@ def test_another_file_of_torchs_is_no_checkpoint(tmp_path):
 def test_a_checkpoint_that_lacks_a_part_is_one_clear_line(part, tmp_path):
     tiny_training.trainer(config=SHORT, folder=tmp_path).fit()
     state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
-    for content in ({key: x for key, x in state.items() if key != part}, state | {part: None}, state | {"state": {"elsewhere": 1}}):
+    for content in (
+        {key: x for key, x in state.items() if key != part},
+        state | {part: None},
+        state | {"state": {"elsewhere": 1}},
+    ):
         write_checkpoint(tmp_path / "checkpoint.pt", content)
-        with pytest.raises(ValueError, match="no checkpoint that can be read .*delete it to start anew"):
+        with pytest.raises(
+            ValueError, match=r"no checkpoint that can be read .*delete it to start anew"
+        ):
             tiny_training.trainer(config=SHORT, folder=tmp_path).fit()

@@ -1,8 +1,9 @@
 """A training of a few seconds, for tests that kill it or share it between processes.
 
-    python tests/tiny_training.py killed FOLDER     one run undisturbed, one killed 20 times and resumed
-    python tests/tiny_training.py curve FILE        writes the loss of every step; run it under `accelerate launch`
+python tests/tiny_training.py killed FOLDER     one run undisturbed, one killed 20 times and resumed
+python tests/tiny_training.py curve FILE        writes every step's loss; under `accelerate launch`
 """
+
 import json
 import os
 import random
@@ -21,10 +22,12 @@ from captionlab.data.batches import CaptionDataset
 from captionlab.data.datasets import Item
 from captionlab.text import Vocabulary
 from captionlab.training.config import TrainingConfig
-from captionlab.training.loop import TrainStep, Trainer
+from captionlab.training.loop import Trainer, TrainStep
 
-RECIPE = TrainingConfig(epochs=8, batch_size=2, lr=3e-3, warmup=10, ema_decay=0.9)       # 8 epochs of 21 steps
-KILLS, MOST_STEPS = 20, 7                   # 20 kills within 7 steps each come before the last of 168 steps
+RECIPE = TrainingConfig(
+    epochs=8, batch_size=2, lr=3e-3, warmup=10, ema_decay=0.9
+)  # 8 epochs of 21 steps
+KILLS, MOST_STEPS = 20, 7  # 20 kills within 7 steps each come before the last of 168 steps
 
 
 class GridCaptioner(TransformerCaptioner):
@@ -41,9 +44,17 @@ class GridCaptioner(TransformerCaptioner):
 def examples():
     """42 items with captions of very different length, always the same."""
     chance = random.Random(0)
-    caption = lambda: " ".join(chance.choices(["red", "blue", "circle", "square", "a"], k=chance.randint(1, 9)))
+
+    def caption():
+        return " ".join(
+            chance.choices(["red", "blue", "circle", "square", "a"], k=chance.randint(1, 9))
+        )
+
     items = [Item(str(n), (caption(), caption())) for n in range(42)]
-    cells = lambda item: torch.rand(2, 3, generator=torch.Generator().manual_seed(int(item.name)))
+
+    def cells(item):
+        return torch.rand(2, 3, generator=torch.Generator().manual_seed(int(item.name)))
+
     vocabulary = Vocabulary.build(text for item in items for text in item.captions)
     return CaptionDataset(items, vocabulary, inputs={"grid": cells}), len(vocabulary)
 
@@ -96,8 +107,8 @@ def finished(folder):
 
 
 def killed(folder):
-    """The signals that ended the killed run's processes, in `signals.json`; checkpoints in `whole` and `killed`."""
-    trainer()           # imports what a first training imports, once for all children
+    """Write the signals that ended the processes, and checkpoints in `whole` and `killed`."""
+    trainer()  # imports what a first training imports, once for all children
     chance = random.Random(1)
     signals = [kill_at_random(folder / "killed", chance) for _ in range(KILLS)]
     left = (folder / "killed" / "checkpoint.pt").exists()
@@ -106,13 +117,17 @@ def killed(folder):
 
 
 def curve(file):
-    """Loss of every step, of all processes together, and the last weights, from the main process."""
+    """Write the loss of every step over all processes, and the last weights."""
     losses = []
     watched(lambda result: losses.append(result[0] / result[1]))
     run = trainer(config=replace(RECIPE, batch_size=4, epochs=2), dropout=0.0)
     weights = {name: x.tolist() for name, x in run.fit().state_dict().items()}
     if run.train_step.is_main_process:
-        content = {"processes": run.train_step.accelerator.num_processes, "losses": losses, "weights": weights}
+        content = {
+            "processes": run.train_step.accelerator.num_processes,
+            "losses": losses,
+            "weights": weights,
+        }
         file.write_text(json.dumps(content))
 
 
