@@ -533,10 +533,10 @@ class TestRuns:
     @pytest.mark.slow
     def test_the_oracle_tells_what_people_say(self, world, monkeypatch):
         run, told = run_of(world, max_attributes=6), []
-        plain = Run.captions
+        plain = Run.caption_batch
         monkeypatch.setattr(
             Run,
-            "captions",
+            "caption_batch",
             lambda self, batch, *rest: told.append(batch.attributes) or plain(self, batch, *rest),
         )
         found = evaluate(run, world, beam=1, meteor=False, oracle=True)
@@ -548,9 +548,9 @@ class TestRuns:
                 word for text in item.captions for word in normalise(text)
             }
         assert (
-            evaluate(run_of(world, "parallel"), world, beam=1, meteor=False, oracle=True)["about"][
-                "variant"
-            ]
+            evaluate(run_of(world, "parallel"), world, beam=1, meteor=False, oracle=True)[
+                "metadata"
+            ]["variant"]
             == "parallel-oracle"
         )
 
@@ -565,9 +565,7 @@ class TestRuns:
             for first, second in ((visual, semantic), (semantic, visual))
         )
         assert one == other
-        with pytest.raises(
-            ValueError, match="reads no attributes, so an oracle has nothing to tell it"
-        ):
+        with pytest.raises(ValueError, match="reads no attributes that an oracle could give"):
             evaluate(visual, world, beam=1, meteor=False, oracle=True)
 
     @pytest.mark.java
@@ -614,7 +612,7 @@ class TestRuns:
         assert said.exit_code == 1
         assert (
             said.stderr.strip()
-            == "captionlab: this run reads no attributes, so an oracle has nothing to tell it: "
+            == "captionlab: this run reads no attributes that an oracle could give: "
             "leave --oracle out"
         )
 
