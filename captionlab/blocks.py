@@ -146,7 +146,12 @@ Trace = dict[str, list[Tensor]]
 
 
 def trace_list(trace: Trace | None, name: str) -> list[Tensor] | None:
-    """Return the list of a trace that receives the weights of this name, None without a trace."""
+    """Return the list of a trace that receives the weights of this name, None without a trace.
+
+    Args:
+        trace: lists of weights, each of shape `(B, H, queries, keys)`, by name.
+        name: such as "self" or "cross".
+    """
     return None if trace is None else trace.setdefault(name, [])
 
 # %% ../nbs/05_blocks.ipynb #cc85901b

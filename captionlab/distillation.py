@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from .captioner import Captioner, CaptionerWrapper, TransformerCaptioner, caption_loss
+from .captioner import Captioner, CaptionerWrapper, TransformerCaptioner
 from .data.batches import Batch, CaptionDataset, collate
 from .data.datasets import Item
+from .losses import caption_loss
 
 # %% ../nbs/25_distillation.ipynb #8a1233bc
 def top_k_probs(logits: Tensor, k: int = 16) -> tuple[Tensor, Tensor]:

@@ -49,7 +49,11 @@ def cache_home() -> Path:
 
 # %% ../nbs/library/files.ipynb #b474d245
 def fingerprint(*parts: bytes) -> str:
-    """Return twelve hexadecimal digits that identify the concatenated bytes."""
+    """Return twelve hexadecimal digits that identify the concatenated bytes.
+
+    Args:
+        parts: bytes, in order; how they are split does not matter.
+    """
     return hashlib.sha256(b"".join(parts)).hexdigest()[:12]
 
 

@@ -10,8 +10,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from captionlab.blocks import BlockConfig
-from captionlab.captioner import Captioner, TransformerCaptioner, caption_loss
+from captionlab.captioner import Captioner, TransformerCaptioner
 from captionlab.data.batches import Batch
+from captionlab.losses import caption_loss
 
 WIDTH, V = 16, 11
 SIZE = st.integers(1, 4)

@@ -13,9 +13,9 @@ from captionlab.data.datasets import CaptionData, scenes
 from captionlab.decoding.ensemble import Ensemble
 from captionlab.distillation import Distilled, soft_targets, top_k_probs
 from captionlab.models import find_preset
+from captionlab.runs.catalog import load
 from captionlab.runs.ensembles import ensemble
 from captionlab.runs.evaluation import evaluate
-from captionlab.runs.run import load
 from captionlab.runs.training import train
 from captionlab.text import SubwordVocabulary, Vocabulary
 

@@ -32,10 +32,11 @@ from captionlab.models.entangled import (
 )
 from captionlab.processors.cache import input_transforms
 from captionlab.processors.image import ImageProcessor
+from captionlab.runs.catalog import load
 from captionlab.runs.ensembles import ensemble
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.metadata import RunMetadata
-from captionlab.runs.run import Run, load
+from captionlab.runs.run import Run
 from captionlab.runs.training import train
 from captionlab.text import Vocabulary, normalise
 from captionlab.vision.attributes import AttributeDetector

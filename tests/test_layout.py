@@ -19,7 +19,7 @@ ROWS = [
     ["scenes"],
     ["data"],
     ["metrics"],
-    ["captioner", "distillation"],
+    ["losses", "captioner", "distillation"],
     ["decoding"],
     ["training"],
     ["scst"],

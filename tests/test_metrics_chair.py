@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from captionlab.scenes import Object, Scene, describe_scene, generate_split, verify_caption
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from captionlab.metrics.chair import (
     read_detections,
     shapes_in_caption,
 )
+from captionlab.scenes import Object, Scene, describe_scene, generate_split, verify_caption
 
 SETS = st.lists(
     st.tuples(st.sets(st.sampled_from("abcd")), st.sets(st.sampled_from("abcd"))),

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from captionlab.scst import CiderD
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pycocoevalcap.cider.cider import Cider
@@ -16,6 +15,7 @@ from captionlab.metrics.ciderd import (
     flatten_captions,
     pack_ngrams,
 )
+from captionlab.scst import CiderD
 
 CAPTION = st.lists(st.integers(1, 6), max_size=12)
 PICTURES = st.lists(

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from captionlab.metrics.files import read_results
 
 from captionlab.metrics.coco_results import check_coco_results, export_coco, read_image_ids
+from captionlab.metrics.files import read_results
 
 NAMES = {3: "three.jpg", 1: "one.jpg", 2: "two.jpg"}
 CAPTIONS = {3: "a dog", 1: "ein Hund läuft", 2: "собака 犬"}

@@ -1,9 +1,9 @@
 """Captions with a known error: always false, always one word apart, always the same for a seed."""
 
 import pytest
-from captionlab.scenes import Object, Scene, describe_scene, generate_split, verify_caption
 
 from captionlab.metrics.perturbations import change_fact, shuffle_words
+from captionlab.scenes import Object, Scene, describe_scene, generate_split, verify_caption
 
 SCENE = Scene([Object("circle", "red", x=60, y=40), Object("star", "blue", x=60, y=140)])
 CAPTION = "A red circle is above a blue star."

@@ -25,7 +25,7 @@ from captionlab.models import (
     upgrade_preset_name,
     vanilla,
 )
-from captionlab.runs.run import load
+from captionlab.runs.catalog import load
 from captionlab.runs.storage import read_run_json
 from captionlab.runs.training import train
 from captionlab.vision.pixels import pixel_grid

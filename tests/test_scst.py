@@ -19,7 +19,7 @@ from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
 from captionlab.decoding.generation import log_probabilities, sample
 from captionlab.models import translation, vanilla
-from captionlab.runs import run
+from captionlab.runs import catalog
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.finetuning import finetune_scst
 from captionlab.runs.training import train
@@ -243,7 +243,7 @@ class TestRun:
         start, folder = learned
         made = finetune_scst("vanilla", folder, tmp_path / "scst", data=world)
         again = finetune_scst("vanilla", folder, tmp_path / "scst", resume=True, data=world)
-        metadata = run.load(str(tmp_path / "scst")).metadata
+        metadata = catalog.load(str(tmp_path / "scst")).metadata
         assert (metadata.stage, metadata.seed, metadata.parameters) == (
             "scst",
             5,

@@ -56,7 +56,7 @@ def caption(
         raise ValueError(f"--attention draws one picture, not {len(images)}: call it for each")
     if attention:
         check_figure_path(attention, *images)
-    from captionlab.runs.run import load
+    from captionlab.runs.catalog import load
 
     captioner = load(run, boxes=boxes)
     errors = []
@@ -130,7 +130,7 @@ def translate(
     from tqdm import tqdm
 
     from captionlab.data.text_files import read_lines
-    from captionlab.runs.run import load
+    from captionlab.runs.catalog import load
 
     translator = load(run)
     size = 64

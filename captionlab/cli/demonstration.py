@@ -40,7 +40,7 @@ def demo_folder() -> Path:
 # %% ../../nbs/library/cli/demonstration.ipynb #317d3ab7
 def _load_demo_run(folder: Path) -> "Run":
     """Load the trained run of a folder, or raise an error if it is another one."""
-    from captionlab.runs.run import load
+    from captionlab.runs.catalog import load
 
     run = load(folder)
     model = run.metadata.model

@@ -49,7 +49,7 @@ def evaluate(
 ) -> None:
     """Caption a split and score the captions, with the blind control."""
     from captionlab.runs import evaluation
-    from captionlab.runs.run import load
+    from captionlab.runs.catalog import load
 
     first = load(run, boxes=boxes)
     others = [load(name, boxes=boxes) for name in ensemble or ()]
@@ -76,7 +76,7 @@ def faithfulness(
 ) -> None:
     """Erase what each word attends to most, and measure the fall of its probability."""
     from captionlab.explore.faithfulness import evaluate_faithfulness, write_faithfulness
-    from captionlab.runs.run import load
+    from captionlab.runs.catalog import load
 
     scores = evaluate_faithfulness(
         load(run, boxes=boxes), data, split, beam=beam,

@@ -13,7 +13,14 @@ from pathlib import Path
 
 # %% ../../nbs/library/data/text_files.ipynb #4588b88a
 def line_error(file: Path, unit: str, number: int, problem: str) -> ValueError:
-    """Return an error of one line: where, what is wrong and what to do."""
+    """Return an error of one line: where, what is wrong and what to do.
+
+    Args:
+        file: the file at fault.
+        unit: what `number` counts, such as "line".
+        number: of the line or entry, from 1.
+        problem: what is wrong and what to do.
+    """
     return ValueError(f"{file}, {unit} {number}: {problem}")
 
 

@@ -58,7 +58,8 @@ def pack_ngrams(table: TokenTable) -> list[tuple[np.ndarray, np.ndarray]]:
         table: captions whose ids are smaller than 32,767.
 
     Returns:
-        For each n the packed n-grams and the numbers of their captions, two arrays `(G_n,)`.
+        For each n the packed n-grams and the numbers of their captions, two arrays of
+        shape (G,), G the number of n-grams.
     """
     words = table.tokens + 1
     packed = words

@@ -75,6 +75,11 @@ def _is_true(caption: str, scene: Scene) -> bool | None:
 
 
 def shuffle_words(caption: str, seed: int = 0) -> str:
-    """Return the words of a caption in another order, chosen at random; punctuation is dropped."""
+    """Return the words of a caption in another order, chosen at random; punctuation is dropped.
+
+    Args:
+        caption: a sentence.
+        seed: of the order.
+    """
     words: Sequence[str] = re.findall(r"\w+", caption)
     return " ".join(np.random.default_rng(seed).permutation(words).tolist()) if words else ""

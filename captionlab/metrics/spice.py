@@ -257,6 +257,10 @@ class SpiceScores(Scores):
     """SPICE of B candidates, in percent; `Scores`, so that `compare` and intervals work with it.
 
     Args:
+        ids: of the B pictures.
+        corpus_scores: SPICE of all pictures.
+        per_image: SPICE of each picture, shape (B,).
+        counts: matched, candidate and reference tuples of each picture.
         parts: for each of `SUBSCORES` the F-scores of the pictures, shape (B,); NaN where the
             references have no tuple of that kind.
     """

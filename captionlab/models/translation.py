@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..blocks import Encoder
-from ..captioner import TransformerCaptioner, fused_linear_cross_entropy
+from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
+from ..losses import fused_linear_cross_entropy
 from ..masks import padding_mask
 from ..training.config import BasePreset, TrainingConfig
 from ..training.distributed import world_size

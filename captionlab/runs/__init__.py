@@ -45,6 +45,7 @@ _all_ = [
 # %% ../../nbs/library/runs/index.ipynb #runs0004
 # The module that defines each public name.
 _SUBMODULES = {
+    "catalog": ["list_runs", "load"],
     "data": [
         "DataSource", "Folders", "check_data_fits_model", "load_training_data", "load_run_data",
     ],
@@ -79,7 +80,7 @@ _SUBMODULES = {
         "provenance", "format_metric", "results_table", "trials_table",
     ],
     "run": [
-        "Run", "list_runs", "load", "caption_split", "source_sentences", "make_batch",
+        "Run", "caption_split", "source_sentences", "make_batch",
         "require_metadata",
     ],
     "storage": [

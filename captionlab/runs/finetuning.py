@@ -29,9 +29,10 @@ from ..scst import CiderD, Gleu, SelfCritical
 from ..training.config import TrainingConfig
 from ..training.loop import Trainer
 from ..vision.attributes import split_fingerprint
+from .catalog import load
 from .data import DataSource, Folders, load_run_data
 from .preparation import TrainingSetup, prepare_training, training_set
-from .run import Run, load, require_metadata
+from .run import Run, require_metadata
 from .training import save_trained_run
 
 # %% ../../nbs/library/runs/finetuning.ipynb #353d78e9

@@ -41,10 +41,11 @@ from ..text import SubwordVocabulary, Vocabulary
 from ..training.config import BasePreset, resolve_precision
 from ..training.loop import Trainer
 from ..vision.attributes import AttributeDetector, split_fingerprint
+from .catalog import load
 from .data import DataSource, Folders, load_training_data
 from .ensembles import ensemble
 from .metadata import RunMetadata
-from .run import Run, load
+from .run import Run
 
 # %% ../../nbs/library/runs/training.ipynb #36129d7d
 def _load_teachers(names: Sequence[str | os.PathLike], examples: CaptionDataset) -> list[Run]:

@@ -228,7 +228,12 @@ CONTAINERS = ("circle", "square", "triangle", "diamond")  # the convex shapes
 
 
 def gap(a: Object, b: Object) -> int:
-    """Return the distance of two objects' boxes in units, negative where they overlap."""
+    """Return the distance of two objects' boxes in units, negative where they overlap.
+
+    Args:
+        a: one object.
+        b: the other.
+    """
     return max(abs(a.x - b.x), abs(a.y - b.y)) - a.radius - b.radius
 
 
@@ -252,12 +257,20 @@ INVERSE = {"left of": "right of", "above": "below", "near": "near", "inside": "a
 
 
 def relation_kind(word: str) -> str:
-    """Return the kind of fact that a relation states: "containment" or "relation"."""
+    """Return the kind of fact that a relation states: "containment" or "relation".
+
+    Args:
+        word: the relation, one of `RELATIONS`.
+    """
     return "containment" if word in ("inside", "around") else "relation"
 
 # %% ../../nbs/library/scenes/world.ipynb #fcd9a2e1
 def object_properties(obj: Object) -> tuple[str, ...]:
-    """Return an object's words, in the order of `PROPERTIES`."""
+    """Return an object's words, in the order of `PROPERTIES`.
+
+    Args:
+        obj: the object.
+    """
     return tuple(getattr(obj, name) for name in PROPERTIES)
 
 
@@ -303,7 +316,11 @@ FACT_KINDS = ("object", "colour", "size", "texture", "count", "relation", "conta
 
 
 def fact_kind(name: str) -> str:
-    """Return the kind of fact that a property states."""
+    """Return the kind of fact that a property states.
+
+    Args:
+        name: of the property, one of `PROPERTIES`.
+    """
     return "object" if name == "shape" else name
 
 
@@ -350,7 +367,13 @@ def facts(scene: Scene) -> frozenset[Fact]:
 
 # %% ../../nbs/library/scenes/world.ipynb #74ce3473
 def parallel_map(function: Callable, items: Sequence, workers: int) -> list:
-    """Return `map` as a list, computed by several processes; the order is that of the items."""
+    """Return `map` as a list, computed by several processes; the order is that of the items.
+
+    Args:
+        function: of one item; it must be picklable.
+        items: the inputs.
+        workers: number of processes; 1 computes here.
+    """
     if workers == 1:
         return [*map(function, items)]
     with ProcessPoolExecutor(workers) as pool:
