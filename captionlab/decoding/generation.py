@@ -52,7 +52,13 @@ def _has_ended(tokens: Tensor) -> Tensor:
 
 
 def bos_tokens(model: Captioner, pictures: int, captions: int) -> Tensor:
-    """Return the first token of every caption, `(B, C)`, on the device of the model."""
+    """Return the first token of every caption, `(B, C)`, on the device of the model.
+
+    Args:
+        model: a captioner.
+        pictures: B.
+        captions: C.
+    """
     return torch.full((pictures, captions), BOS, device=next(model.parameters()).device)
 
 # %% ../../nbs/library/decoding/generation.ipynb #b5e86135

@@ -64,7 +64,12 @@ def read_checkpoint(path: Path, config: TrainingConfig) -> dict | None:
 
 # %% ../../nbs/library/training/checkpoint.ipynb #81751abd
 def unreadable_checkpoint(path: Path, error: Exception) -> ValueError:
-    """Return the error for a checkpoint that cannot be read, in one line."""
+    """Return the error for a checkpoint that cannot be read, in one line.
+
+    Args:
+        path: of the checkpoint.
+        error: what was raised when it was read.
+    """
     reason = (str(error) or "it ends too soon").splitlines()[0]
     return ValueError(f"{path} is no checkpoint that can be read ({reason}): "
                       "delete it to start anew")
