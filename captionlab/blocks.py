@@ -146,11 +146,14 @@ Trace = dict[str, list[Tensor]]
 
 
 def trace_list(trace: Trace | None, name: str) -> list[Tensor] | None:
-    """Return the list of a trace that receives the weights of this name, None without a trace.
+    """Return the list that receives attention weights `(B, H, T, N)`.
 
     Args:
-        trace: lists of weights, each of shape `(B, H, queries, keys)`, by name.
+        trace: receives weights by name; None for no tracing.
         name: such as "self" or "cross".
+
+    Returns:
+        The list of this name, or None without a trace.
     """
     return None if trace is None else trace.setdefault(name, [])
 

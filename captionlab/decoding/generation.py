@@ -55,9 +55,9 @@ def bos_tokens(model: Captioner, pictures: int, captions: int) -> Tensor:
     """Return the first token of every caption, `(B, C)`, on the device of the model.
 
     Args:
-        model: the captioner.
+        model: a captioner.
         pictures: B.
-        captions: C, captions per picture.
+        captions: C.
     """
     return torch.full((pictures, captions), BOS, device=next(model.parameters()).device)
 

@@ -68,7 +68,7 @@ def unreadable_checkpoint(path: Path, error: Exception) -> ValueError:
 
     Args:
         path: of the checkpoint.
-        error: the reason.
+        error: what was raised when it was read.
     """
     reason = (str(error) or "it ends too soon").splitlines()[0]
     return ValueError(f"{path} is no checkpoint that can be read ({reason}): "

@@ -123,6 +123,11 @@ class TrainStep:
         """Whether this process is the one that writes files and shows progress."""
         return self.accelerator.is_main_process
 
+    @property
+    def averaged_model(self) -> Captioner:
+        """The captioner inside `ema_model`."""
+        return cast(Captioner, self.ema_model.module)
+
     def reseed(self, state: "TrainerState") -> None:
         """Set the seed of the next step from the config's seed, the state and the process alone.
 
@@ -237,20 +242,15 @@ class Trainer:
         Returns:
             The averaged model of the best epoch, in evaluation mode.
         """
-        self._resume()
-        while not self._is_finished():
+        _restore(self)
+        while self.state.epoch < self.config.epochs:
+            if should_stop_early(self.history, self.config.patience):
+                break
             self.train_epoch()
             self._finish_epoch()
-        model = self._averaged_model()
+        model = self.train_step.averaged_model
         model.load_state_dict(self.best)
         return model.eval()
-
-    def _averaged_model(self) -> Captioner:
-        return cast(Captioner, self.train_step.ema_model.module)
-
-    def _is_finished(self) -> bool:
-        return (self.state.epoch >= self.config.epochs
-                or should_stop_early(self.history, self.config.patience))
 
     def train_epoch(self) -> None:
         """Train on the batches of the current epoch that are not done yet."""
@@ -270,57 +270,60 @@ class Trainer:
                 progress.set_postfix(loss=f"{self.state.loss:.3f}",
                                      lr=f"{self.train_step.lr:.1e}", refresh=False)
                 if time.monotonic() - self.last_save > self.save_every:
-                    self._save()
+                    _save(self)
 
     def _finish_epoch(self) -> None:
         """Validate the averaged model, keep its weights if it is the best, write a checkpoint."""
         record = {"epoch": self.state.epoch + 1, "loss": self.state.loss,
                   "rate": self.train_step.lr, "seconds": round(self.state.seconds, 2)}
         self.state = TrainerState(self.state.epoch + 1)
-        model = self._averaged_model()
+        model = self.train_step.averaged_model
         if self.validate:
-            metrics = self.validate(model.eval())
-            # Numbers of NumPy and PyTorch could not be read back from a checkpoint.
-            record |= {name: value.item() if hasattr(value, "item") else value
-                       for name, value in metrics.items()}
+            record |= _plain_numbers(self.validate(model.eval()))
         self.history.append(record)
         if epochs_since_best(self.history) == 0:
             self.best = {name: weights.clone() for name, weights in model.state_dict().items()}
-        self._save()
+        _save(self)
         if self.on_epoch_end:
             self.on_epoch_end(self.history)
 
-    def _save(self) -> None:
-        self.last_save = time.monotonic()
-        if self.folder is None or not self.train_step.is_main_process:
-            return
-        parts = self.train_step.checkpoint_parts()
-        checkpoint = {name: part.state_dict() for name, part in parts.items()}
-        checkpoint |= {"config": asdict(self.config), "state": asdict(self.state),
-                       "history": self.history, "best": self.best}
-        write_checkpoint(self.folder / "checkpoint.pt", checkpoint)
+# %% ../../nbs/21_training.ipynb #trainsav
+def _plain_numbers(metrics: dict) -> dict:
+    """Convert numbers of NumPy and PyTorch, which could not be read back from a checkpoint."""
+    return {name: value.item() if hasattr(value, "item") else value
+            for name, value in metrics.items()}
 
-    def _resume(self) -> None:
-        """Continue where the checkpoint ends; an incomplete one is refused as unreadable."""
-        if self.folder is None:
-            return
-        file = self.folder / "checkpoint.pt"
-        checkpoint = read_checkpoint(file, self.config)
-        if checkpoint is None:
-            return
-        try:
-            self._load(checkpoint)
-        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise unreadable_checkpoint(file, error) from None
 
-    def _load(self, checkpoint: dict) -> None:
+def _save(trainer: Trainer) -> None:
+    """Write the checkpoint of a run, if it has a folder and this is the main process."""
+    trainer.last_save = time.monotonic()
+    if trainer.folder is None or not trainer.train_step.is_main_process:
+        return
+    parts = trainer.train_step.checkpoint_parts()
+    checkpoint = {name: part.state_dict() for name, part in parts.items()}
+    checkpoint |= {"config": asdict(trainer.config), "state": asdict(trainer.state),
+                   "history": trainer.history, "best": trainer.best}
+    write_checkpoint(trainer.folder / "checkpoint.pt", checkpoint)
+
+
+def _restore(trainer: Trainer) -> None:
+    """Continue where the checkpoint ends; an incomplete one is refused as unreadable."""
+    if trainer.folder is None:
+        return
+    file = trainer.folder / "checkpoint.pt"
+    checkpoint = read_checkpoint(file, trainer.config)
+    if checkpoint is None:
+        return
+    try:
         if not isinstance(checkpoint["history"], list) or not isinstance(checkpoint["best"], dict):
             raise TypeError("it has no history")
-        self.state = TrainerState(**checkpoint["state"])
-        self.history = checkpoint["history"]
-        self.best = checkpoint["best"]
-        for name, part in self.train_step.checkpoint_parts().items():
+        trainer.state = TrainerState(**checkpoint["state"])
+        trainer.history = checkpoint["history"]
+        trainer.best = checkpoint["best"]
+        for name, part in trainer.train_step.checkpoint_parts().items():
             part.load_state_dict(checkpoint[name])
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise unreadable_checkpoint(file, error) from None
 
 # %% ../../nbs/21_training.ipynb #8864b3d2
 def live_plot() -> Callable[[list[dict]], None]:
