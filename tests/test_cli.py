@@ -18,7 +18,7 @@ from captionlab.cli import application, demonstration
 from captionlab.data import catalog, datasets
 from captionlab.metrics import captions
 from captionlab.processors import cache
-from captionlab.runs import run
+from captionlab.runs import catalog as runs_catalog
 from captionlab.vision import attributes
 
 runner = CliRunner()
@@ -34,7 +34,7 @@ def _empty_folders(tmp_path, monkeypatch):
         ("TORCH_HOME", "torch"),
     ):
         monkeypatch.setenv(name, str(tmp_path / value))
-    for module in (files, catalog, attributes, cache, run):
+    for module in (files, catalog, attributes, cache, runs_catalog):
         monkeypatch.setattr(module, "cache_home", lambda: tmp_path / "cache")
     monkeypatch.delenv("CAPTIONLAB_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)

@@ -26,6 +26,7 @@ from captionlab.processors.base import Processor, reads_images
 from captionlab.processors.cache import input_transforms, open_feature_stores
 from captionlab.processors.image import ImageProcessor
 from captionlab.processors.text import TextProcessor
+from captionlab.runs import catalog as runs_catalog
 from captionlab.runs import evaluation, finetuning, preparation, training
 from captionlab.runs import run as run_module
 from captionlab.runs.evaluation import evaluate
@@ -115,7 +116,7 @@ def with_inputs(preset, **inputs) -> Preset:
 @pytest.fixture(autouse=True)
 def _alone(tmp_path, monkeypatch):
     """Give each test a cache, our model, and random weights in place of a download."""
-    for module in (run_module, cache):
+    for module in (runs_catalog, cache):
         monkeypatch.setattr(module, "cache_home", lambda: tmp_path / "cache")
     module = SimpleNamespace(Model=Model, Preset=Preset, PRESETS={})
     for user in (models, run_module, training):

@@ -27,6 +27,7 @@ from captionlab.processors import cache, image
 from captionlab.processors.cache import input_transforms, open_feature_stores
 from captionlab.processors.image import ImageProcessor
 from captionlab.processors.text import TextProcessor
+from captionlab.runs import catalog as runs_catalog
 from captionlab.runs import (
     data as data_module,
 )
@@ -64,7 +65,7 @@ MODELS = {"vanilla": (vanilla, BRIEF), "cptr": (cptr, cptr.PRESETS["tiny"])}
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
-    for module in (run_module, cache):
+    for module in (runs_catalog, cache):
         monkeypatch.setattr(module, "cache_home", lambda: tmp_path / "cache")
 
 
@@ -657,7 +658,7 @@ def shipped():
 
 
 class TestShipped:
-    @pytest.mark.parametrize(("name", "megabytes"), [("scenes", 2), ("translation", 8)])
+    @pytest.mark.parametrize(("name", "megabytes"), [("scenes", 2), ("translation", 8), ("photos", 12)])
     def test_is_small_and_has_a_card(self, name, megabytes):
         folder = Path(captionlab.__file__).parent / "checkpoints" / name
         assert sum(file.stat().st_size for file in folder.iterdir()) < megabytes * 1e6
@@ -684,6 +685,13 @@ class TestShipped:
         sight, blind = (truth(said, worlds)["all"] for worlds in (shown, shown[1:] + shown[:1]))
         assert sight > 0.35
         assert sight > 2 * blind
+
+    @pytest.mark.slow
+    def test_photos_sees_what_is_in_a_photo(self):
+        """scikit-learn ships a photo of a Chinese temple."""
+        datasets = pytest.importorskip("sklearn.datasets")
+        caption = captionlab.load("photos").caption(datasets.load_sample_image("china.jpg"))
+        assert "building" in caption
 
     @pytest.mark.slow
     def test_is_in_the_wheel_and_works_from_there(self, tmp_path):
