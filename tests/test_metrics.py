@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import shutil
 import stat
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -288,6 +289,57 @@ def test_meteor_that_dies_is_one_line_and_leaves_no_process(tmp_path, monkeypatc
         score({1: "a dog"}, {1: ["a dog"]})
     assert len(started) == 1
     assert started[0].poll() is not None
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("language", ["de", "tr"])
+def test_meteor_does_not_depend_on_the_language_of_the_machine(monkeypatch, language):
+    candidates = {1: "a dog runs"}
+    references = {1: ["A dog is running in the GRASS."]}
+    expected = score(candidates, references)
+    options = f"-Duser.language={language} -Duser.country={language.upper()}"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", options)
+    scores = score(candidates, references)
+    assert scores.corpus_scores == expected.corpus_scores
+    assert scores.corpus_scores["METEOR"] > 0
+
+
+@pytest.fixture
+def awkward_folder(tmp_path, monkeypatch):
+    """Makes the Java programs lie in a folder with a blank and an umlaut."""
+    folder = tmp_path / "Ä b"
+    (folder / "data").mkdir(parents=True)
+    original = Path(captions.meteor.__file__).parent
+    # METEOR looks for its data beside the file that a link leads to.
+    shutil.copy(original / "meteor-1.5.jar", folder)
+    (folder / "data/paraphrase-en.gz").symlink_to(original / "data/paraphrase-en.gz")
+    jar = folder / "tokenizer.jar"
+    jar.symlink_to(captions._TOKENIZER_JAR)
+    monkeypatch.setattr(captions, "_TOKENIZER_JAR", jar)
+    monkeypatch.setattr(captions.meteor, "__file__", str(folder / "meteor.py"))
+    return folder
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+def test_scorers_work_in_a_folder_with_a_blank_and_an_umlaut(awkward_folder, monkeypatch, locale):
+    monkeypatch.setenv("LC_ALL", locale)
+    scores = score({1: "a größer dog"}, {1: ["A größer dog."]})
+    assert scores.corpus_scores["METEOR"] == pytest.approx(100)
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("broken", ["PTB", "meteor"])
+def test_a_java_error_is_quoted(tmp_path, monkeypatch, broken):
+    real = find_java()
+    script = (
+        f'case "$*" in *{broken}*) echo "Error: heap is full" >&2; '
+        f'echo "	at edu.cmu.Main.main(Main.java:1)" >&2; exit 3;; *) exec {real} "$@";; esac'
+    )
+    program = fake_java(tmp_path, script)
+    monkeypatch.setattr(captions, "find_java", lambda: program)
+    with pytest.raises(RuntimeError, match=r"\(Error: heap is full\)"):
+        score({1: "a dog"}, {1: ["a dog"]})
 
 
 @pytest.mark.java

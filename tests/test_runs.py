@@ -44,7 +44,13 @@ from captionlab.runs import (
 from captionlab.runs import (
     run as run_module,
 )
-from captionlab.runs.evaluation import derangement, evaluate, merge_result
+from captionlab.runs.evaluation import (
+    artifact_path,
+    derangement,
+    evaluate,
+    merge_result,
+    result_name,
+)
 from captionlab.runs.finetuning import finetune_scst
 from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.results import merge_run, provenance
@@ -290,6 +296,35 @@ class TestRefused:
         for text in ("", "{", "[]", '{"format": 3}', '{"format": 2}', '{"format": 1}'):
             (folder / "run.json").write_text(text)
             assert "run.json" in refusal(folder)
+
+    @pytest.mark.parametrize("key", ["variant", "preset_name", "stage", "data"])
+    @pytest.mark.parametrize("name", ["xe/../../planted", "/planted", "..", "a\\b", "a\nb", "", 3])
+    def test_a_name_that_could_be_a_path(self, folder, key, name):
+        self.edit(folder, **{key: name})
+        assert f"its {key} is" in refusal(folder)
+
+    @pytest.mark.parametrize("seed", ["0/../../planted", "0", 1.5, True, [0]])
+    def test_a_seed_that_is_no_whole_number(self, folder, seed):
+        self.edit(folder, seed=seed)
+        assert "not a whole number" in refusal(folder)
+
+    def test_a_data_set_named_after_a_file_with_a_blank(self, folder):
+        self.edit(folder, data="my photos (new)")
+        assert Run.load(folder).metadata.data == "my photos (new)"
+
+    @pytest.mark.parametrize("data", ["../planted", "/planted", "a/../../planted"])
+    def test_results_stay_below_their_folder(self, tmp_path, monkeypatch, data):
+        monkeypatch.setattr(results, "results_home", lambda: tmp_path / "in" / "results")
+        with pytest.raises(ValueError, match="would not lie below"):
+            merge_run(f"{data}/x", {"data": data}, {"seed": 0})
+        with pytest.raises(ValueError, match="would not lie below"):
+            artifact_path(fresh("vanilla"), data, "gate")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_result_is_no_path_of_its_own(self):
+        metadata = {"data": "a", "model": "m", "stage": "xe.json", "split": "test"}
+        with pytest.raises(ValueError, match="cannot be called"):
+            result_name(metadata)
 
     def test_another_models_weights(self, folder, tmp_path):
         other = fresh("vanilla", Vocabulary(["one"])).save(tmp_path / "other")

@@ -1,5 +1,6 @@
 """Files of boxes are read right, or their faults are named; the detector is torchvision's."""
 
+import base64
 import os
 import time
 import warnings
@@ -422,3 +423,98 @@ def test_boxes_of_one_picture_belong_to_one(tmp_path):
     ) as fault:
         check_boxes_unique(file, [("cats/rex.png", "one"), ("tom.png", "tom"), ("rex", "two")])
     one_line(fault)
+
+
+class TestArraysOfOne:
+    """Programs differ in whether they write a number, an array of one, or a squeezed row."""
+
+    def write(self, folder, **changes):
+        folder.mkdir(exist_ok=True)
+        arrays = {
+            "bbox": np.float32([[0, 0, 320, 240]]),
+            "num_bbox": 1,
+            "image_w": 640,
+            "image_h": 480,
+            "x": np.ones((1, 5), np.float32),
+        }
+        np.savez(folder / "a.npz", **arrays | changes)
+        return open_boxes(folder)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"num_bbox": np.array([1])},
+            {"num_bbox": np.array([[1.0]])},
+            {"image_w": np.array([640]), "image_h": np.array([480])},
+            {"x": np.ones(5, np.float32)},
+            {"bbox": np.float32([0, 0, 320, 240]), "x": np.ones(5, np.float32)},
+        ],
+    )
+    def test_are_read_as_the_number(self, tmp_path, changes):
+        file = self.write(tmp_path / "f", **changes)
+        assert file.max_boxes == 1
+        assert file.width == 5
+        assert file["a"].boxes.tolist() == [[0, 0, 0.5, 0.5]]
+        assert file["a"].features.tolist() == [[1] * 5]
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"num_bbox": np.array([1, 1])}, "its number of boxes"),
+            ({"num_bbox": -1}, "its number of boxes"),
+            ({"num_bbox": 2}, "its number of boxes"),
+            ({"image_w": np.array([640, 640])}, "width and height"),
+            ({"image_w": 0}, "width and height"),
+            ({"image_w": np.nan}, "width and height"),
+            ({"x": np.float32(1)}, "its features"),
+            ({"x": np.array(["a"])}, "its features"),
+            ({"x": np.full((1, 5), np.nan)}, "or are not numbers"),
+            ({"x": np.full((1, 5), 1e300)}, "exceed 65504"),
+            ({"x": np.full((1, 5), -70000)}, "exceed 65504"),
+        ],
+    )
+    def test_other_numbers_are_refused_with_the_file(self, tmp_path, changes, reason):
+        with pytest.raises(ValueError, match=f"a.npz.*{reason}") as fault:
+            self.write(tmp_path / "f", **changes)["a"]
+        one_line(fault)
+
+    def test_boxes_divided_before_are_noticed(self, tmp_path):
+        file = self.write(tmp_path / "f", bbox=np.float32([[0, 0, 0.5, 0.5]]))
+        with pytest.warns(UserWarning, match=r"a.npz: no box reaches beyond the first pixel"):
+            file["a"]
+
+
+class TestCausesInLines:
+    line = tsv_line("p", [BOX], np.ones((1, 6), np.float32)).rstrip()
+
+    def columns(self, **changes):
+        names = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
+        columns = dict(zip(names, self.line.split(b"\t"), strict=True))
+        return b"\t".join((columns | changes).values()) + b"\n"
+
+    @pytest.mark.parametrize(
+        ("changes", "cause"),
+        [
+            ({"image_w": b"640.0"}, r"line 1 .*image_w is '640\.0', not a whole number"),
+            (
+                {"boxes": base64.b64encode(np.float64([BOX]).tobytes())},
+                "line 1 .*its boxes are 64-bit floats",
+            ),
+            (
+                {"features": base64.b64encode(np.ones(4, np.float32)).rstrip(b"=")},
+                "line 1 .*without the padding",
+            ),
+        ],
+    )
+    def test_are_in_the_error(self, tmp_path, changes, cause):
+        (tmp_path / "f.tsv").write_bytes(self.columns(**changes))
+        with pytest.raises(ValueError, match=cause) as fault:
+            open_boxes(tmp_path / "f.tsv")
+        one_line(fault)
+
+    @pytest.mark.parametrize("number", [np.nan, np.inf, 70000])
+    def test_features_out_of_range_name_line_and_picture(self, tmp_path, number):
+        features = base64.b64encode(np.full((1, 6), number, np.float32).tobytes())
+        (tmp_path / "f.tsv").write_bytes(self.columns(features=features))
+        with pytest.raises(ValueError, match=r"line 1, picture p: its features exceed"):
+            open_boxes(tmp_path / "f.tsv")["p"]

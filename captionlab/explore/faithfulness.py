@@ -22,7 +22,7 @@ from ..files import check_writable, read_json_object, write_json
 from ..processors.cache import input_transforms, open_feature_stores, require_features
 from ..runs.data import DataSource, Folders, load_run_data
 from ..runs.evaluation import result_metadata, result_name
-from ..runs.results import diff_metadata, provenance, results_home
+from ..runs.results import diff_metadata, provenance, result_file
 from ..runs.run import Run, make_batch, require_metadata
 from ..text import SubwordVocabulary, Vocabulary, pad_sequences
 
@@ -206,7 +206,7 @@ _MEASURED_KEYS = {
 
 def _faithfulness_file(result: dict) -> Path:
     """Return where a result belongs; raise a `ValueError` if another one is there."""
-    path = results_home() / f"{result_name(result)}.seed{result['seed']}.explain.json"
+    path = result_file(f"{result_name(result)}.seed{result['seed']}.explain.json")
     check_writable(path)
     if not path.exists():
         return path

@@ -11,14 +11,15 @@ __all__ = ['ARCHIVES', 'Chair', 'CiderDScorer', 'ClipScore', 'Comparison', 'Dive
            'chair_scenes', 'change_fact', 'check_coco_results', 'compare',
            'confidence_intervals', 'count_objects', 'count_sorted', 'example_of',
            'export_coco', 'find_java', 'find_spice', 'flatten_captions', 'format_report',
-           'install_spice', 'judge_translations', 'learned_metrics', 'leave_one_out',
-           'measure_diversity', 'merge_spice', 'meteor_from_counts', 'moses',
-           'objects_in_caption', 'objects_in_photos', 'pack_ngrams', 'read_annotations',
-           'read_detections', 'read_image_ids', 'read_results', 'register_metric',
-           'resampled_scores', 'sacrebleu_from_counts', 'score', 'score_files',
-           'score_learned', 'score_runs', 'score_spice', 'score_translations',
-           'self_cider', 'shapes_in_caption', 'shuffle_words', 'spice_report',
-           'split_caption', 'ter_from_counts', 'tokenize']
+           'install_spice', 'java_command', 'java_environment', 'judge_translations',
+           'last_message', 'learned_metrics', 'leave_one_out', 'measure_diversity',
+           'merge_spice', 'meteor_from_counts', 'moses', 'objects_in_caption',
+           'objects_in_photos', 'pack_ngrams', 'read_annotations', 'read_detections',
+           'read_image_ids', 'read_results', 'register_metric', 'resampled_scores',
+           'sacrebleu_from_counts', 'score', 'score_files', 'score_learned', 'score_runs',
+           'score_spice', 'score_translations', 'self_cider', 'shapes_in_caption',
+           'shuffle_words', 'spice_report', 'split_caption', 'ter_from_counts',
+           'tokenize']
 
 # %% ../../nbs/library/metrics/index.ipynb #metr0002
 from importlib import import_module
@@ -33,7 +34,8 @@ _all_ = [
     "caption_similarities", "chair_photos", "chair_scenes", "change_fact", "check_coco_results",
     "compare", "confidence_intervals", "count_objects", "count_sorted", "example_of",
     "export_coco", "find_java", "find_spice", "flatten_captions", "format_report", "install_spice",
-    "judge_translations", "learned_metrics", "leave_one_out", "measure_diversity", "merge_spice",
+    "java_command", "java_environment", "judge_translations", "last_message", "learned_metrics",
+    "leave_one_out", "measure_diversity", "merge_spice",
     "meteor_from_counts", "moses", "objects_in_caption", "objects_in_photos", "pack_ngrams",
     "read_annotations", "read_detections", "read_image_ids", "read_results", "register_metric",
     "resampled_scores", "sacrebleu_from_counts", "score", "score_files", "score_learned",
@@ -45,8 +47,8 @@ _all_ = [
 # The module that defines each public name.
 _SUBMODULES = {
     "captions": [
-        "METRICS", "SCORER", "find_java", "tokenize", "MeteorScorer", "Scores", "example_of",
-        "score_runs", "score", "leave_one_out",
+        "METRICS", "SCORER", "find_java", "java_command", "java_environment", "last_message",
+        "tokenize", "MeteorScorer", "Scores", "example_of", "score_runs", "score", "leave_one_out",
     ],
     "chair": [
         "Chair", "count_objects", "shapes_in_caption", "chair_scenes", "objects_in_caption",

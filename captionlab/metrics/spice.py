@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,16 @@ from zipfile import ZipFile
 import numpy as np
 from pycocoevalcap.spice import spice as spice_program
 
+from captionlab.metrics.captions import (
+    Scores,
+    example_of,
+    java_command,
+    java_environment,
+    last_message,
+    tokenize,
+)
+
 from ..files import cache_home, data_home, write_json
-from .captions import Scores, example_of, find_java, tokenize
 from .statistics import bootstrap_counts
 
 # %% ../../nbs/library/metrics/spice.ipynb #769e7ef4
@@ -104,16 +111,10 @@ def _copy_by_maven(archive: JavaArchive, folder: Path) -> Path:
                f"-Dartifact={archive.artifact}", "-DoutputDirectory=."]
     ran = subprocess.run(command, check=False, cwd=folder, capture_output=True)
     if ran.returncode or not (folder / archive.file).is_file():
-        message = _last_line((ran.stdout + ran.stderr).decode(errors="replace"))
+        message = last_message(ran.stdout + ran.stderr)
         raise OSError(f"Maven did not bring {archive.artifact} ({message}): "
                       "check the network and try again")
     return folder / archive.file
-
-
-def _last_line(text: str) -> str:
-    """The last line that says something."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "no message"
 
 # %% ../../nbs/library/metrics/spice.ipynb #c4f3faca
 def _download(address: str, goal: Path) -> None:
@@ -224,26 +225,22 @@ def _java_command(folder: Path, memory: str, *program: str) -> list[str]:
     """How to start Java with SPICE's own files, those that were installed, and a fixed locale."""
     shipped = Path(spice_program.__file__).parent
     paths = [shipped / spice_program.SPICE_JAR, shipped / "lib" / "*", folder / "*"]
-    return [find_java(), f"-Xmx{memory}", "-Duser.language=en", "-Duser.country=US",
-            "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8",
-            "-cp", os.pathsep.join(map(str, paths)), *program]
+    return java_command(f"-Xmx{memory}", "-cp", os.pathsep.join(map(str, paths)), *program)
 
 
 def _run_spice(jobs: Sequence[dict], threads: int, memory: str) -> tuple[list[list[dict]], str]:
     """The scores of each job as the program prints them, and its messages."""
     shell = "org.mozilla.javascript.tools.shell.Main"
     command = _java_command(find_spice(), memory, shell, "-e", _SCRIPT)
-    # Under the C locale Java on Linux cannot open a path that has an umlaut.
-    locale = {"LC_ALL": "C.UTF-8"} if sys.platform == "linux" else {}
     sent = json.dumps({"threads": threads, "jobs": jobs}).encode()
     ran = subprocess.run(
-        command, check=False, input=sent, env=os.environ | locale, capture_output=True
+        command, check=False, input=sent, env=java_environment(), capture_output=True
     )
-    messages = ran.stderr.decode(errors="replace")
     lines = ran.stdout.decode().splitlines()
     if ran.returncode or len(lines) != len(jobs):
         raise RuntimeError(f"SPICE scored {len(lines)} of {len(jobs)} runs and stopped: "
-                           f"{_last_line(messages)}")
+                           f"{last_message(ran.stderr)}")
+    messages = ran.stderr.decode(errors="replace")
     return [json.loads(line) for line in lines], messages
 
 # %% ../../nbs/library/metrics/spice.ipynb #a39dee43

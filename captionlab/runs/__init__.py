@@ -15,7 +15,7 @@ __all__ = ['COCO_METRICS', 'DEFAULT_USE_CPU', 'DataSource', 'FORMAT', 'Folders',
            'merge_run', 'model_config', 'prepare_training', 'preset_variant',
            'processor_fingerprint', 'provenance', 'published_results', 'quick_bleu',
            'quick_cider', 'read_run_json', 'remove_old_files', 'require_metadata',
-           'result_metadata', 'result_name', 'result_run', 'results_home',
+           'result_metadata', 'result_file', 'result_name', 'result_run', 'results_home',
            'results_table', 'run_command_line', 'save_run_detector', 'save_trained_run',
            'save_weights', 'score_split', 'set_device', 'source_sentences', 'train',
            'training_set', 'trials_table', 'unique_tensors', 'upgrade_tensors']
@@ -36,7 +36,7 @@ _all_ = [
     "merge_detector", "merge_result", "merge_run", "model_config", "prepare_training",
     "preset_variant", "processor_fingerprint", "provenance", "published_results", "quick_bleu",
     "quick_cider", "read_run_json", "remove_old_files", "require_metadata", "result_metadata",
-    "result_name", "result_run", "results_home", "results_table", "run_command_line",
+    "result_file", "result_name", "result_run", "results_home", "results_table", "run_command_line",
     "save_run_detector", "save_trained_run", "save_weights", "score_split", "set_device",
     "source_sentences", "train", "training_set", "trials_table", "unique_tensors",
     "upgrade_tensors",
@@ -76,8 +76,8 @@ _SUBMODULES = {
         "COCO_METRICS", "published_results", "flickr8k_test", "human_baseline",
     ],
     "results": [
-        "results_home", "load_result", "diff_metadata", "check_mergeable", "merge_run",
-        "provenance", "format_metric", "results_table", "trials_table",
+        "results_home", "load_result", "result_file", "diff_metadata", "check_mergeable",
+        "merge_run", "provenance", "format_metric", "results_table", "trials_table",
     ],
     "run": [
         "Run", "caption_split", "source_sentences", "make_batch",

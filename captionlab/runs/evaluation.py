@@ -39,7 +39,7 @@ from .data import DataSource, Folders, load_run_data
 from .ensembles import ensemble
 from .folder import model_config
 from .formats import format1_preset
-from .results import check_mergeable, merge_run, provenance, results_home
+from .results import check_mergeable, merge_run, provenance, result_file
 from .run import Run, caption_split, require_metadata
 
 # %% ../../nbs/library/runs/evaluation.ipynb #f4bb99f2
@@ -114,12 +114,18 @@ def result_name(metadata: dict) -> str:
 
     Args:
         metadata: from `result_metadata`.
+
+    Raises:
+        ValueError: the name would be taken for a path of its own.
     """
     keys = ("model", "variant", "preset", "stage")
     parts = [metadata[key] for key in keys if key in metadata]
     if metadata["split"] != "test":
         parts.append(metadata["split"])
-    return f"{metadata['data']}/{'-'.join(parts)}"
+    name = f"{metadata['data']}/{'-'.join(parts)}"
+    if name.endswith(".json"):
+        raise ValueError(f"a result cannot be called {name}: name the split otherwise")
+    return name
 
 
 def artifact_path(run: Run, data: str, kind: str, split: str = "test") -> Path:
@@ -136,7 +142,7 @@ def artifact_path(run: Run, data: str, kind: str, split: str = "test") -> Path:
     if split != "test":
         parts.append(split)
     name = "-".join(part for part in parts if part)
-    file = results_home() / data / f"{name}.seed{metadata.seed}.{kind}.json"
+    file = result_file(f"{data}/{name}.seed{metadata.seed}.{kind}.json")
     file.parent.mkdir(parents=True, exist_ok=True)
     return file
 

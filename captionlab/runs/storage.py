@@ -108,7 +108,8 @@ def read_run_json(file: Path) -> dict:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no JSON, or of another format.
+        ValueError: it is no JSON, of another format, or holds a seed or a name that could not
+            become part of a file's name.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -126,7 +127,25 @@ def read_run_json(file: Path) -> dict:
         )
     if number == 1 and "model" in content and "preset_name" in content:
         content["preset_name"] = upgrade_preset_name(content["model"], content["preset_name"])
+    _check_names(file, content)
     return content
+
+
+def _check_names(file: Path, content: dict) -> None:
+    """Raise a `ValueError` unless seed and names may be part of the name of a result's file."""
+    seed = content.get("seed")
+    if not isinstance(seed, int | None) or isinstance(seed, bool):
+        raise ValueError(f"{file}: its seed is {str(seed)[:60]!r}, not a whole number")
+    for key in ("variant", "preset_name", "stage", "data"):  # the model's name is looked up
+        name = content.get(key)
+        # A data set is named after its file, which may have a blank or a bracket.
+        pattern = r"[^/\\\x00-\x1f\x7f]+" if key == "data" else r"[\w.+-]+"
+        is_name = isinstance(name, str) and re.fullmatch(pattern, name) and name.strip(".")
+        if name is not None and not is_name:
+            raise ValueError(
+                f"{file}: its {key} is {str(name)[:60]!r}, which cannot be part of the name of a "
+                "file: take the run from whoever trained it"
+            )
 
 # %% ../../nbs/library/runs/storage.ipynb #stor0009
 def save_run_detector(detector: AttributeDetector, folder: Path) -> str:

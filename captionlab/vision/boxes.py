@@ -315,14 +315,36 @@ def _read_npz(file: Path, skip: str = "") -> dict[str, np.ndarray]:
         raise ValueError(f"{file} has no {', '.join(sorted(missing))}: it is not "
                          "of the bottom-up-attention programs")
     boxes = data["bbox"]
-    sides = np.array([data["image_w"], data["image_h"]])
+    sides = [_to_number(data["image_w"]), _to_number(data["image_h"])]
     has_boxes = boxes.dtype.kind in "iuf" and boxes.size % 4 == 0
-    has_sides = sides.dtype.kind in "iuf" and sides.size == 2 and (sides > 0).all()
-    if not has_boxes or not has_sides:
+    if not has_boxes or not min(sides) > 0:
         raise ValueError(f"{file}: its boxes are not rows of four numbers, or its picture has no "
                          "width and height: get it again")
-    count = np.array(boxes.size // 4)       # if the file does not say how many there are
-    return {"count": count} | data | {"bbox": boxes.reshape(-1, 4)}
+    boxes = boxes.reshape(-1, 4)
+    # The file need not say how many boxes there are.
+    count = _to_number(data["count"]) if "count" in data else len(boxes)
+    if count not in range(len(boxes) + 1):
+        raise ValueError(f"{file}: it holds {len(boxes)} boxes, and its number of boxes is not a "
+                         "whole number up to that: get it again")
+    data |= {"count": np.array(int(count)), "bbox": boxes, "sides": np.array(sides, np.float32)}
+    if "features" in data:
+        data["features"] = _as_rows(file, data["features"], len(boxes))
+    return data
+
+
+def _to_number(array: np.ndarray) -> float:
+    """Return the number that an array of one holds, whatever its shape; else NaN."""
+    return float(array.item()) if array.size == 1 and array.dtype.kind in "iuf" else np.nan
+
+
+def _as_rows(file: Path, features: np.ndarray, num_boxes: int) -> np.ndarray:
+    """Return features with two axes; those of a single box may be squeezed to `(D,)`."""
+    if features.ndim == 1 and num_boxes == 1:
+        features = features[None]
+    if features.ndim != 2 or features.dtype.kind not in "iuf":
+        raise ValueError(f"{file}: its features are not a row of numbers for each of {num_boxes} "
+                         f"boxes, but have shape {features.shape}: get it again")
+    return features
 
 
 def _read_intact(files: Sequence[Path], skip: str = "") -> Iterator[dict[str, np.ndarray]]:
@@ -332,6 +354,29 @@ def _read_intact(files: Sequence[Path], skip: str = "") -> Iterator[dict[str, np
             yield _read_npz(file, skip)
         except ValueError:
             continue
+
+
+def _to_shares(pixels: np.ndarray, sides: np.ndarray, label: str) -> np.ndarray:
+    """Return boxes (N, 4) in pixels divided by width and height; warn if they were divided before.
+
+    Args:
+        pixels: left, top, right and bottom of each box.
+        sides: width and height of the picture.
+        label: names the picture in the warning.
+    """
+    if len(pixels) and min(sides) > 2 and np.abs(pixels).max() <= 1:
+        warnings.warn(f"{label}: no box reaches beyond the first pixel of a picture of "
+                      f"{sides[0]:.0f} x {sides[1]:.0f}: were the boxes divided by its size "
+                      "before? They should be in pixels", stacklevel=5)
+    return pixels / np.tile(sides, 2)
+
+
+def _check_range(features: Tensor, label: str) -> None:
+    """Raise a `ValueError` that names the picture if features do not fit into 16 bits."""
+    largest = np.finfo(np.float16).max
+    if not (features.abs() <= largest).all():
+        raise ValueError(f"{label}: its features exceed {largest:.0f} or are not numbers: "
+                         "get it again, or leave it out")
 
 
 def _orient_features(data: dict[str, np.ndarray]) -> Tensor:
@@ -354,10 +399,11 @@ class _NpzFolder(RegionFile):
     def _read_regions(self, row: int) -> Regions:
         file = self.files[row]
         data = _read_npz(file)
-        sides = np.array([data["image_w"], data["image_h"]] * 2, np.float32)
-        shares = data["bbox"][:int(data["count"])] / sides
-        boxes = self._validate(shares, lambda box: f"{file}, box {box}")
+        pixels = data["bbox"][:int(data["count"])]
+        boxes = self._validate(_to_shares(pixels, data["sides"], str(file)),
+                               lambda box: f"{file}, box {box}")
         features = self._check_features(file, _orient_features(data)[:len(boxes)], len(boxes))
+        _check_range(features, str(file))
         return Regions(boxes, features=features if self.width else None, label=str(file))
 
     def _check_features(self, file: Path, features: Tensor, num_boxes: int) -> Tensor:
@@ -397,6 +443,13 @@ def _base64_length(text: bytes) -> int:
     return len(text) // 4 * 3 - padding
 
 
+def _check_base64(column: str, text: bytes) -> None:
+    """Raise a `ValueError` unless a base64 text has whole groups of four letters."""
+    if len(text) % 4:
+        raise ValueError(f"its {column} are not groups of four base64 letters: cut off, or written "
+                         "without the padding of =")
+
+
 def _check_line(line: bytes, width: int) -> tuple[str, int, int]:
     """Return name, number of boxes and D of the features of one line.
 
@@ -411,13 +464,21 @@ def _check_line(line: bytes, width: int) -> tuple[str, int, int]:
     if len(parts) < 6:
         raise ValueError(f"{len(parts)} of 6 columns")
     name, image_w, image_h, num_boxes, boxes, features = parts[:6]
-    if not all(part.isdigit() for part in (image_w, image_h, num_boxes)):
-        raise ValueError("image_w, image_h and num_boxes are not all whole numbers")
+    sizes = {"image_w": image_w, "image_h": image_h, "num_boxes": num_boxes}
+    for column, part in sizes.items():
+        if not part.isdigit():
+            text = part[:20].decode(errors="replace")
+            raise ValueError(f"its {column} is {text!r}, not a whole number")
     if not int(image_w) or not int(image_h):
         raise ValueError("its picture has no width or no height")
     count = int(num_boxes)
-    if _base64_length(boxes) != 16 * count:
+    _check_base64("boxes", boxes)
+    num_box_bytes = _base64_length(boxes)
+    if count and num_box_bytes == 32 * count:
+        raise ValueError("its boxes are 64-bit floats, not 32-bit floats")
+    if num_box_bytes != 16 * count:
         raise ValueError(f"its boxes are not {count} times 16 bytes")
+    _check_base64("features", features)
     num_bytes = _base64_length(features)
     line_width = num_bytes // (4 * count) if count else width
     if num_bytes != 4 * count * line_width or width not in (0, line_width):
@@ -479,7 +540,9 @@ class _TsvFile(RegionFile):
         self.max_boxes = index.max_boxes
         self.width = index.width
         if not self.lines:
-            raise ValueError(f"{file} has no whole line: it is not a .tsv of bottom-up-attention")
+            reason = next(iter(self.bad_lines.values()), "it is empty")
+            raise ValueError(f"{file} has no whole line ({reason}): it is not a .tsv of "
+                             "bottom-up-attention")
         if self.bad_lines:
             self._warn_of_bad_lines()
 
@@ -496,13 +559,15 @@ class _TsvFile(RegionFile):
         columns = _read_columns(self.file, offset, length)
         name, image_w, image_h, num_boxes, box_text, feature_text = columns
         label = f"{self.file}, line {number}, picture {name.decode()}"
-        sides = np.array([float(image_w), float(image_h)] * 2, np.float32)
+        sides = np.array([float(image_w), float(image_h)], np.float32)
         try:
             pixels = _decode_floats(box_text, int(num_boxes), 4)
             features = _decode_floats(feature_text, int(num_boxes), self.width)
         except ValueError as error:
             raise ValueError(f"{label} is damaged ({error}): get the file again") from None
-        boxes = self._validate(pixels / sides, lambda box: f"{label}, box {box}")
+        shares = _to_shares(pixels, sides, label)
+        boxes = self._validate(shares, lambda box: f"{label}, box {box}")
+        _check_range(torch.from_numpy(features.copy()), label)
         return Regions(boxes, features=torch.from_numpy(features.copy()), label=label)
 
     def _fingerprint(self) -> str:
