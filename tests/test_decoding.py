@@ -1,6 +1,7 @@
 """Decoding against exhaustive search, against itself in other batches, and against the probabilities it draws from."""
 import math
 from itertools import product
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -486,3 +487,59 @@ def test_forbidden_words_given_once_are_forbidden_at_every_step():
     memory = model.encode(Batch(grid=torch.randn(4, 3, 3)))
     once = greedy(model, memory, 6, (word for word in (3, 4)))
     assert torch.equal(once, greedy(model, memory, 6, [3, 4])) and not torch.isin(once, torch.tensor([3, 4])).any()
+
+
+class Prefix(NamedTuple):
+    """A state that holds all tokens so far, `(B, C, T)`."""
+
+    ids: torch.Tensor
+
+    def select(self, rows):
+        return Prefix(self.ids[rows])
+
+    def reorder(self, parents):
+        return Prefix(torch.take_along_dim(self.ids, parents[..., None], 1))
+
+
+class LanguageModel(Captioner):
+    """A causal language model of transformers as a captioner that sees no picture."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def start(self, memory, captions=1):
+        return Prefix(torch.zeros(len(memory), captions, 0, dtype=torch.long))
+
+    def step(self, state, tokens, trace=None):
+        ids = torch.cat([state.ids, tokens[..., None]], -1)
+        logits = self.model(ids.flatten(0, 1)).logits[:, -1]
+        return logits.unflatten(0, ids.shape[:2]), Prefix(ids)
+
+
+@pytest.mark.parametrize("width, penalty", [(1, 0.0), (3, 0.0), (3, 1.0)])
+def test_suppressed_tokens_equal_those_of_transformers(width, penalty):
+    """Where transformers returns a finished caption; at the limit its unfinished ones compete."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=9, n_positions=16, n_embd=16, n_layer=1, n_head=2,
+                                     tie_word_embeddings=False)
+    compared = 0
+    for seed in range(30):
+        torch.manual_seed(seed)
+        model = transformers.GPT2LMHeadModel(config).eval()
+        nn.init.normal_(model.transformer.wte.weight)
+        nn.init.normal_(model.lm_head.weight, std=0.4)
+        theirs = model.generate(
+            torch.tensor([[BOS]]), num_beams=width, length_penalty=penalty, early_stopping="never",
+            suppress_tokens=[PAD, BOS, 3, 4], max_new_tokens=8, do_sample=False, eos_token_id=EOS,
+            pad_token_id=PAD, bos_token_id=BOS, output_scores=True, return_dict_in_generate=True,
+        )
+        ids = [token for token in theirs.sequences[0, 1:].tolist() if token != PAD]
+        if ids[-1] != EOS:
+            continue
+        compared += 1
+        best, = beam_search(LanguageModel(model), blank(1), width, penalty, max_length=8, suppress_tokens=[3, 4])
+        assert best.ids == ids
+        if width > 1:
+            assert best.score == pytest.approx(theirs.sequences_scores.item(), rel=1e-4)
+    assert compared >= 5
