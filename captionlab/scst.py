@@ -263,12 +263,24 @@ class SelfCritical(CaptionerWrapper):
         return captions
 
     def token_log_probs(self, memory: Memory, captions: Tensor) -> Tensor:
-        """Return the log-probability of each token of captions `(B, C, T)`; 0 for padding."""
+        """Return the log-probability with which each token was drawn.
+
+        These are renormalised over the tokens that are not suppressed: the gradient of an
+        expected reward needs the log-probabilities of the distribution of the samples.
+
+        Args:
+            memory: of B pictures.
+            captions: ids `(B, C, T)`, padded with 0.
+
+        Returns:
+            `(B, C, T)`; 0 for padding.
+        """
         log_probs = torch.zeros(captions.shape, device=captions.device)
         lengths = (captions != PAD).sum(-1).amax(-1)                        # (B,)
         # Pictures of similar length go together: one long caption pads only its neighbours.
         for rows in lengths.argsort().split(8):
             length = lengths[rows[-1:]].sum()       # 0 if this process has no picture
             log_probs[rows, :, :length] = sequence_log_probs(
-                self, memory.select(rows), captions[rows, :, :length], self.suppress_tokens)
+                self, memory.select(rows), captions[rows, :, :length], self.suppress_tokens,
+                renormalise=True)
         return log_probs

@@ -3,8 +3,9 @@
     python tests/behaviour.py record FILE [--only SECTION ...]
     python tests/behaviour.py compare FILE [--only SECTION ...] [--tolerance T]
 
-Sections: captions, translations, training, stores, results. `compare` prints a line for each
-difference and exits with 1 if there is any. Figures are compared exactly, on one thread; on another
+Sections: captions, translations, training, stores, results. `record` with --only replaces these
+sections of a file and keeps the others. `compare` prints a line for each difference and exits with
+1 if there is any. Figures are compared exactly, on one thread; on another
 processor or with another torch the last digits differ, so give a relative --tolerance such as 1e-4
 there. CAPTIONLAB_DATA must name Flickr8k, Multi30K and SqueezeNet's weights. Everything that calls
 captionlab stands in the first part of this file; when a name of the library changes, only that part
@@ -400,6 +401,8 @@ def main() -> int:
         os.environ["XDG_CACHE_HOME"] = cache
         values = compute(options.only)
     if options.action == "record":
+        if options.file.exists():  # sections that were not computed stay as they are
+            values = json.loads(options.file.read_text(encoding="utf-8")) | values
         options.file.write_text(as_text(values), encoding="utf-8")
         return 0
     lines = []

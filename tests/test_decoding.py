@@ -2,6 +2,7 @@
 
 import math
 from itertools import product
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -93,11 +94,11 @@ def grid_of(seed, pictures=4, cells=5):
     )
 
 
-def log_probability(model, memory, row, ids, suppress_tokens=()):
+def log_probability(model, memory, row, ids, suppress_tokens=(), renormalise=False):
     """Of one caption of picture `row`, all words at once."""
     tokens = torch.tensor([[[BOS, *ids]]])
     logits = model.decode(memory.select(torch.tensor([row])), tokens[..., :-1])
-    options = log_probabilities(logits, suppress_tokens)
+    options = log_probabilities(logits, suppress_tokens, renormalise=renormalise)
     return options.gather(-1, tokens[..., 1:, None]).sum().item()
 
 
@@ -279,10 +280,78 @@ def test_forbidden_words_are_never_said():
         ) <= said | {PAD}
 
 
-def test_what_is_left_sums_to_one():
-    options = log_probabilities(torch.randn(3, 4, V), suppress_tokens=(3,))
-    assert options[..., [PAD, BOS, 3]].isneginf().all()
-    torch.testing.assert_close(options.exp().sum(-1), torch.ones(3, 4))
+def test_suppressed_tokens_leave_the_others_their_probabilities_unless_renormalised():
+    logits = torch.randn(3, 4, V)
+    kept = torch.tensor([EOS, 4, 5, 6])
+    plain = log_probabilities(logits, suppress_tokens=(3,))
+    renormalised = log_probabilities(logits, suppress_tokens=(3,), renormalise=True)
+    for log_probs in (plain, renormalised):
+        assert log_probs[..., [PAD, BOS, 3]].isneginf().all()
+    torch.testing.assert_close(plain[..., kept].exp(), logits.softmax(-1)[..., kept])
+    torch.testing.assert_close(renormalised[..., kept].exp(), logits[..., kept].softmax(-1))
+
+
+UNK, A, B = 3, 4, 5
+
+
+def likely_unknown(unk=0.9):
+    """After a mostly the unknown word follows, after b the end; both are as likely at first.
+
+    `unk` is the probability of the unknown word after a.
+    """
+    probs = torch.zeros(6, 6)
+    probs[BOS, [A, B]] = 0.5
+    probs[A, EOS], probs[A, UNK] = 1 - unk, unk
+    probs[B, EOS], probs[B, A] = 0.9, 0.1
+    probs[UNK, EOS] = 1.0
+    return Table(probs.log().expand(6, 6, 6).clone())
+
+
+def likeliest_by_hand(table, penalty=0.0, max_length=4):
+    """The best of all captions without unk by its probability under the model, and its score."""
+    probs = table.table[0].exp().tolist()
+    scores = {}
+    for length in range(1, max_length + 1):
+        for words in product([A, B], repeat=length - 1):
+            steps = zip((BOS, *words), (*words, EOS))
+            chance = math.prod(probs[last][token] for last, token in steps)
+            scores[(*words, EOS)] = math.log(chance) / length**penalty if chance else -math.inf
+    best = max(scores, key=scores.get)
+    return list(best), scores[best]
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_suppressing_a_token_does_not_favour_what_led_to_it(penalty):
+    """Renormalised before the search, a would have 0.5 and win; the model gives it 0.05."""
+    toy = likely_unknown()
+    (best,) = beam_search(toy, blank(1), 3, penalty, max_length=4, suppress_tokens=[UNK])
+    ids, score = likeliest_by_hand(toy, penalty)
+    assert best.ids == ids == [B, EOS]
+    assert best.score == pytest.approx(score, rel=1e-5)
+    assert score == pytest.approx(math.log(0.45) / 2**penalty)
+
+
+def test_samples_are_drawn_renormalised_and_scored_by_the_model():
+    toy, memory = likely_unknown(), blank(1)
+    ids, scores = sample(toy, memory, 4000, max_length=4, suppress_tokens=[UNK],
+                         generator=torch.Generator().manual_seed(0))
+    after_a = ids[0][ids[0, :, 0] == A]
+    assert 1800 < len(after_a) < 2200 and (after_a[:, 1] == EOS).all()
+    is_a = (ids[0, :, 0] == A) & (ids[0, :, 1] == EOS)
+    torch.testing.assert_close(scores[0, is_a].exp(), torch.full((int(is_a.sum()),), 0.05))
+    with torch.no_grad():
+        logits = [toy.table[0][torch.tensor([BOS, A])]]
+    plain, drawn = (log_probabilities(logits[0], [UNK], renormalise=flag) for flag in (False, True))
+    assert plain[1, EOS].exp() == pytest.approx(0.1) and drawn[1, EOS].exp() == pytest.approx(1.0)
+
+
+def test_a_sampler_draws_what_is_left_of_almost_nothing():
+    """What is not suppressed has a probability that single precision cannot hold."""
+    table = torch.full((6, 6, 6), -50.0)
+    table[..., UNK], table[..., EOS] = 150.0, -49.0
+    ids, scores = sample(Table(table), blank(1), 50, max_length=3, suppress_tokens=[UNK])
+    assert set(ids.flatten().tolist()) <= {PAD, EOS, A, B} and scores.isfinite().all()
+    assert len(ids.flatten().unique()) > 2
 
 
 def test_sampling_frequencies_match_probabilities():
@@ -298,7 +367,7 @@ def test_sampling_frequencies_match_probabilities():
         counts = dict.fromkeys(finished + cut, 0)
         for caption in ids[row]:
             counts[tuple(n for n in caption if n)] += 1
-        expected = {c: draws * math.exp(log_probability(model, memory, row, c)) for c in counts}
+        expected = {c: draws * math.exp(log_probability(model, memory, row, c, renormalise=True)) for c in counts}
         assert sum(expected.values()) == pytest.approx(draws, rel=1e-4)
         assert (
             sum((counts[c] - e) ** 2 / e for c, e in expected.items()) < 22.5
@@ -323,16 +392,14 @@ def test_captions_read_again_have_cross_entropys_log_probabilities():
     memory = model.encode(Batch(grid=torch.randn(2, 4, 3)))
     said, scores = sample(model, memory, captions=3, max_length=6, suppress_tokens=[3])
     with torch.no_grad():
-        found, logits = (
-            sequence_log_probs(model, memory, said, [3]),
-            model.decode(memory, nn.functional.pad(said[..., :-1], (1, 0), value=BOS)),
-        )
-    logits[..., [PAD, BOS, 3]] = -math.inf
-    theirs = nn.functional.cross_entropy(
-        logits.flatten(0, 2), said.flatten(), reduction="none", ignore_index=PAD
-    )
+        found, logits = sequence_log_probs(model, memory, said, [3]), model.decode(memory, nn.functional.pad(said[..., :-1], (1, 0), value=BOS))
+        renormalised = sequence_log_probs(model, memory, said, [3], renormalise=True)
+    theirs = nn.functional.cross_entropy(logits.flatten(0, 2), said.flatten(), reduction="none", ignore_index=PAD)
     torch.testing.assert_close(found, -theirs.view_as(found))
     torch.testing.assert_close(found.sum(-1), scores, rtol=1e-4, atol=1e-5)
+    logits[..., [PAD, BOS, 3]] = -math.inf
+    theirs = nn.functional.cross_entropy(logits.flatten(0, 2), said.flatten(), reduction="none", ignore_index=PAD)
+    torch.testing.assert_close(renormalised, -theirs.view_as(found))
 
 
 def test_the_same_generator_gives_the_same_draw_and_cold_is_greedy():
@@ -375,10 +442,11 @@ def test_top_p_keeps_as_few_as_reach_p(seed, p):
 
 
 def test_cuts_with_ties_and_the_forbidden():
-    even = log_probabilities(torch.zeros(8))
+    even = log_probabilities(torch.zeros(8), renormalise=True)
     assert (keep_top_k(even, 2).exp() > 0).sum() == 2
     assert (keep_top_p(even, 0.45).exp() > 0).sum() == 3  # of six, two have a third together
     torch.testing.assert_close(apply_temperature(even, 2.0), even)
+    torch.testing.assert_close(apply_temperature(log_probabilities(torch.zeros(8)), 1.0), even)
     assert keep_top_k(even, 8)[:2].isneginf().all()
 
 
@@ -511,5 +579,60 @@ def test_forbidden_words_given_once_are_forbidden_at_every_step():
     model = GridCaptioner().eval()
     memory = model.encode(Batch(grid=torch.randn(4, 3, 3)))
     once = greedy(model, memory, 6, (word for word in (3, 4)))
-    assert torch.equal(once, greedy(model, memory, 6, [3, 4]))
-    assert not torch.isin(once, torch.tensor([3, 4])).any()
+    assert torch.equal(once, greedy(model, memory, 6, [3, 4])) and not torch.isin(once, torch.tensor([3, 4])).any()
+
+
+class Prefix(NamedTuple):
+    """A state that holds all tokens so far, `(B, C, T)`."""
+
+    ids: torch.Tensor
+
+    def select(self, rows):
+        return Prefix(self.ids[rows])
+
+    def reorder(self, parents):
+        return Prefix(torch.take_along_dim(self.ids, parents[..., None], 1))
+
+
+class LanguageModel(Captioner):
+    """A causal language model of transformers as a captioner that sees no picture."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def start(self, memory, captions=1):
+        return Prefix(torch.zeros(len(memory), captions, 0, dtype=torch.long))
+
+    def step(self, state, tokens, trace=None):
+        ids = torch.cat([state.ids, tokens[..., None]], -1)
+        logits = self.model(ids.flatten(0, 1)).logits[:, -1]
+        return logits.unflatten(0, ids.shape[:2]), Prefix(ids)
+
+
+@pytest.mark.parametrize("width, penalty", [(1, 0.0), (3, 0.0), (3, 1.0)])
+def test_suppressed_tokens_equal_those_of_transformers(width, penalty):
+    """Where transformers returns a finished caption; at the limit its unfinished ones compete."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=9, n_positions=16, n_embd=16, n_layer=1, n_head=2,
+                                     tie_word_embeddings=False)
+    compared = 0
+    for seed in range(30):
+        torch.manual_seed(seed)
+        model = transformers.GPT2LMHeadModel(config).eval()
+        nn.init.normal_(model.transformer.wte.weight)
+        nn.init.normal_(model.lm_head.weight, std=0.4)
+        theirs = model.generate(
+            torch.tensor([[BOS]]), num_beams=width, length_penalty=penalty, early_stopping="never",
+            suppress_tokens=[PAD, BOS, 3, 4], max_new_tokens=8, do_sample=False, eos_token_id=EOS,
+            pad_token_id=PAD, bos_token_id=BOS, output_scores=True, return_dict_in_generate=True,
+        )
+        ids = [token for token in theirs.sequences[0, 1:].tolist() if token != PAD]
+        if ids[-1] != EOS:
+            continue
+        compared += 1
+        best, = beam_search(LanguageModel(model), blank(1), width, penalty, max_length=8, suppress_tokens=[3, 4])
+        assert best.ids == ids
+        if width > 1:
+            assert best.score == pytest.approx(theirs.sequences_scores.item(), rel=1e-4)
+    assert compared >= 5

@@ -19,6 +19,7 @@ from filelock import FileLock
 from PIL import Image
 
 import captionlab
+from captionlab.data.batches import CaptionDataset
 from captionlab.data.datasets import CaptionData, Item, scenes
 from captionlab.explore.faithfulness import evaluate_faithfulness
 from captionlab.files import short_hash
@@ -44,6 +45,7 @@ from captionlab.runs import (
 from captionlab.runs import (
     run as run_module,
 )
+<<<<<<< HEAD
 from captionlab.runs.evaluation import (
     artifact_path,
     derangement,
@@ -52,6 +54,10 @@ from captionlab.runs.evaluation import (
     result_name,
 )
 from captionlab.runs.finetuning import finetune_scst
+=======
+from captionlab.runs.evaluation import derangement, evaluate, merge_result
+from captionlab.runs.finetuning import _scst_wrapper, finetune_scst
+>>>>>>> wt-f2
 from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.results import merge_run, provenance
 from captionlab.runs.run import Run
@@ -576,6 +582,30 @@ class TestEvaluation:
             64,
         )
         torch.testing.assert_close(weights.sum(1), torch.ones(len(words)))
+
+
+@pytest.mark.parametrize(("cut", "targets"), [(9, 8), (18, 17), (None, 30)])
+def test_decoding_writes_as_many_tokens_as_training_predicts(world, cut, targets, monkeypatch):
+    """bos is one of the ids to which training cuts a caption, but no target."""
+    run = fresh("vanilla", Vocabulary.build(world.captions("train")))
+    run.processor = replace_preset(run.processor, max_length=cut)
+    examples = CaptionDataset(world["train"], run.vocabulary, max_length=cut)
+    if cut:
+        assert max(len(ids) - 1 for row in examples.token_ids["captions"] for ids in row) == targets
+    step = run.model.step
+
+    def endless_step(*args):
+        logits, state = step(*args)
+        logits[..., run.vocabulary.eos] = -100.0
+        return logits, state
+
+    monkeypatch.setattr(run.model, "step", endless_step)
+    batch = run.processor([world["test"][0].image])
+    for beam in (1, 3):
+        assert len(run.search(batch, beam)[0].ids) == targets
+    critic = _scst_wrapper(run, examples)
+    captions = critic.sample_captions(run.model.encode(batch))
+    assert captions.shape[-1] == targets
 
 
 class TestEyes:

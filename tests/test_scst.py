@@ -17,7 +17,7 @@ from captionlab.blocks import BlockConfig
 from captionlab.captioner import Captioner, Memory, State, TransformerCaptioner
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
-from captionlab.decoding.generation import log_probabilities, sample
+from captionlab.decoding.generation import log_probabilities, sample, sequence_log_probs
 from captionlab.models import translation, vanilla
 from captionlab.runs import catalog
 from captionlab.runs.evaluation import evaluate
@@ -130,7 +130,7 @@ class TestGradient:
         def everything(said=(), chance=1.0):
             if len(said) == max_length or (said and said[-1] == EOS):
                 return chance * float(4 in said)
-            row = log_probabilities(toy.table).exp()[said[-1] if said else BOS]
+            row = log_probabilities(toy.table, renormalise=True).exp()[said[-1] if said else BOS]
             return sum(everything((*said, word), chance * row[word]) for word in range(2, 6))
 
         (exact,) = torch.autograd.grad(everything(), toy.table)
@@ -143,6 +143,31 @@ class TestGradient:
         torch.testing.assert_close(
             found, exact, rtol=0, atol=0.02 * exact.abs().max().item() + 0.003
         )
+
+    @pytest.mark.parametrize("renormalise", [True, False])
+    def test_suppressed_tokens_leave_the_gradient_exact(self, renormalise, monkeypatch):
+        """Captions are drawn without unk; the model's own log-probabilities would be wrong here."""
+        toy, unk, a, b = Table(), 3, 4, 5
+        with torch.no_grad():
+            toy.table[a, unk] += 3.0        # how likely unk is depends on the words before
+
+        def expected_reward(said=(), chance=1.0):
+            if len(said) == 3 or EOS in said:
+                return chance * float(a in said)
+            last = said[-1] if said else BOS
+            row = log_probabilities(toy.table[last], [unk], renormalise=True).exp()
+            return sum(expected_reward((*said, token), chance * row[token]) for token in (EOS, a, b))
+
+        exact, = torch.autograd.grad(expected_reward(), toy.table)
+        if not renormalise:
+            monkeypatch.setattr(scst, "sequence_log_probs",
+                                lambda *args, renormalise: sequence_log_probs(*args))
+        torch.manual_seed(0)
+        critic = SelfCritical(toy, likes(a), samples=20_000, max_length=3, suppress_tokens=[unk])
+        total, _ = critic.loss(Batch(captions=padded([[[BOS, 4, 2]]])))
+        found, = torch.autograd.grad(-total / 20_000, toy.table)
+        error = (found - exact).abs().max() / exact.abs().max()
+        assert error < 0.05 if renormalise else error > 0.2
 
     def test_equal_marks_teach_nothing(self):
         toy = Table()
@@ -180,15 +205,14 @@ class TestSelfCritical:
         batch = Batch(grid=torch.randn(pictures, 5, 16), captions=padded([[[1, 4, 2]]] * pictures))
         memory = model.encode(batch)
         said, scores = sample(model, memory, 4, max_length=24, suppress_tokens=[3])
-        found = SelfCritical(model, likes(4), 4, 24, suppress_tokens=[3]).token_log_probs(
-            memory, said
-        )
-        torch.testing.assert_close(found.sum(-1), scores, rtol=1e-4, atol=1e-5)
-        assert not (said == 3).any()
-        assert not found[said == PAD].any()
-        assert (
-            len((said != PAD).sum(-1).amax(-1).unique()) > 2
-        )  # so the groups are not equally long
+        found = SelfCritical(model, likes(4), 4, 24, suppress_tokens=[3]).token_log_probs(memory, said)
+        with torch.no_grad():
+            drawn, plain = (sequence_log_probs(model, memory, said, [3], renormalise=flag) for flag in (True, False))
+        torch.testing.assert_close(found, drawn, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(plain.sum(-1), scores, rtol=1e-4, atol=1e-5)
+        assert (found[said != PAD] > plain[said != PAD]).all()
+        assert not (said == 3).any() and not found[said == PAD].any()
+        assert len((said != PAD).sum(-1).amax(-1).unique()) > 2      # so the groups are not equally long
 
     def test_a_process_without_a_picture_of_a_batch_learns_nothing(self):
         toy = Table()

@@ -36,7 +36,7 @@ class BestHypotheses:
         start: bos for every caption, `(B, C)`.
         length_penalty: p; a caption of T tokens, eos included, scores its log-probability divided
             by T to the power p.
-        max_length: the largest number of tokens of a caption.
+        max_length: the largest number of tokens of a caption, eos included.
 
     Attributes:
         scores: `(B,)`; minus infinity before a caption is finished.
@@ -155,8 +155,10 @@ def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty
         width: C, how many unfinished captions are kept. 1 without length penalty is greedy search.
         length_penalty: p; a caption's score is its log-probability divided by `length ** p`, its
             length counting eos. 0 is the plain sum, 1 the mean; a larger p favours longer captions.
-        max_length: T, the largest number of tokens of a caption, eos included.
-        suppress_tokens: ids that are never generated, besides pad and bos.
+        max_length: T, the largest number of tokens of a caption, eos included. A caption that
+            reaches it without eos is returned only if no caption of its picture has ended.
+        suppress_tokens: ids that are never generated, besides pad and bos. The other tokens keep
+            their probabilities.
 
     Returns:
         The best caption of each of the B pictures.

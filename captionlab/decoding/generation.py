@@ -22,28 +22,36 @@ from ..text import Vocabulary
 PAD, BOS, EOS = Vocabulary.pad, Vocabulary.bos, Vocabulary.eos
 
 # %% ../../nbs/library/decoding/generation.ipynb #6f5b525e
-def log_probabilities(logits: Tensor, suppress_tokens: Iterable[int] = ()) -> Tensor:
-    """Return log-probabilities of the next token, with none for suppressed tokens.
+def log_probabilities(logits: Tensor, suppress_tokens: Iterable[int] = (), *,
+                      renormalise: bool = False) -> Tensor:
+    """Return log-probabilities of the next token; suppressed tokens have minus infinity.
 
     Args:
         logits: `(..., V)`.
         suppress_tokens: ids that are never generated, besides pad and bos.
+        renormalise: divide the probabilities of the other tokens by their sum. By default they
+            stay those of the model, so that a caption that avoids a probable suppressed token
+            gains nothing from it.
 
     Returns:
-        `(..., V)`; a suppressed token has minus infinity, the probabilities of the others sum to 1.
+        `(..., V)`; the probabilities sum to 1 if they are renormalised, else to 1 minus those of
+        the suppressed tokens.
 
     Raises:
         ValueError: if a logit is not a number, or every token is suppressed.
     """
+    logits = logits.float()
     suppressed = torch.tensor([PAD, BOS, *suppress_tokens], device=logits.device)
-    allowed = logits.float().index_fill(-1, suppressed, -math.inf)
+    allowed = logits.index_fill(-1, suppressed, -math.inf)
     # A model may give a token minus infinity, but not all of them, and never infinity or nan.
     if not logits.amax(-1).isfinite().all():
         raise ValueError("a logit of the next token is not a number: "
                          "the model's weights or its inputs are broken")
     if allowed.amax(-1).isneginf().any():
         raise ValueError("no token is left to generate: suppress fewer")
-    return torch.log_softmax(allowed, -1)
+    if renormalise:
+        return torch.log_softmax(allowed, -1)
+    return torch.log_softmax(logits, -1).index_fill(-1, suppressed, -math.inf)
 
 # %% ../../nbs/library/decoding/generation.ipynb #66887a9b
 def _has_ended(tokens: Tensor) -> Tensor:
@@ -71,14 +79,15 @@ def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor
     Args:
         model: a captioner, in evaluation mode.
         memory: of B pictures.
-        choose: from log-probabilities `(R, C, V)` of the next token to the tokens `(R, C)`.
+        choose: from log-probabilities `(R, C, V)` of the next token, as `log_probabilities`
+            returns them, to the tokens `(R, C)`.
         captions: C, how many to generate for each picture.
         max_length: T, the largest number of tokens of a caption, eos included.
         suppress_tokens: ids that are never generated, besides pad and bos.
 
     Returns:
         Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's
-        log-probability, `(B, C)`.
+        log-probability under the model, `(B, C)`.
 
     Raises:
         ValueError: if `max_length` is below 1, or the model's logits are not numbers.
@@ -133,17 +142,15 @@ def greedy(model: Captioner, memory: Memory, max_length: int = 30,
 
 # %% ../../nbs/library/decoding/generation.ipynb #6873f8c8
 def apply_temperature(log_probs: Tensor, temperature: float) -> Tensor:
-    """Sharpen (temperature below 1) or flatten (above 1) a distribution.
+    """Sharpen (temperature below 1) or flatten (above 1) a distribution, renormalised.
 
     Args:
-        log_probs: `(..., V)`.
-        temperature: above 0; 1 changes nothing.
+        log_probs: `(..., V)`; their probabilities need not sum to 1.
+        temperature: above 0; 1 only renormalises.
 
     Returns:
-        Log-probabilities `(..., V)`.
+        Log-probabilities `(..., V)`, whose probabilities sum to 1.
     """
-    if temperature == 1:
-        return log_probs
     return torch.log_softmax(log_probs / temperature, -1)
 
 # %% ../../nbs/library/decoding/generation.ipynb #eb6c9a94
@@ -199,6 +206,8 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
            suppress_tokens: Iterable[int] = ()) -> tuple[Tensor, Tensor]:
     """Sample captions token by token.
 
+    Each token is drawn from the distribution of the tokens that are not suppressed, renormalised.
+
     Args:
         model: a captioner, in evaluation mode.
         memory: of B pictures.
@@ -213,7 +222,8 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
 
     Returns:
         Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's
-        log-probability under the model itself (temperature 1, nothing cut off), `(B, C)`.
+        log-probability under the model itself (temperature 1, nothing cut off, not
+        renormalised), `(B, C)`.
 
     Raises:
         ValueError: if temperature, top_k or top_p is out of its range.
@@ -236,18 +246,24 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
 
 # %% ../../nbs/library/decoding/generation.ipynb #cfd98eef
 def sequence_log_probs(model: Captioner, memory: Memory, ids: Tensor,
-                       suppress_tokens: Iterable[int] = ()) -> Tensor:
+                       suppress_tokens: Iterable[int] = (), *,
+                       renormalise: bool = False) -> Tensor:
     """Return the log-probability of each token of given captions, in one pass.
 
     Args:
         model: a captioner.
         memory: of B pictures.
         ids: token ids `(B, C, T)`, without bos, padded with 0 after eos.
-        suppress_tokens: ids that are never generated, besides pad and bos.
+        suppress_tokens: ids that are never generated, besides pad and bos; where a caption has
+            one nevertheless, its log-probability is minus infinity.
+        renormalise: of `log_probabilities`. With True these are the log-probabilities with which
+            `sample` draws at temperature 1, as a policy gradient needs them; by default those of
+            the model, as searches add them up and `sample` returns them.
 
     Returns:
         `(B, C, T)`; 0 for padding.
     """
     inputs = F.pad(ids[..., :-1], (1, 0), value=BOS)
-    log_probs = log_probabilities(model.decode(memory, inputs), suppress_tokens)
+    logits = model.decode(memory, inputs)
+    log_probs = log_probabilities(logits, suppress_tokens, renormalise=renormalise)
     return log_probs.gather(-1, ids[..., None])[..., 0].masked_fill(ids == PAD, 0.0)

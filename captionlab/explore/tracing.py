@@ -96,7 +96,8 @@ class CaptionTrace:
 
     Args:
         ids: of the T tokens, `(T,)`, without bos.
-        log_probs: of all tokens of the vocabulary at each step, `(T, V)`.
+        log_probs: of all tokens of the vocabulary at each step, `(T, V)`; minus infinity for
+            those that are never generated.
         attention: cross-attention weights, `(L, H, T, N)`: layers, heads, steps, positions.
         view: what the N positions are.
         id_to_token: the V tokens of the vocabulary.

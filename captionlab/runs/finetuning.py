@@ -155,6 +155,5 @@ def _scst_wrapper(run: Run, examples: CaptionDataset) -> SelfCritical:
         # CIDEr-D weighs n-grams by how rare they are in the training captions, without bos.
         captions = [[ids[1:] for ids in row] for row in examples.token_ids["captions"]]
         reward = CiderD(captions)
-    max_length = run.processor.preset.max_length or 30
     never = [run.vocabulary.unk]
-    return SelfCritical(run.model, reward, max_length=max_length, suppress_tokens=never)
+    return SelfCritical(run.model, reward, max_length=run.max_length, suppress_tokens=never)

@@ -68,6 +68,16 @@ class Run:
         """Whether it translates sentences, and does not caption pictures."""
         return self.processor.modality == "text"
 
+    @property
+    def max_length(self) -> int:
+        """The largest number of tokens of a caption that it writes, eos included.
+
+        As many as training could predict: there captions are cut to `max_length` ids of the
+        preset, and the first of them, bos, is never predicted. 30 if captions are not cut.
+        """
+        preset_length = self.processor.preset.max_length
+        return 30 if preset_length is None else preset_length - 1
+
     def save(self, folder: str | os.PathLike) -> Path:
         """Write the run into a folder, whole or not at all.
 
@@ -227,8 +237,7 @@ class Run:
             length_penalty: see `beam_search`.
         """
         memory = self.model.encode(batch.to(self.device))
-        max_length = self.processor.preset.max_length or 30
-        options = {"max_length": max_length, "suppress_tokens": [self.vocabulary.unk]}
+        options = {"max_length": self.max_length, "suppress_tokens": [self.vocabulary.unk]}
         return beam_search(self.model, memory, beam, length_penalty, **options)
 
     @torch.no_grad()

@@ -124,7 +124,8 @@ class BasePreset:
         norm: "post" or "pre".
         inputs: what the model reads and how it is made.
         min_count: how often a word must occur in the training captions to get into the vocabulary.
-        max_length: captions are cut after so many tokens; None leaves them whole.
+        max_length: captions are cut after so many tokens, bos included, so that one fewer is
+            predicted in training and written in decoding; None leaves them whole.
         num_scenes: how many scenes it is trained on if the data are the scenes.
         training: of the first training, with cross-entropy.
         scst: of the second training, with rewards for its own captions (see `captionlab.scst`);
