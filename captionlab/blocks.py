@@ -8,7 +8,7 @@ __all__ = ['Trace', 'FeedForward', 'Residual', 'BlockConfig', 'trace_list', 'Enc
            'copy_decoder_layer', 'copy_decoder']
 
 # %% ../nbs/05_blocks.ipynb #c6928752
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import cast
@@ -295,17 +295,21 @@ class DecoderBlock(nn.Module):
 
     Args:
         config: sizes and settings.
+        cross_attention: False leaves cross-attention and its residual connection out, as in a
+            language model.
 
     Source:
         Vaswani et al. 2017, §3.1.
     """
 
-    def __init__(self, config: BlockConfig):
+    def __init__(self, config: BlockConfig, cross_attention: bool = True):
         super().__init__()
+        self.has_cross_attention = cross_attention
         self.self_attention = config.attention()
-        self.cross_attention = config.attention()
+        if cross_attention:
+            self.cross_attention = config.attention()
         self.feed_forward = config.feed_forward()
-        self.residuals = config.residuals(3)
+        self.residuals = config.residuals(3 if cross_attention else 2)
 
     def project(self, memory: Tensor) -> KeyValue:
         """Return this block's keys and values of a memory `(B, N, D)`: `(B, H, N, K)` each."""
@@ -317,14 +321,15 @@ class DecoderBlock(nn.Module):
         weights = trace_list(trace, "cross")
         return self.residuals[1](x, lambda x: self.cross_attention(x, memory, mask, weights))
 
-    def forward(self, x: Tensor, memory: KeyValue, past: KeyValue | None = None,
+    def forward(self, x: Tensor, memory: KeyValue | None, past: KeyValue | None = None,
                 target_mask: Tensor | None = None, memory_mask: Tensor | None = None,
                 trace: Trace | None = None) -> tuple[Tensor, KeyValue]:
         """Process new tokens, given those before them.
 
         Args:
             x: new tokens `(B, C, T, D)`, or `(B, T, D)` with one caption per picture.
-            memory: this block's keys and values of the memory, `(B, H, N, K)` each.
+            memory: this block's keys and values of the memory, `(B, H, N, K)` each; None for a
+                block without cross-attention.
             past: keys and values of earlier tokens, `(B·C, H, T', K)` each; None without any.
             target_mask: boolean, broadcastable to `(B·C, H, T, T' + T)`; True means may attend.
             memory_mask: boolean, broadcastable to `(B, H, C·T, N)`.
@@ -334,7 +339,13 @@ class DecoderBlock(nn.Module):
         Returns:
             The new tokens in the shape of `x`, and keys and values of all tokens,
             `(B·C, H, T' + T, K)` each.
+
+        Raises:
+            ValueError: if there is a memory and no cross-attention, or the other way round.
         """
+        if (memory is not None) != self.has_cross_attention:
+            raise ValueError("a block with cross-attention takes a memory, and one without takes "
+                             "None")
         # Self-attention needs its input twice, for queries and for the cache of keys and values.
         residual = cast(Residual, self.residuals[0])
         inner = residual.sublayer_input(x)
@@ -344,8 +355,9 @@ class DecoderBlock(nn.Module):
         weights = trace_list(trace, "self")
         attended = self.self_attention(inner, keys_values, target_mask, weights)
         x = residual.add_output(x, attended)
-        x = self.cross_attend(x, memory, memory_mask, trace)
-        return self.residuals[2](x, self.feed_forward), keys_values
+        if memory is not None:
+            x = self.cross_attend(x, memory, memory_mask, trace)
+        return self.residuals[-1](x, self.feed_forward), keys_values
 
 # %% ../nbs/05_blocks.ipynb #b96603e7
 class Decoder(nn.Module):
@@ -355,7 +367,7 @@ class Decoder(nn.Module):
         layers: L, how many blocks.
         config: their sizes and settings.
         block: makes a block from the config: a `DecoderBlock`, or a block with another kind of
-            cross-attention.
+            cross-attention or with none.
     """
 
     def __init__(self, layers: int, config: BlockConfig,
@@ -372,13 +384,15 @@ class Decoder(nn.Module):
         blocks = cast(Iterable[DecoderBlock], self.blocks)
         return [block.project(memory) for block in blocks]
 
-    def forward(self, x: Tensor, memory: list[KeyValue], target_mask: Tensor | None = None,
-                memory_mask: Tensor | None = None, trace: Trace | None = None) -> Tensor:
+    def forward(self, x: Tensor, memory: Sequence[KeyValue | None],
+                target_mask: Tensor | None = None, memory_mask: Tensor | None = None,
+                trace: Trace | None = None) -> Tensor:
         """Decode whole captions at once, as in training.
 
         Args:
             x: tokens `(B, C, T, D)`, or `(B, T, D)` with one caption per picture.
-            memory: output of `project`, L pairs of `(B, H, N, K)`.
+            memory: output of `project`, L pairs of `(B, H, N, K)`; or L times None for blocks
+                without cross-attention.
             target_mask: boolean, broadcastable to `(B·C, H, T, T)`; True means may attend.
             memory_mask: boolean, broadcastable to `(B, H, C·T, N)`.
             trace: receives weights, one entry per layer, under "self" `(B·C, H, T, T)` and under
@@ -391,14 +405,14 @@ class Decoder(nn.Module):
             x, _ = block(x, keys_values, None, target_mask, memory_mask, trace)
         return self.norm(x)
 
-    def step(self, x: Tensor, memory: list[KeyValue], past: list[KeyValue],
+    def step(self, x: Tensor, memory: Sequence[KeyValue | None], past: list[KeyValue],
              memory_mask: Tensor | None = None, *,
              trace: Trace | None = None) -> tuple[Tensor, list[KeyValue]]:
         """Decode one more token of every caption.
 
         Args:
             x: the newest tokens `(B, C, D)`.
-            memory: output of `project`, L pairs of `(B, H, N, K)`.
+            memory: as for `forward`.
             past: the cache that the last step returned, L pairs of `(B·C, H, T, K)`; an empty list
                 at the first token.
             memory_mask: boolean, broadcastable to `(B, H, C, N)`; True means may attend.

@@ -1,4 +1,5 @@
 """Blocks against PyTorch's own layers, and the promises of the decoder: cached, folded, traced."""
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from captionlab.blocks import (
     BlockConfig,
     Decoder,
+    DecoderBlock,
     Encoder,
     FeedForward,
     Residual,
@@ -294,3 +296,28 @@ def test_wrong_words_are_refused():
         FeedForward(D, F, activation="swish")
     with pytest.raises(ValueError, match="no norm 'middle': choose post or pre"):
         Residual(D, norm="middle")
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_block_without_cross_attention_is_an_encoder_block_with_a_causal_mask(norm):
+    config = BlockConfig(D, 2, F, norm=norm)
+    ours = drawn(Decoder(2, config, partial(DecoderBlock, cross_attention=False)))
+    encoder = Encoder(2, config)
+    names = {name: name.replace("self_attention", "attention") for name in ours.state_dict()}
+    encoder.load_state_dict({names[name]: value for name, value in ours.state_dict().items()})
+    x, mask, no_memory = torch.randn(2, 3, 5, D), causal_mask(5), [None, None]
+    at_once, trace = ours(x, no_memory, mask), {}
+    torch.testing.assert_close(at_once, encoder(x.flatten(0, 1), mask).view_as(x))
+    past = []
+    for t in range(5):
+        output, past = ours.step(x[..., t, :], no_memory, past, trace=trace)
+        torch.testing.assert_close(output, at_once[..., t, :])
+    assert set(trace) == {"self"} and trace["self"][-1].shape == (6, 2, 1, 5)
+
+
+@pytest.mark.parametrize("cross_attention", [True, False])
+def test_a_block_refuses_a_memory_that_it_cannot_use_and_misses_one_that_it_needs(cross_attention):
+    block = DecoderBlock(BlockConfig(D, 2, F), cross_attention=cross_attention)
+    memory = None if cross_attention else block.self_attention.project(torch.randn(2, 4, D))
+    with pytest.raises(ValueError, match="takes a memory, and one without takes None"):
+        block(torch.randn(2, 3, D), memory)

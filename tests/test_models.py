@@ -7,6 +7,7 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 import torch
+from examples import example_module
 from torch import nn
 from torchvision.models import VisionTransformer
 
@@ -14,6 +15,7 @@ from captionlab import models
 from captionlab.blocks import copy_decoder, copy_encoder
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
+from captionlab.decoding.beam import beam_search
 from captionlab.models import (
     cptr,
     find_preset,
@@ -31,12 +33,23 @@ from captionlab.runs.training import train
 from captionlab.vision.pixels import pixel_grid
 
 # All models that look at pictures; test_translation.py tests the one that does not.
-MODELS = [
+PACKAGE_MODELS = [
     name
     for name in list_models()
     if "source" not in model_module(name).PRESETS["tiny"].inputs.fields
 ]
+EXAMPLE_MODELS = ["prefix_captioner"]  # outside the package, registered while these tests run
+MODELS = [*PACKAGE_MODELS, *EXAMPLE_MODELS]
 V = 23
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered_examples():
+    for name in EXAMPLE_MODELS:
+        register(name, example_module(name))
+    yield
+    for name in EXAMPLE_MODELS:
+        unregister(name)
 
 
 def small_preset(name: str):
@@ -96,9 +109,11 @@ def says_the_same_word_by_word(model: nn.Module, batch: Batch) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 class TestEveryModel:
-    def test_has_the_three_presets_and_json_can_hold_all(self, name):
+    def test_has_its_presets_and_json_can_hold_all(self, name):
         presets = model_module(name).PRESETS
-        assert {*presets} >= {"paper", "squeezenet", "tiny"}
+        assert {*presets} >= (
+            {"paper", "squeezenet", "tiny"} if name in PACKAGE_MODELS else {"tiny"}
+        )
         for preset in presets.values():
             assert preset_from_dict(name, json.loads(json.dumps(asdict(preset)))) == preset
             assert set(preset.inputs.fields) <= {field.name for field in fields(Batch)}
@@ -410,6 +425,49 @@ def test_the_count_of_words_is_exact_in_half_precision():
     )
     with torch.no_grad():
         assert model.loss(batch)[1].item() == 37 * 13 == 481
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_the_prefix_captioner_is_torchs_encoder_on_cells_and_words(norm):
+    """With a mask: cells see cells, words see cells and earlier words."""
+    module = example_module("prefix_captioner")
+    preset = replace(small_preset("prefix_captioner"), norm=norm, activation="gelu")
+    torch.manual_seed(0)
+    model = module.Model(preset, V).eval()
+    layer = nn.TransformerEncoderLayer(
+        16, 2, 32, 0.0, "gelu", batch_first=True, norm_first=norm == "pre"
+    )
+    last = nn.LayerNorm(16) if norm == "pre" else None
+    theirs = nn.TransformerEncoder(layer, 3, last, enable_nested_tensor=False).eval()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    weights = copy_encoder(theirs).state_dict()
+    model.decoder.load_state_dict(
+        {name.replace("attention", "self_attention"): value for name, value in weights.items()}
+    )
+    batch, tokens = Batch(grid=torch.randn(2, 64, 12)), torch.randint(3, V, (2, 3, 7))
+    hidden = torch.ones(71, 71, dtype=torch.bool).triu(1)
+    hidden[:64, :64] = False
+    with torch.no_grad():
+        ours = model.hidden_states(model.encode(batch), tokens)
+        cells = model.pos_embed(model.project(batch.grid))
+        for caption in range(3):
+            joined = torch.cat([cells, model.embed_tokens(tokens[:, caption], 0)], 1)
+            expected = theirs(joined, mask=hidden)[:, 64:]
+            torch.testing.assert_close(ours[:, caption], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_beam_search_keeps_the_captions_of_a_picture_apart(name):
+    """Pictures that are searched together get what each gets alone."""
+    model, batch = small(name)
+    with torch.no_grad():
+        together = beam_search(model, model.encode(batch), width=3, max_length=8)
+        for row in range(3):
+            memory = model.encode(batch.select(torch.tensor([row])))
+            alone = beam_search(model, memory, width=3, max_length=8)[0]
+            assert alone.ids == together[row].ids
+            assert alone.score == pytest.approx(together[row].score, rel=1e-4)
 
 
 class NoPositions(vanilla.Model):

@@ -12,6 +12,7 @@ from nltk.translate.gleu_score import sentence_gleu
 from pycocoevalcap.cider.cider import Cider
 from torch import nn
 
+from captionlab import scst
 from captionlab.attention import KeyValue
 from captionlab.blocks import BlockConfig
 from captionlab.captioner import Captioner, Memory, State, TransformerCaptioner

@@ -116,7 +116,7 @@ class BasePreset:
         width: D.
         heads: H.
         hidden: inner width of the feed-forward layers.
-        encoder_layers: L of the encoder.
+        encoder_layers: L of the encoder; 0 for a model without one.
         decoder_layers: L of the decoder.
         dropout: in all blocks, and of embedded tokens with their positions.
         inner_dropout: of attention weights and inside the feed-forward layers; `dropout` if None.
@@ -135,7 +135,7 @@ class BasePreset:
     width: int
     heads: int
     hidden: int
-    encoder_layers: int
+    encoder_layers: int = 0
     decoder_layers: int
     dropout: float
     inner_dropout: float | None = None
