@@ -473,3 +473,13 @@ def test_mistakes_with_runs(few, tmp_path):
         "train", "vanilla", "--data", "few.csv", "--out", "other", "--device", "foo"
     )
     assert call("train").exit_code == call("caption", "mine").exit_code == 2
+
+
+@pytest.mark.parametrize(("data", "boxes"), [("scenes", False), ("my photos.csv", True)])
+def test_the_command_after_attributes_train_names_boxes_for_photos(data, boxes):
+    import pathlib
+
+    from captionlab.cli.training import _next_command
+
+    command = _next_command(data, "tiny", pathlib.Path("words.safetensors"), {"backbone": None})
+    assert ("--boxes" in command) == boxes

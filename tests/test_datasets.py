@@ -705,3 +705,17 @@ def test_what_has_the_name_of_a_data_set_may_be_something_else():
     assert not CaptionData("mine", {}).is_official
     assert CaptionData("flickr8k", {"test": few["test"] * 1000}).is_official
     assert scenes(train=1, val=0, test=0, novel=0).is_official
+
+
+@pytest.mark.parametrize(
+    ("lines", "where"),
+    [
+        (["a.png,one", "a.png,two", '"a.png","Stop" says a sign'], "line 4: .*write quotes in it"),
+        (["a.png,one", 'a.png,"two', "a.png,three"], "line 3: .*close the quotes"),
+    ],
+)
+def test_a_badly_quoted_caption_is_reported_with_its_line(tmp_path, lines, where):
+    Image.new("RGB", (2, 2)).save(tmp_path / "a.png")
+    (tmp_path / "own.csv").write_text("\n".join(["image,caption", *lines, ""]))
+    with pytest.raises(ValueError, match=where):
+        from_files(tmp_path / "own.csv")

@@ -6,6 +6,7 @@
 __all__ = ['train', 'attributes_train']
 
 # %% ../../nbs/library/cli/training.ipynb #dac174bc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,7 +119,8 @@ def train(
                 model, data, preset, seed=seed, out=out, resume=resume, device=device,
                 detector=detector, variant=variant, teachers=teacher or (), **inputs,
             )
-    _report_training(run, out)
+    if os.environ.get("RANK", "0") == "0":  # of several processes one reports
+        _report_training(run, out)
 
 # %% ../../nbs/library/cli/training.ipynb #7338a7ec
 def _next_command(data: str, preset: str, out: Path, spec: dict) -> str:
@@ -126,7 +128,9 @@ def _next_command(data: str, preset: str, out: Path, spec: dict) -> str:
     file = quote(str(out))
     if spec["backbone"]:
         return f"features extract IMAGES --out FOLDER --kind attributes --weights {file}"
-    return f"train entangled --data {quote(data)} --preset {preset} --detector {file}"
+    # Scenes bring their boxes, photos do not.
+    boxes = "" if data == "scenes" else " --boxes FILE_OR_DETECTOR"
+    return f"train entangled --data {quote(data)} --preset {preset} --detector {file}{boxes}"
 
 
 def _report_detector(detector: "AttributeDetector", scores: dict | None, out: Path) -> None:

@@ -497,9 +497,11 @@ def _csv_rows(file: Path) -> Iterator[_Row]:
     """Yield the rows of a CSV with the columns image, caption and perhaps split."""
     text = io.StringIO(read_text(file), newline="")
     table = csv.DictReader(text, strict=True, skipinitialspace=True)
+    line = 0  # the last one of the row before
     try:
         table.fieldnames = [name.strip().lower() for name in table.fieldnames or ()]
         _check_columns(file, table.fieldnames)
+        line = table.line_num
         for row in table:
             line = table.line_num
             image = _clean_path(row["image"])
@@ -512,8 +514,12 @@ def _csv_rows(file: Path) -> Iterator[_Row]:
                 raise line_error(file, "line", line, str(error)) from None
             yield _Row(line, image, row["caption"], split)
     except csv.Error as error:
-        problem = f"not CSV ({error}): close the quotes"
-        raise line_error(file, "line", table.line_num, problem) from None
+        if "unexpected end" in str(error):  # of the file, within the quotes of a row
+            problem = f"not CSV ({error}): close the quotes"
+            raise line_error(file, "line", line + 1, problem) from None
+        # The reader counts a line after it has parsed it.
+        problem = f"not CSV ({error}): put the caption in quotes, and write quotes in it twice"
+        raise line_error(file, "line", table.line_num + 1, problem) from None
 
 
 def _check_columns(file: Path, names: Sequence[str]) -> None:
