@@ -479,7 +479,7 @@ def test_mistakes_with_runs(few, tmp_path):
 def test_the_command_after_attributes_train_names_boxes_for_photos(data, boxes):
     import pathlib
 
-    from captionlab.cli.training import _next_command
+    from captionlab.cli import training as cli_training
 
-    command = _next_command(data, "tiny", pathlib.Path("words.safetensors"), {"backbone": None})
+    command = cli_training._next_command(data, "tiny", pathlib.Path("words.safetensors"), {"backbone": None})
     assert ("--boxes" in command) == boxes

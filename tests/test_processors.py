@@ -38,7 +38,8 @@ from captionlab.text import SubwordVocabulary, Vocabulary
 from captionlab.training.config import BasePreset, TrainingConfig
 from captionlab.vision.attributes import AttributeDetector
 from captionlab.vision.backbones import Backbone, Pyramid
-from captionlab.vision.boxes import Detector, open_boxes, save_boxes
+from captionlab.vision.boxes import open_boxes, save_boxes
+from captionlab.vision.detectors import Detector
 from captionlab.vision.extraction import (
     extract_attributes,
     extract_features,

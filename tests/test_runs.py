@@ -35,6 +35,7 @@ from captionlab.runs import (
 from captionlab.runs import (
     ensembles,
     evaluation,
+    finetuning,
     folder,
     formats,
     results,
@@ -45,7 +46,6 @@ from captionlab.runs import (
 from captionlab.runs import (
     run as run_module,
 )
-<<<<<<< HEAD
 from captionlab.runs.evaluation import (
     artifact_path,
     derangement,
@@ -54,10 +54,6 @@ from captionlab.runs.evaluation import (
     result_name,
 )
 from captionlab.runs.finetuning import finetune_scst
-=======
-from captionlab.runs.evaluation import derangement, evaluate, merge_result
-from captionlab.runs.finetuning import _scst_wrapper, finetune_scst
->>>>>>> wt-f2
 from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.results import merge_run, provenance
 from captionlab.runs.run import Run
@@ -603,7 +599,7 @@ def test_decoding_writes_as_many_tokens_as_training_predicts(world, cut, targets
     batch = run.processor([world["test"][0].image])
     for beam in (1, 3):
         assert len(run.search(batch, beam)[0].ids) == targets
-    critic = _scst_wrapper(run, examples)
+    critic = finetuning._scst_wrapper(run, examples)
     captions = critic.sample_captions(run.model.encode(batch))
     assert captions.shape[-1] == targets
 

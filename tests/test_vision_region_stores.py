@@ -20,7 +20,8 @@ from captionlab.runs.training import train
 from captionlab.scenes.generator import generate_scene
 from captionlab.scenes.world import render
 from captionlab.vision.backbones import Backbone
-from captionlab.vision.boxes import DETECTORS, Detector, open_boxes, save_boxes
+from captionlab.vision.boxes import open_boxes, save_boxes
+from captionlab.vision.detectors import DETECTORS, Detector
 from captionlab.vision.extraction import extract_features, extract_regions, region_spec
 from captionlab.vision.features import FeatureStore
 from captionlab.vision.images import Preprocess

@@ -211,14 +211,15 @@ class MeteorScorer(meteor.Meteor):
     def _reason(self) -> str:
         """End the Java process and return its last message, "" if it wrote none."""
         with suppress(subprocess.TimeoutExpired):
-            self.meteor_p.wait(timeout=1)  # it may be writing
+            if self.meteor_p:
+                self.meteor_p.wait(timeout=1)  # it may be writing
         self._stop()
         self.messages.seek(0)
         message = last_message(self.messages.read())
         return "" if message == "no message" else message
 
     def _stop(self) -> None:
-        if self.meteor_p and not self.meteor_p.stdin.closed:
+        if self.meteor_p and self.meteor_p.stdin and not self.meteor_p.stdin.closed:
             self.meteor_p.kill()
             self.meteor_p.communicate()
 

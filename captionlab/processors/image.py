@@ -34,7 +34,8 @@ from ..scenes.world import Scene
 from ..text import SubwordVocabulary, Vocabulary
 from ..training.config import BasePreset
 from ..vision.attributes import AttributeDetector, to_ids
-from ..vision.boxes import DETECTORS, Detector, RegionFile, open_boxes
+from ..vision.boxes import RegionFile, open_boxes
+from ..vision.detectors import DETECTORS, Detector
 from ..vision.images import FULL_WINDOW, Preprocess
 from ..vision.pixels import pixel_grid, pixel_regions
 from ..vision.regions import Regions, region_fields, scene_regions

@@ -56,8 +56,8 @@ _SUBMODULES = {
         "BACKBONES", "BackboneSpec", "backbone_spec", "backbone_preprocess", "find_weights",
         "load_weights", "Backbone", "pool_cells", "feature_norm", "Pyramid",
     ],
-    "boxes": [
-        "DETECTORS", "Detector", "save_boxes", "RegionFile", "check_boxes_unique", "open_boxes",
+    "detectors": ["DETECTORS", "Detector"],
+    "boxes": [ "save_boxes", "RegionFile", "check_boxes_unique", "open_boxes",
     ],
     "extraction": [
         "ImageFile", "GridSize", "GridSizes", "BoxSource", "FEATURE_KINDS", "find_images",

@@ -25,7 +25,8 @@ from ..data.text_files import read_lines
 from ..files import fingerprint
 from .attributes import AttributeDetector, load_detector
 from .backbones import Backbone, Pyramid, find_weights
-from .boxes import DETECTORS, Detector, RegionFile, check_boxes_unique, open_boxes
+from .boxes import RegionFile, check_boxes_unique, open_boxes
+from .detectors import DETECTORS, Detector
 from .features import FeatureRows, FeatureStore, batched, fill_store
 from .images import Preprocess
 from .regions import Regions, region_fields
