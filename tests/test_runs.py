@@ -153,7 +153,7 @@ class TestSavedAndLoaded:
         with pytest.raises(FileNotFoundError, match=r"known by name are .*mine"):
             captionlab.load("yours")
 
-        assert captionlab.list_runs() == ["mine", "scenes", "translation"]
+        assert captionlab.list_runs() == ["mine", "photos", "scenes", "translation"]
 
     def test_loading_nothing_heavy_until_asked(self):
         code = (
