@@ -132,14 +132,22 @@ class Distilled(CaptionerWrapper):
         hidden, targets = self.model.target_hidden_states(batch)            # (R, D), (R,)
         log_probs = self.model.output(hidden).float().log_softmax(-1)       # (R, V)
         hard_loss, count = caption_loss(log_probs, targets, label_smoothing)
-        ids = self._at_targets(batch, "teacher_words")                      # (R, K)
-        probs = self._at_targets(batch, "teacher_chances")
+        ids = self.rows_at_targets(batch, "teacher_words")                      # (R, K)
+        probs = self.rows_at_targets(batch, "teacher_chances")
         soft_loss = -(log_probs.gather(-1, ids.long()) * probs).sum()
         return (1 - self.share) * hard_loss + self.share * soft_loss, count
 
     @staticmethod
-    def _at_targets(batch: Batch, field: str) -> Tensor:
-        """Return a field's rows at the positions of real tokens, (R, K)."""
+    def rows_at_targets(batch: Batch, field: str) -> Tensor:
+        """Return a field's rows at the positions of real tokens, `(R, K)`.
+
+        Args:
+            batch: with `captions` and the field.
+            field: `teacher_words` or `teacher_chances`.
+
+        Raises:
+            ValueError: if the teachers' predictions are for shorter captions.
+        """
         real = batch.require("captions")[..., 1:] != 0                      # (B, C, T)
         rows = batch.require(field)
         if rows.shape[1] < real.shape[1] or rows.shape[2] < real.shape[2]:
