@@ -6,7 +6,7 @@
 __all__ = ['DEFAULT_MAX_MB', 'max_bytes', 'check_size', 'check_archive', 'load_arrays', 'read_gzip',
            'check_regular', 'printable']
 
-# %% ../nbs/library/untrusted.ipynb #fe7d09a4
+# %% ../nbs/library/untrusted.ipynb #c2299bbe
 import gzip
 import math
 import os
@@ -15,10 +15,12 @@ import stat
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
-# %% ../nbs/library/untrusted.ipynb #3d997607
+# %% ../nbs/library/untrusted.ipynb #cf2013f9
 DEFAULT_MAX_MB = 512
 
 
@@ -51,11 +53,11 @@ def check_size(num_bytes: int, content: str) -> None:
     if num_bytes > limit:
         raise ValueError(
             f"{content} would take {math.ceil(num_bytes / 2**20):,} MB in memory, more than "
-            f"the limit of {limit / 2**20:,.4g} MB: if you trust the file, set CAPTIONLAB_MAX_MB to "
-            "a larger number"
+            f"the limit of {limit / 2**20:,.4g} MB: if you trust the file, set CAPTIONLAB_MAX_MB "
+            "to a larger number"
         )
 
-# %% ../nbs/library/untrusted.ipynb #92f8ad5a
+# %% ../nbs/library/untrusted.ipynb #3c09f213
 def check_archive(file: str | os.PathLike) -> None:
     """Raise a `ValueError` if the members of a zip archive, such as an .npz, are too large.
 
@@ -71,7 +73,7 @@ def check_archive(file: str | os.PathLike) -> None:
     check_size(num_bytes, f"{file}: its content")
 
 
-def load_arrays(file: str | os.PathLike, names: Collection[str]) -> dict[str, np.ndarray]:
+def load_arrays(file: str | os.PathLike, names: Collection[str]) -> "dict[str, np.ndarray]":
     """Return some arrays of an .npz; nothing in it is executed.
 
     Args:
@@ -85,6 +87,8 @@ def load_arrays(file: str | os.PathLike, names: Collection[str]) -> dict[str, np
         FileNotFoundError: there is no such file.
         ValueError: it is too large, broken, or no .npz of numbers and texts.
     """
+    import numpy as np      # here, since the command line prints through this module
+
     check_archive(file)
     try:
         with np.load(file) as data:
@@ -115,7 +119,7 @@ def read_gzip(file: str | os.PathLike) -> bytes:
             parts.append(part)
     return b"".join(parts)
 
-# %% ../nbs/library/untrusted.ipynb #1962dbad
+# %% ../nbs/library/untrusted.ipynb #bf7d0236
 def check_regular(file: str | os.PathLike, content: str = "file") -> None:
     """Raise an error unless a file is a regular one, and not a folder, a pipe or a device.
 
@@ -137,7 +141,7 @@ def check_regular(file: str | os.PathLike, content: str = "file") -> None:
         raise ValueError(f"{os.fspath(file)} is a pipe or a device, not a regular file: "
                          "copy its content into a file")
 
-# %% ../nbs/library/untrusted.ipynb #2189419b
+# %% ../nbs/library/untrusted.ipynb #27a027de
 # Control characters but tab and newline, line separators, marks that turn the direction of text
 # around, and surrogates, which stand for bytes of a file name that are not UTF-8.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -90,8 +90,9 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return upright
 
 
-def _strips(image: Image.Image, num_rows: int = 256) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
+def _strips(image: Image.Image) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
     """Yield the strips of an image from top to bottom, each with its left and top."""
+    num_rows = 256
     width, height = image.size
     for top in range(0, height, num_rows):
         bottom = min(height, top + num_rows)
