@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['DEFAULT_MAX_MB', 'max_bytes', 'check_size', 'check_archive', 'load_arrays', 'read_gzip',
-           'check_regular', 'printable']
+           'check_regular', 'printable', 'escape_markdown']
 
-# %% ../nbs/library/untrusted.ipynb #c2299bbe
+# %% ../nbs/library/untrusted.ipynb #2b2223f5
 import gzip
 import math
 import os
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-# %% ../nbs/library/untrusted.ipynb #cf2013f9
+# %% ../nbs/library/untrusted.ipynb #5ff02e6d
 DEFAULT_MAX_MB = 512
 
 
@@ -57,7 +57,7 @@ def check_size(num_bytes: int, content: str) -> None:
             "to a larger number"
         )
 
-# %% ../nbs/library/untrusted.ipynb #3c09f213
+# %% ../nbs/library/untrusted.ipynb #5f55df1c
 def check_archive(file: str | os.PathLike) -> None:
     """Raise a `ValueError` if the members of a zip archive, such as an .npz, are too large.
 
@@ -119,7 +119,7 @@ def read_gzip(file: str | os.PathLike) -> bytes:
             parts.append(part)
     return b"".join(parts)
 
-# %% ../nbs/library/untrusted.ipynb #bf7d0236
+# %% ../nbs/library/untrusted.ipynb #7bd2dba3
 def check_regular(file: str | os.PathLike, content: str = "file") -> None:
     """Raise an error unless a file is a regular one, and not a folder, a pipe or a device.
 
@@ -141,7 +141,7 @@ def check_regular(file: str | os.PathLike, content: str = "file") -> None:
         raise ValueError(f"{os.fspath(file)} is a pipe or a device, not a regular file: "
                          "copy its content into a file")
 
-# %% ../nbs/library/untrusted.ipynb #27a027de
+# %% ../nbs/library/untrusted.ipynb #cd49e5b1
 # Control characters but tab and newline, line separators, marks that turn the direction of text
 # around, and surrogates, which stand for bytes of a file name that are not UTF-8.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -154,3 +154,16 @@ def printable(text: object) -> str:
         text: any object, as `str` writes it. Tabs and ends of lines stay.
     """
     return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
+
+# %% ../nbs/library/untrusted.ipynb #ebc09725
+_MARKUP = re.compile(r"[\\`*_\[\]#|~<>&$!]")
+
+
+def escape_markdown(text: object) -> str:
+    """Return text as one line of Markdown that shows every character as it is.
+
+    Args:
+        text: any object, as `str` writes it, such as a sentence that goes into a table.
+    """
+    one_line = " ".join(printable(text).split())
+    return _MARKUP.sub(lambda match: f"&#{ord(match[0])};", one_line)

@@ -4,18 +4,24 @@ import gzip
 import io
 import json
 import os
+import re
 import zipfile
+from html import unescape
 
 import numpy as np
 import pytest
+from conftest import ROOT
+from markdown_it import MarkdownIt
 from vision_helpers import one_line
 
+from captionlab.data.datasets import Item
 from captionlab.data.text_files import read_json_file, read_lines
 from captionlab.metrics import read_detections, read_results
 from captionlab.untrusted import (
     check_archive,
     check_regular,
     check_size,
+    escape_markdown,
     load_arrays,
     max_bytes,
     printable,
@@ -181,6 +187,45 @@ class TestPrintable:
 
     def test_takes_any_object(self):
         assert printable(7) == "7"
+
+
+class TestMarkdown:
+    texts = (
+        "<img src=x onerror=alert(1)> | *a* [dog](http://example.org) `code`",
+        "a\n# dog\n\n| x |",
+        r"\* ~~a~~ $x$ &amp; ![p](q)",
+        "\x1b[31mred",
+    )
+
+    @pytest.mark.parametrize("text", texts)
+    def test_shows_every_character_as_it_is(self, text):
+        table = f"| a | b |\n|---|---|\n| {escape_markdown(text)} | end |"
+        html = MarkdownIt("gfm-like", {"linkify": False, "html": True}).render(table)
+        cells = re.findall(r"<td>(.*?)</td>", html, re.S)
+        assert len(cells) == 2
+        assert "<" not in cells[0]
+        assert unescape(cells[0]) == " ".join(printable(text).split())
+
+    def test_plain_sentences_stay_readable(self):
+        text = "Ein Mann (mit Hut), 2-mal so gro\u00df; \"ja\"."
+        assert escape_markdown(text) == text
+
+    def test_lessons_put_no_sentence_raw_into_a_table(self):
+        """The cell that makes the table of lesson 50, with sentences from somebody else."""
+        notebook = json.loads((ROOT / "nbs" / "50_multi30k.ipynb").read_text())
+        cells = ["".join(cell["source"]) for cell in notebook["cells"]]
+        cell = next(cell for cell in cells if cell.startswith("def as_rows"))
+        names = {
+            "escape_markdown": escape_markdown,
+            "test": [Item("0", (), source=self.texts[0])],
+            "translations": {"strong": [self.texts[1]]},
+            "references": [self.texts[2]],
+        }
+        exec(cell, names)
+        rows = names["as_rows"]([0], [1.0]).split("\n")
+        assert len(rows) == 3
+        assert rows[2].count("|") == 3
+        assert "<img" not in rows[2]
 
 
 def test_arrays_that_do_not_belong_together_are_one_line(tmp_path):
