@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -481,11 +482,48 @@ def test_mistakes_with_runs(few, tmp_path):
     assert call("train").exit_code == call("caption", "mine").exit_code == 2
 
 
-@pytest.mark.parametrize(("data", "boxes"), [("scenes", False), ("my photos.csv", True)])
-def test_the_command_after_attributes_train_names_boxes_for_photos(data, boxes):
-    file = Path("words.safetensors")
-    command = cli_training._next_command(data, "tiny", file, {"backbone": None})
-    assert ("--boxes" in command) == boxes
+class TestAttributesOfOwnPhotos:
+    """What `attributes train` recommends can be run as it is printed."""
+
+    def photos(self, folder):
+        folder.mkdir()
+        lines = ["image,caption,split"]
+        for number in range(12):
+            colour = ("red", "blue")[number % 2]
+            Image.new("RGB", (40, 30), colour).save(folder / f"{number}.png")
+            split = "val" if number > 9 else "train"
+            lines += [f"{number}.png,a {colour} wall,{split}", f"{number}.png,{colour} paint,{split}"]
+        (folder / "own photos.csv").write_text("\n".join(lines))
+        return str(folder / "own photos.csv")
+
+    def next_command(self, output):
+        line = next(line for line in output.splitlines() if line.startswith("Next: captionlab "))
+        return shlex.split(line)[2:]
+
+    def test_without_boxes(self, tmp_path):
+        data = self.photos(tmp_path / "my photos")
+        result = success("attributes", "train", "--data", data, "--out", "the words.safetensors")
+        command = self.next_command(result.stdout)
+        assert "--boxes" not in command
+        assert "--boxes FILE_OR_DETECTOR" in result.stdout
+        trained = success(*command, "--out", "my run")
+        evaluate = self.next_command(trained.stdout.replace("  Next:", "\nNext:"))
+        assert evaluate == ["evaluate", "my run"]
+        assert success("caption", "my run", "my photos/0.png").stdout.startswith("my photos/0.png:")
+
+    def test_a_preset_that_needs_boxes_says_so(self, tmp_path):
+        """Before: "this model was trained on scenes", although it was not trained yet."""
+        data = self.photos(tmp_path / "photos")
+        success("attributes", "train", "--data", data, "--out", "words.safetensors")
+        message = mistake("train", "entangled", "--data", data, "--detector", "words.safetensors")
+        assert "this preset takes those that scenes bring, and photos bring none" in message
+        assert "was trained" not in message
+
+    def test_scenes_bring_their_boxes(self):
+        command = cli_training._next_command(
+            "scenes", "tiny", Path("words.safetensors"), {"backbone": None}
+        )
+        assert "--variant" not in command
 
 
 class TestEscapeSequences:

@@ -128,9 +128,9 @@ def _next_command(data: str, preset: str, out: Path, spec: dict) -> str:
     file = quote(str(out))
     if spec["backbone"]:
         return f"features extract IMAGES --out FOLDER --kind attributes --weights {file}"
-    # Scenes bring their boxes, photos do not.
-    boxes = "" if data == "scenes" else " --boxes FILE_OR_DETECTOR"
-    return f"train entangled --data {quote(data)} --preset {preset} --detector {file}{boxes}"
+    # Scenes bring their boxes. Photos do not, and this variant reads the words alone.
+    variant = "" if data == "scenes" else " --variant semantic"
+    return f"train entangled --data {quote(data)} --preset {preset}{variant} --detector {file}"
 
 
 def _report_detector(detector: "AttributeDetector", scores: dict | None, out: Path) -> None:
@@ -195,3 +195,6 @@ def attributes_train(
         file = merge_detector(detector, scores, preset, run_command_line())
         echo(f"written to {file}")
     echo(f"Next: captionlab {_next_command(data, preset, out, spec)}")
+    if data != "scenes" and not spec["backbone"]:
+        echo("If you have boxes, add --boxes FILE_OR_DETECTOR and leave --variant out: "
+             "the model then sees regions, too.")
