@@ -110,7 +110,7 @@ def _lookup_boxes(processor: "ImageProcessor", name: str, picture: Picture) -> R
     elif processor.trained_spec:
         reason = "this model was trained on scenes, which bring their own"
     else:
-        reason = "this preset takes those that scenes bring, and photos bring none"
+        reason = "this preset is made for scenes, which bring their own"
     raise ValueError(
         f"no boxes of {name or 'this picture'}: {reason}; name a detector or a file as boxes, "
         f"such as --boxes {DETECTORS[1]}"
