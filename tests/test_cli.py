@@ -3,18 +3,23 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 from PIL import Image
 from typer.testing import CliRunner
 
 from captionlab import files
 from captionlab.cli import application, demonstration
+from captionlab.cli import training as cli_training
 from captionlab.data import catalog, datasets
 from captionlab.metrics import captions
 from captionlab.processors import cache
@@ -312,7 +317,9 @@ def test_features_extract_and_mistakes(tmp_path):
     Image.new("RGB", (40, 30)).save(tmp_path / "photos" / "a.png")
     (tmp_path / "photos" / "odd.jpg").write_text("no picture")
     make = ("features", "extract", "photos", "--out", "grid", "--weights", "none", "--size", 64)
-    result = success(*make, "--grid", 2)
+    result = call(*make, "--grid", 2)
+    assert result.exit_code == 1
+    assert "1 of 2 pictures have no features" in result.stderr
     assert "odd.jpg" in result.output
     assert "1 pictures" in result.output
     assert "other features" in mistake(*make, "--grid", 3)
@@ -475,11 +482,99 @@ def test_mistakes_with_runs(few, tmp_path):
     assert call("train").exit_code == call("caption", "mine").exit_code == 2
 
 
-@pytest.mark.parametrize(("data", "boxes"), [("scenes", False), ("my photos.csv", True)])
-def test_the_command_after_attributes_train_names_boxes_for_photos(data, boxes):
-    import pathlib
+class TestAttributesOfOwnPhotos:
+    """What `attributes train` recommends can be run as it is printed."""
 
-    from captionlab.cli import training as cli_training
+    def photos(self, folder):
+        folder.mkdir()
+        lines = ["image,caption,split"]
+        for number in range(12):
+            colour = ("red", "blue")[number % 2]
+            Image.new("RGB", (40, 30), colour).save(folder / f"{number}.png")
+            split = "val" if number > 9 else "train"
+            lines += [f"{number}.png,a {colour} wall,{split}", f"{number}.png,{colour} paint,{split}"]
+        (folder / "own photos.csv").write_text("\n".join(lines))
+        return str(folder / "own photos.csv")
 
-    command = cli_training._next_command(data, "tiny", pathlib.Path("words.safetensors"), {"backbone": None})
-    assert ("--boxes" in command) == boxes
+    def next_command(self, output):
+        line = next(line for line in output.splitlines() if line.startswith("Next: captionlab "))
+        return shlex.split(line)[2:]
+
+    def test_without_boxes(self, tmp_path):
+        data = self.photos(tmp_path / "my photos")
+        result = success("attributes", "train", "--data", data, "--out", "the words.safetensors")
+        command = self.next_command(result.stdout)
+        assert "--boxes" not in command
+        assert "--boxes FILE_OR_DETECTOR" in result.stdout
+        trained = success(*command, "--out", "my run")
+        evaluate = self.next_command(trained.stdout.replace("  Next:", "\nNext:"))
+        assert evaluate == ["evaluate", "my run"]
+        assert success("caption", "my run", "my photos/0.png").stdout.startswith("my photos/0.png:")
+
+    def test_a_preset_that_needs_boxes_says_so(self, tmp_path):
+        """Before: "this model was trained on scenes", although it was not trained yet."""
+        data = self.photos(tmp_path / "photos")
+        success("attributes", "train", "--data", data, "--out", "words.safetensors")
+        message = mistake("train", "entangled", "--data", data, "--detector", "words.safetensors")
+        assert "this preset is made for scenes, which bring their own" in message
+        assert "was trained" not in message
+
+    def test_scenes_bring_their_boxes(self):
+        command = cli_training._next_command(
+            "scenes", "tiny", Path("words.safetensors"), {"backbone": None}
+        )
+        assert "--variant" not in command
+
+
+class TestEscapeSequences:
+    """A name or a word from a file never moves the cursor or changes the colour."""
+
+    name = "evil\x1b[2J\x9b31m"
+
+    def test_every_command_prints_through_one_function(self):
+        folder = Path(application.__file__).parent
+        for file in sorted(folder.glob("*.py")):
+            raw = re.findall(r"(?:typer|click)\.s?echo\(|\bprint\(", file.read_text())
+            assert len(raw) == (file.name == "application.py"), file.name
+
+    def test_in_errors_and_warnings(self, tmp_path):
+        (tmp_path / f"{self.name}.png").write_text("no picture")
+        message = mistake("features", "extract", f"{self.name}.txt", "--out", "o")
+        assert r"evil\x1b[2J\x9b31m" in message
+        result = call("features", "extract", f"{self.name}.png", "--out", "o", "--weights", "none")
+        assert r"skipped: cannot read evil\x1b[2J\x9b31m.png" in result.output
+        assert not re.search("[\x1b\x9b]", result.output)
+        call("data", "list")        # sets how warnings are written
+        assert warnings.formatwarning(self.name, UserWarning, "f", 1) == (
+            "captionlab: evil\\x1b[2J\\x9b31m\n"
+        )
+
+    def test_in_words_of_a_vocabulary(self, monkeypatch, tmp_path):
+        """Of captions, translations and lists of words."""
+        words = SimpleNamespace(
+            words=[self.name], metadata={"train_seconds": 1.0}
+        )
+        scores = {"mAP": 1.0, "chance": 1.0, "words": {self.name: {}}}
+        run = SimpleNamespace(
+            caption=lambda *_, **__: self.name, translate=lambda *_, **__: [self.name]
+        )
+        monkeypatch.setattr("captionlab.runs.catalog.load", lambda *_, **__: run)
+
+        app = typer.Typer()
+        app.command("report")(
+            lambda: cli_training._report_detector(words, scores, tmp_path / "d")
+        )
+        outputs = [
+            runner.invoke(app).output,
+            call("translate", "run", "a sentence").output,
+            call("caption", "run", f"{self.name}.png").output,
+        ]
+        for output in outputs:
+            assert r"evil\x1b[2J\x9b31m" in output
+            assert not re.search("[\x1b\x9b]", output)
+
+    def test_names_that_are_not_utf8(self, tmp_path):
+        Path(os.fsdecode(b"caf\xe9.png")).write_text("no picture")
+        ran = program("features", "extract", ".", "--out", "o", "--weights", "none", cwd=tmp_path)
+        assert r"skipped: cannot read caf\udce9.png" in ran.stdout
+        assert "Traceback" not in ran.stderr

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from .application import app
+from .application import app, echo
 from .captioning import check_figure_path, save_figure
 from .evaluation import print_scores
 
@@ -58,12 +58,12 @@ def _train_demo_run(folder: Path) -> "Run":
     from captionlab.runs.training import train
 
     preset = find_preset("cptr", "tiny")
-    typer.echo(f"Generating {preset.num_scenes:,} scenes with five captions each. "
+    echo(f"Generating {preset.num_scenes:,} scenes with five captions each. "
                "CPTR tiny is trained on these alone.")
 
     def print_epoch(history: list[dict]) -> None:
         last = history[-1]
-        typer.echo(
+        echo(
             f"epoch {last['epoch']} of {preset.training.epochs}: {last['seconds']:.0f} s, "
             f"loss {last['loss']:.2f} per word, CIDEr {last['score']:.0f} on the validation scenes"
         )
@@ -169,7 +169,7 @@ def demo(
 
     folder = run or demo_folder()
     if (folder / "run.json").exists():
-        typer.echo(f"It was trained before, into {folder}.")
+        echo(f"It was trained before, into {folder}.")
         trained = _load_demo_run(folder)
     else:
         trained = _train_demo_run(folder)
@@ -177,5 +177,5 @@ def demo(
     print_scores(evaluate(trained, data))
     scenes = [item.image for item in data["test"][:5]]
     save_figure(_draw_demo(trained, cast("list[Scene]", scenes)), out, dpi=100)
-    typer.echo(f"The figure is {out}.  "
+    echo(f"The figure is {out}.  "
                "Next: make lab opens the course; lesson 00 takes ten minutes.")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .application import app, attributes_app
+from .application import app, attributes_app, echo
 from .features import grid_inputs
 from .options import FeatureFolders, Seed, TrainingData, is_given
 
@@ -44,7 +44,7 @@ def _resume_hint(out: Path) -> "Iterator[None]":
         yield
     except KeyboardInterrupt:
         if (out / "checkpoint.pt").exists():
-            typer.echo(f"captionlab: {out} holds the last checkpoint; --resume goes on from it",
+            echo(f"captionlab: {out} holds the last checkpoint; --resume goes on from it",
                        err=True)
         raise
 
@@ -57,7 +57,7 @@ def _default_folder(*parts: str | None) -> Path:
 def _report_training(run: "Run", out: Path) -> None:
     """Print the length of a training, its last loss and the next command."""
     history = run.metadata.history
-    typer.echo(f"{len(history)} epochs in {run.metadata.train_seconds:.0f} s, "
+    echo(f"{len(history)} epochs in {run.metadata.train_seconds:.0f} s, "
                f"loss {history[-1]['loss']:.2f}; the run is {out}.  "
                f"Next: captionlab evaluate {quote(str(out))}")
 
@@ -128,21 +128,21 @@ def _next_command(data: str, preset: str, out: Path, spec: dict) -> str:
     file = quote(str(out))
     if spec["backbone"]:
         return f"features extract IMAGES --out FOLDER --kind attributes --weights {file}"
-    # Scenes bring their boxes, photos do not.
-    boxes = "" if data == "scenes" else " --boxes FILE_OR_DETECTOR"
-    return f"train entangled --data {quote(data)} --preset {preset} --detector {file}{boxes}"
+    # Scenes bring their boxes. Photos do not, and this variant reads the words alone.
+    variant = "" if data == "scenes" else " --variant semantic"
+    return f"train entangled --data {quote(data)} --preset {preset}{variant} --detector {file}"
 
 
 def _report_detector(detector: "AttributeDetector", scores: dict | None, out: Path) -> None:
     """Print the size of a detector, and its precision if it was evaluated."""
     seconds = detector.metadata["train_seconds"]
-    typer.echo(f"{len(detector.words)} words in {seconds:.0f} s; the detector is {out}")
+    echo(f"{len(detector.words)} words in {seconds:.0f} s; the detector is {out}")
     if scores:
         words = list(scores["words"])
-        typer.echo(f"on test pictures, mean average precision {scores['mAP']:.1f}, "
+        echo(f"on test pictures, mean average precision {scores['mAP']:.1f}, "
                    f"chance {scores['chance']:.1f}")
-        typer.echo(f"best: {', '.join(words[:8])}")
-        typer.echo(f"worst: {', '.join(words[-8:])}")
+        echo(f"best: {', '.join(words[:8])}")
+        echo(f"worst: {', '.join(words[-8:])}")
 
 # %% ../../nbs/library/cli/training.ipynb #db19caa9
 @attributes_app.command("train")
@@ -193,5 +193,8 @@ def attributes_train(
     _report_detector(detector, scores, out)
     if json and scores:
         file = merge_detector(detector, scores, preset, run_command_line())
-        typer.echo(f"written to {file}")
-    typer.echo(f"Next: captionlab {_next_command(data, preset, out, spec)}")
+        echo(f"written to {file}")
+    echo(f"Next: captionlab {_next_command(data, preset, out, spec)}")
+    if data != "scenes" and not spec["backbone"]:
+        echo("If you have boxes, add --boxes FILE_OR_DETECTOR and leave --variant out: "
+             "the model then sees regions, too.")

@@ -32,7 +32,7 @@ def _read_json(path: str | Path) -> Any:
         raise FileNotFoundError(f"{path}: no such file") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise ValueError(f"{path}: not a JSON file ({error})") from None
 
 

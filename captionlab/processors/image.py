@@ -95,19 +95,22 @@ def _regions_for(processor: "ImageProcessor", picture: Picture, name: str) -> Re
     elif isinstance(processor.boxes, Detector):
         regions = processor.boxes(_image_source(picture, processor.preprocess.size))
     else:
-        regions = _lookup_boxes(processor.boxes, name, picture)
+        regions = _lookup_boxes(processor, name, picture)
     return regions.transformed(processor.preprocess)
 
 
-def _lookup_boxes(file: RegionFile | None, name: str, picture: Picture) -> Regions:
-    """Return the regions that a file has of a picture, or raise a `ValueError`."""
+def _lookup_boxes(processor: "ImageProcessor", name: str, picture: Picture) -> Regions:
+    """Return the regions that the file of a processor has of a picture, or raise a `ValueError`."""
+    file: Any = processor.boxes     # not a detector, which finds boxes in any picture
     name = match_name(file if file is not None else (), name, picture)
     if file is not None and name in file:
         return file[name]
     if file is not None:
         reason = f"{file.file} has none"
-    else:
+    elif processor.trained_spec:
         reason = "this model was trained on scenes, which bring their own"
+    else:
+        reason = "this preset is made for scenes, which bring their own"
     raise ValueError(
         f"no boxes of {name or 'this picture'}: {reason}; name a detector or a file as boxes, "
         f"such as --boxes {DETECTORS[1]}"
