@@ -22,9 +22,9 @@ from captionlab.processors.image import (
     EXTRACTION_BATCH,
     ImageProcessor,
     LoadedPicture,
-    Picture,
     match_name,
 )
+from .pictures import Picture
 
 from ..data.datasets import CaptionData, Item
 from ..files import cache_home, command_line, short_hash

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import torch
@@ -21,11 +21,12 @@ from torch import Tensor
 from ..files import fingerprint
 
 # %% ../../nbs/library/vision/images.ipynb #75221936
-def load_image(source: str | os.PathLike | Image.Image, min_size: int = 0) -> Image.Image:
+def load_image(source: str | os.PathLike | IO[bytes] | Image.Image,
+               min_size: int = 0) -> Image.Image:
     """Open any image that Pillow reads and convert it to RGB, upright and opaque (on white).
 
     Args:
-        source: a file, or an image that is already open.
+        source: a file, a file object opened in binary mode, or an image that is already open.
         min_size: for large JPEG files: they may be decoded at a half, a quarter or an eighth of
             their size, as long as both sides keep so many pixels; 0 decodes all.
 
@@ -34,10 +35,10 @@ def load_image(source: str | os.PathLike | Image.Image, min_size: int = 0) -> Im
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is not an image, is cut off, or has more pixels than Pillow's guard
+        ValueError: the file is a folder, not an image, is cut off, or has more pixels than Pillow's guard
             against decompression bombs allows (`PIL.Image.MAX_IMAGE_PIXELS`, times two).
     """
-    name = "the picture" if isinstance(source, Image.Image) else os.fspath(source)
+    name = os.fspath(source) if isinstance(source, str | os.PathLike) else "the picture"
     try:
         if isinstance(source, Image.Image):
             return _to_rgb(source)
@@ -47,6 +48,8 @@ def load_image(source: str | os.PathLike | Image.Image, min_size: int = 0) -> Im
             return _to_rgb(image)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no picture {name}") from None
+    except IsADirectoryError:
+        raise ValueError(f"{name} is a folder, not a picture: name the files in it") from None
     except Exception as error:      # a damaged file raises whatever its decoder meets first
         raise ValueError(f"cannot read {name} as a picture: {error_reason(error)}") from error
 
@@ -132,7 +135,7 @@ class Preprocess:
             raise ValueError("a window is left, top, right, bottom in shares of the picture, "
                              f"0 to 1, not {self.window}")
 
-    def pixels(self, source: str | os.PathLike | Image.Image) -> np.ndarray:
+    def pixels(self, source: str | os.PathLike | IO[bytes] | Image.Image) -> np.ndarray:
         """Return one image, read and resized: (size, size, 3) bytes; raises as `load_image`."""
         left, top, right, bottom = self.window
         # Twice the pixels that are needed: resizing from there looks like resizing from the full
