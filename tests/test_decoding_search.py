@@ -6,6 +6,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_decoding import (
+    PENALTIES,
+    SEEDS,
+    every_caption,
+    grid_of,
+    log_probability,
+    model_of,
+)
 
 from captionlab.data.batches import Batch
 from captionlab.decoding.beam import beam_search
@@ -17,14 +25,6 @@ from captionlab.decoding.constraints import (
 )
 from captionlab.decoding.generation import BOS, EOS, generate, log_probabilities, sample
 from captionlab.decoding.search import constrained_beam_search
-from test_decoding import (
-    PENALTIES,
-    SEEDS,
-    every_caption,
-    grid_of,
-    log_probability,
-    model_of,
-)
 
 WORDS, LONGEST = 5, 4  # the words are 3 and 4
 RULES = st.sampled_from(["none", "min_length", "ngram", "suppress"])
@@ -123,7 +123,8 @@ def test_constraints_on_a_token_that_follows_every_ended_caption():
     ids, _ = generate(
         model, memory, lambda x: x.argmax(-1), 4, max_length=4, constraints=[NoRepeatNgram(1)]
     )
-    assert all(not ngrams_repeat([token for token in one if token], 1) for one in ids[:, 0].tolist())
+    captions = [[token for token in one if token] for one in ids[:, 0].tolist()]
+    assert not any(ngrams_repeat(one, 1) for one in captions)
 
 
 def by_definition(constraint, ids):

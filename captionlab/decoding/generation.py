@@ -108,7 +108,8 @@ def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor
         log-probability under the model, `(B, C)`.
 
     Raises:
-        ValueError: if `max_length` is below 1, no token is left to generate, or the model's logits are not numbers.
+        ValueError: if `max_length` is below 1, no token is left to generate, or the model's
+            logits are not numbers.
     """
     if max_length < 1:
         raise ValueError(f"captions of {max_length} tokens: let them have at least 1")

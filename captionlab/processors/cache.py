@@ -24,7 +24,6 @@ from captionlab.processors.image import (
     LoadedPicture,
     match_name,
 )
-from .pictures import Picture
 
 from ..data.datasets import CaptionData, Item
 from ..files import cache_home, command_line, short_hash
@@ -34,6 +33,7 @@ from ..vision.features import FeatureStore, batched, diff_specs, fill_store
 from ..vision.images import FULL_WINDOW
 from ..vision.regions import Regions
 from .base import Processor, reads_images
+from .pictures import Picture
 
 InputTransforms = dict[str, Callable[[Item], Tensor]]
 

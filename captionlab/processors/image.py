@@ -28,8 +28,6 @@ from captionlab.vision.backbones import (
 )
 
 from ..data.batches import Batch
-from ..data.datasets import Item
-from .pictures import Picture, image_source
 from ..scenes.world import Scene
 from ..text import SubwordVocabulary, Vocabulary
 from ..training.config import BasePreset
@@ -39,6 +37,7 @@ from ..vision.detectors import DETECTORS, Detector
 from ..vision.images import FULL_WINDOW, Preprocess
 from ..vision.pixels import pixel_grid, pixel_regions
 from ..vision.regions import Regions, region_fields, scene_regions
+from .pictures import Picture, image_source
 
 # %% ../../nbs/library/processors/image.ipynb #c3e24c65
 LoadedPicture = tuple[np.ndarray, Regions | None]  # bytes (size, size, 3), and regions if needed
