@@ -35,8 +35,8 @@ from ..files import write_json
 from ..models import model_module, preset_from_dict
 from ..processors.base import Processor, reads_images
 from ..processors.cache import InputTransforms
-from ..processors.pictures import Picture, is_one_picture, iterate_pictures
 from ..processors.loading import load_processor
+from ..processors.pictures import Picture, is_one_picture, iterate_pictures
 from ..text import SubwordVocabulary, Vocabulary, vocabulary_from_dict
 from .formats import FORMAT
 from .metadata import RunMetadata

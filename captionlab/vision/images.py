@@ -36,7 +36,8 @@ def load_image(source: str | os.PathLike | IO[bytes] | Image.Image,
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is a folder, not an image, is cut off, or has more pixels than
-            Pillow's guard against decompression bombs allows (`PIL.Image.MAX_IMAGE_PIXELS`, times two).
+            Pillow's guard against decompression bombs
+            allows (`PIL.Image.MAX_IMAGE_PIXELS`, times two).
     """
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else "the picture"
     try:
