@@ -8,7 +8,7 @@ __all__ = ['Run', 'caption_split', 'source_sentences', 'make_batch', 'require_me
 # %% ../../nbs/library/runs/run.ipynb #26f10260
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
@@ -35,8 +35,8 @@ from ..files import write_json
 from ..models import model_module, preset_from_dict
 from ..processors.base import Processor, reads_images
 from ..processors.cache import InputTransforms
-from ..processors.image import Picture
 from ..processors.loading import load_processor
+from ..processors.pictures import Picture, is_one_picture, iterate_pictures
 from ..text import SubwordVocabulary, Vocabulary, vocabulary_from_dict
 from .formats import FORMAT
 from .metadata import RunMetadata
@@ -151,7 +151,7 @@ class Run:
 
     def caption(
         self,
-        pictures: Picture | list[Picture],
+        pictures: Picture | Iterable[Picture],
         beam: int = 3,
         length_penalty: float = 0.0,
         batch_size: int = 32,
@@ -159,8 +159,8 @@ class Run:
         """Caption a picture, or a list of B pictures.
 
         Args:
-            pictures: a file, a PIL image, a `Scene`, an array of bytes of shape (h, w, 3), or a
-                list of such.
+            pictures: a picture of any kind, see `captionlab.processors.pictures`, or any iterable
+                of such, for instance `Path("photos").glob("*.jpg")`.
             beam: width of beam search, how many unfinished captions are kept.
             length_penalty: see `beam_search`.
             batch_size: pictures that go through the model together.
@@ -173,8 +173,9 @@ class Run:
         """
         if self.translates:
             raise ValueError("this run translates sentences and reads no pictures: use translate")
-        if not isinstance(pictures, list | tuple):
+        if is_one_picture(pictures):
             return self.caption([pictures], beam, length_penalty)[0]
+        pictures = list(iterate_pictures(pictures))
         captions = []
         for first in range(0, len(pictures), batch_size):
             batch = self.processor(pictures[first : first + batch_size])

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import torch
@@ -22,11 +22,12 @@ from ..files import fingerprint
 from ..untrusted import check_regular, check_size, max_bytes
 
 # %% ../../nbs/library/vision/images.ipynb #75221936
-def load_image(source: str | os.PathLike | Image.Image, min_size: int = 0) -> Image.Image:
+def load_image(source: str | os.PathLike | IO[bytes] | Image.Image,
+               min_size: int = 0) -> Image.Image:
     """Open any image that Pillow reads and convert it to RGB, upright and opaque (on white).
 
     Args:
-        source: a file, or an image that is already open.
+        source: a file, a file object opened in binary mode, or an image that is already open.
         min_size: for large JPEG files: they may be decoded at a half, a quarter or an eighth of
             their size, as long as both sides keep so many pixels; 0 decodes all.
 
@@ -40,23 +41,26 @@ def load_image(source: str | os.PathLike | Image.Image, min_size: int = 0) -> Im
     """
     if isinstance(source, Image.Image):
         return _to_rgb(ImageOps.exif_transpose(source))
-    name = _file_name(source)
-    check_regular(name, "picture")
+    name = _picture_name(source)
+    if isinstance(source, str | os.PathLike):
+        check_regular(name, "picture")
     try:
-        with _open_image(name) as image:
+        with _open_image(source) as image:
             return _read_image(image, min_size)
     except Exception as error:      # a damaged file raises whatever its decoder meets first
         raise ValueError(f"cannot read {name} as a picture: {error_reason(error)}") from error
 
 
-def _file_name(source: object) -> str:
-    """Return the path of a picture as text, or raise a `ValueError` if it is something else."""
-    if not isinstance(source, str | os.PathLike):
+def _picture_name(source: object) -> str:
+    """Return how messages call a picture, or raise a `ValueError` if it is none."""
+    if isinstance(source, str | os.PathLike):
+        return os.fsdecode(source)
+    if isinstance(source, bytes) or not hasattr(source, "read"):
         raise ValueError(f"a picture is a file or an open image, not {type(source).__name__}")
-    return os.fsdecode(source)
+    return "the picture"
 
 
-def _open_image(file: str) -> Image.Image:
+def _open_image(file: str | os.PathLike | IO[bytes]) -> Image.Image:
     """Open an image file, whose pixels are not decoded yet."""
     limit = Image.MAX_IMAGE_PIXELS
     # Pillow has a limit of its own. Who raises ours means that one, too.
@@ -186,7 +190,7 @@ class Preprocess:
             raise ValueError("a window is left, top, right, bottom in shares of the picture, "
                              f"0 to 1, not {self.window}")
 
-    def pixels(self, source: str | os.PathLike | Image.Image) -> np.ndarray:
+    def pixels(self, source: str | os.PathLike | IO[bytes] | Image.Image) -> np.ndarray:
         """Return one image, read and resized: (size, size, 3) bytes; raises as `load_image`."""
         left, top, right, bottom = self.window
         # Twice the pixels that are needed: resizing from there looks like resizing from the full
