@@ -418,10 +418,12 @@ def few(tmp_path):
 @pytest.mark.java
 @pytest.mark.slow
 def test_train_evaluate_caption(few, tmp_path):
-    made = success("train", "vanilla", "--data", "few.csv", "--out", "mine", "--device", "cpu")
+    settings = ("--epochs", 4, "--warmup", 2)
+    command = ("train", "vanilla", "--data", "few.csv", "--out", "mine", *settings)
+    made = success(*command, "--device", "cpu")
     assert "the run is mine" in made.stdout
     assert "--resume" in mistake("train", "vanilla", "--data", "few.csv", "--out", "mine")
-    success("train", "vanilla", "--data", "few.csv", "--out", "mine", "--resume")
+    success(*command, "--resume")
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "README.md").touch()
     evaluated = success("evaluate", "mine", "--beam", 2, "--json")
@@ -430,7 +432,12 @@ def test_train_evaluate_caption(few, tmp_path):
     erased = success("faithfulness", "mine", "--json")
     assert "without another position" in erased.stdout
     assert (tmp_path / "results" / "few" / "vanilla-tiny-xe.seed0.explain.json").exists()
-    tuned = success("train", "vanilla", "--stage", "scst", "--from", "mine")
+    own = success("train", "--from", "mine", "--data", "few.csv", "--epochs", 1, "--warmup", 1)
+    assert "the run is runs/mine-few-0" in own.stdout
+    assert json.loads((tmp_path / "runs/mine-few-0/run.json").read_text())["overrides"] == {
+        "epochs": 1, "warmup": 1
+    }  # fmt: skip
+    tuned = success("train", "vanilla", "--stage", "scst", "--from", "mine", "--epochs", 1)
     assert "the run is runs/mine-scst" in tuned.stdout
     captioned = success("caption", "mine", *few)
     assert [line.split(":")[0] for line in captioned.stdout.splitlines()] == few
@@ -454,9 +461,20 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "choose from" in mistake("train", "vanila", "--data", "few.csv")
     assert "no preset" in mistake("train", "vanilla", "--data", "few.csv", "--preset", "huge")
     assert "no data set" in mistake("train", "vanilla", "--data", "imagenet")
-    assert "together, or neither" in mistake("train", "vanilla", "--stage", "scst")
+    assert "name it with --from" in mistake("train", "vanilla", "--stage", "scst")
     assert "no stage 'foo'" in mistake("train", "vanilla", "--stage", "foo")
-    assert "together, or neither" in mistake("train", "vanilla", "--from", "mine")
+    assert "with --data" in mistake("train", "vanilla", "--from", "mine")
+    assert "name a model" in mistake("train", "--data", "few.csv")
+    command = ("train", "vanilla", "--data", "few.csv")
+    for option, value in (
+        ("--epochs", 0), ("--lr", "nan"), ("--lr", 30), ("--warmup", 0), ("--batch-size", 0),
+        ("--min-count", -1), ("--patience", -1),
+    ):  # fmt: skip
+        name = option.strip("-").replace("-", "_")
+        assert name in mistake(*command, option, value)
+    tuned = ("train", "--from", "mine", "--data", "few.csv")
+    assert "leave --preset out" in mistake(*tuned, "--preset", "tiny")
+    assert "no run 'mine'" in mistake(*tuned)
     assert "no run 'absent'" in mistake("evaluate", "absent")
     assert "no run 'absent'" in mistake("caption", "absent", few[0])
     assert "no run 'absent'" in mistake("faithfulness", "absent")
@@ -472,7 +490,7 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "no device 'foo'" in mistake(
         "train", "vanilla", "--data", "few.csv", "--out", "other", "--device", "foo"
     )
-    assert call("train").exit_code == call("caption", "mine").exit_code == 2
+    assert call("caption", "mine").exit_code == 2
 
 
 @pytest.mark.parametrize(("data", "boxes"), [("scenes", False), ("my photos.csv", True)])

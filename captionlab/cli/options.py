@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['RunName', 'TrainingData', 'EvaluationData', 'Split', 'Seed', 'WriteResult', 'BeamSize',
-           'LengthPenalty', 'FeatureFolders', 'Boxes', 'is_given']
+           'LengthPenalty', 'FeatureFolders', 'Boxes', 'Epochs', 'LearningRate', 'Warmup',
+           'BatchSize', 'MinCount', 'Patience', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
 from pathlib import Path
@@ -32,6 +33,17 @@ FeatureFolders = Annotated[list[Path] | None, typer.Option(
 Boxes = Annotated[str | None, typer.Option(
     help="For models that read regions: a file of boxes, or a detector; "
          "those of the training by default.")]
+
+# %% ../../nbs/library/cli/options.ipynb #opt00101
+Epochs = Annotated[int | None, typer.Option(
+    help="Times through the data; the preset's by default, and so are the following.")]
+LearningRate = Annotated[float | None, typer.Option("--lr", help="Peak learning rate.")]
+Warmup = Annotated[int | None, typer.Option(help="Steps until the peak learning rate.")]
+BatchSize = Annotated[int | None, typer.Option(help="Pictures per step.")]
+MinCount = Annotated[int | None, typer.Option(
+    help="How often a word must occur to get into the vocabulary.")]
+Patience = Annotated[int | None, typer.Option(
+    help="Stop after so many epochs without a better score; 0 never does.")]
 
 # %% ../../nbs/library/cli/options.ipynb #41fd9fd4
 def is_given(ctx: typer.Context, name: str) -> bool:

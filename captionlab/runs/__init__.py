@@ -4,21 +4,24 @@
 
 # %% auto #0
 __all__ = ['COCO_METRICS', 'DEFAULT_USE_CPU', 'DataSource', 'FORMAT', 'Folders', 'READABLE_FORMATS',
-           'Run', 'RunMetadata', 'TrainingSetup', 'artifact_path', 'assign_stores',
-           'augmentations', 'build_processor', 'caption_split', 'check_data_fits_model',
-           'check_device', 'check_mergeable', 'check_resume_config', 'check_run_folder',
-           'derangement', 'detector_result', 'diff_metadata', 'ensemble', 'evaluate',
-           'finetune_scst', 'flickr8k_test', 'format1_preset', 'format_metric',
-           'human_baseline', 'list_runs', 'load', 'load_result', 'load_run_data',
-           'load_run_detector', 'load_training_data', 'load_weights', 'lock_folder',
-           'make_batch', 'make_validate_fn', 'merge_detector', 'merge_result',
-           'merge_run', 'model_config', 'prepare_training', 'preset_variant',
+           'Run', 'RunMetadata', 'TrainingSetup', 'adapt_recipe', 'apply_options',
+           'artifact_path', 'assign_stores', 'augmentations', 'build_processor',
+           'caption_split', 'check_data_fits_model', 'check_device', 'check_mergeable',
+           'check_resume_config', 'check_run_folder', 'derangement', 'detector_result',
+           'diff_metadata', 'ensemble', 'evaluate', 'extend_model', 'extend_rows',
+           'extend_vocabulary', 'finetune', 'finetune_scst', 'finetuning_config',
+           'flickr8k_test', 'format1_preset', 'format_metric', 'human_baseline',
+           'list_runs', 'load', 'load_result', 'load_run_data', 'load_run_detector',
+           'load_training_data', 'load_weights', 'lock_folder', 'make_batch',
+           'make_validate_fn', 'merge_detector', 'merge_result', 'merge_run',
+           'model_config', 'overridden_settings', 'prepare_training', 'preset_variant',
            'processor_fingerprint', 'provenance', 'published_results', 'quick_bleu',
            'quick_cider', 'read_run_json', 'remove_old_files', 'require_metadata',
-           'result_metadata', 'result_file', 'result_name', 'result_run', 'results_home',
+           'result_file', 'result_metadata', 'result_name', 'result_run', 'results_home',
            'results_table', 'run_command_line', 'save_run_detector', 'save_trained_run',
            'save_weights', 'score_split', 'set_device', 'source_sentences', 'train',
-           'training_set', 'trials_table', 'unique_tensors', 'upgrade_tensors']
+           'training_set', 'trials_table', 'unique_tensors', 'upgrade_tensors',
+           'warn_of_adaptation']
 
 # %% ../../nbs/library/runs/index.ipynb #runs0002
 from importlib import import_module
@@ -27,19 +30,20 @@ from typing import Any
 # %% ../../nbs/library/runs/index.ipynb #runs0003
 _all_ = [
     "COCO_METRICS", "DEFAULT_USE_CPU", "DataSource", "FORMAT", "Folders", "READABLE_FORMATS", "Run",
-    "RunMetadata", "TrainingSetup", "artifact_path", "assign_stores", "augmentations",
-    "build_processor", "caption_split", "check_data_fits_model", "check_device", "check_mergeable",
-    "check_resume_config", "check_run_folder", "derangement", "detector_result", "diff_metadata",
-    "ensemble", "evaluate", "finetune_scst", "flickr8k_test", "format1_preset", "format_metric",
-    "human_baseline", "list_runs", "load", "load_result", "load_run_data", "load_run_detector",
-    "load_training_data", "load_weights", "lock_folder", "make_batch", "make_validate_fn",
-    "merge_detector", "merge_result", "merge_run", "model_config", "prepare_training",
-    "preset_variant", "processor_fingerprint", "provenance", "published_results", "quick_bleu",
-    "quick_cider", "read_run_json", "remove_old_files", "require_metadata", "result_metadata",
-    "result_file", "result_name", "result_run", "results_home", "results_table", "run_command_line",
-    "save_run_detector", "save_trained_run", "save_weights", "score_split", "set_device",
-    "source_sentences", "train", "training_set", "trials_table", "unique_tensors",
-    "upgrade_tensors",
+    "RunMetadata", "TrainingSetup", "adapt_recipe", "apply_options", "artifact_path",
+    "assign_stores", "augmentations", "build_processor", "caption_split", "check_data_fits_model",
+    "check_device", "check_mergeable", "check_resume_config", "check_run_folder", "derangement",
+    "detector_result", "diff_metadata", "ensemble", "evaluate", "extend_model", "extend_rows",
+    "extend_vocabulary", "finetune", "finetune_scst", "finetuning_config", "flickr8k_test",
+    "format1_preset", "format_metric", "human_baseline", "list_runs", "load", "load_result",
+    "load_run_data", "load_run_detector", "load_training_data", "load_weights", "lock_folder",
+    "make_batch", "make_validate_fn", "merge_detector", "merge_result", "merge_run", "model_config",
+    "overridden_settings", "prepare_training", "preset_variant", "processor_fingerprint",
+    "provenance", "published_results", "quick_bleu", "quick_cider", "read_run_json",
+    "remove_old_files", "require_metadata", "result_file", "result_metadata", "result_name",
+    "result_run", "results_home", "results_table", "run_command_line", "save_run_detector",
+    "save_trained_run", "save_weights", "score_split", "set_device", "source_sentences", "train",
+    "training_set", "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation",
 ]
 
 # %% ../../nbs/library/runs/index.ipynb #runs0004
@@ -49,6 +53,12 @@ _SUBMODULES = {
     "data": [
         "DataSource", "Folders", "check_data_fits_model", "load_training_data", "load_run_data",
     ],
+    "extension": [
+        "extend_vocabulary", "extend_rows", "extend_model",
+    ],
+    "recipes": [
+        "apply_options", "adapt_recipe", "warn_of_adaptation", "overridden_settings",
+    ],
     "ensembles": [
         "ensemble",
     ],
@@ -57,7 +67,7 @@ _SUBMODULES = {
         "assign_stores", "score_split", "merge_result", "detector_result", "merge_detector",
     ],
     "finetuning": [
-        "finetune_scst",
+        "finetune_scst", "finetuning_config", "finetune",
     ],
     "folder": [
         "DEFAULT_USE_CPU", "check_run_folder", "lock_folder", "check_device", "set_device",
