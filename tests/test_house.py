@@ -221,3 +221,14 @@ def test_modules_import_what_they_use_and_no_more(path):
     ]
     used |= {word for text in texts for word in re.findall(r"\w+", text)}  # annotations in quotes
     assert path.name == "__init__.py" or not [name for name in imports if name not in used]
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(p for p in (ROOT / "nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts),
+    ids=lambda path: str(path.relative_to(ROOT / "nbs").with_suffix("")),
+)
+def test_code_cells_fit_their_box_on_the_site(path):
+    """Lines have at most 100 columns; directives are not shown, and may be longer."""
+    lines = [line for cell in cells(path) for line in "".join(cell["source"]).splitlines()]
+    assert [line for line in lines if len(line) > 100 and not line.startswith("#|")] == []

@@ -30,6 +30,7 @@ from captionlab.models import (
 from captionlab.runs.catalog import load
 from captionlab.runs.storage import read_run_json
 from captionlab.runs.training import train
+from captionlab.vision import backbone_spec
 from captionlab.vision.pixels import pixel_grid
 
 # All models that look at pictures; test_translation.py tests the one that does not.
@@ -117,6 +118,11 @@ class TestEveryModel:
         for preset in presets.values():
             assert preset_from_dict(name, json.loads(json.dumps(asdict(preset)))) == preset
             assert set(preset.inputs.fields) <= {field.name for field in fields(Batch)}
+
+    def test_presets_have_the_width_of_their_backbone(self, name):
+        for preset in model_module(name).PRESETS.values():
+            if hasattr(preset, "channels") and preset.inputs.backbone not in ("pixels", "file"):
+                assert preset.channels == backbone_spec(preset.inputs.backbone).width
 
     def test_word_by_word_equals_all_at_once(self, name):
         model, batch = small(name)

@@ -439,6 +439,18 @@ PRESETS = {
             precision="auto",
         ),
     ),
+    "small": Preset(
+        inputs=InputConfig(
+            backbone="timm:tf_efficientnet_lite2", boxes="flickr8k/regions.npz", image_size=260,
+            max_boxes=20, grid=9, max_attributes=20, attribute_threshold=0.1, hflip=True,
+        ),
+        width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=2, dropout=0.3,
+        channels=1280, min_count=5, max_length=18,
+        training=TrainingConfig(
+            epochs=16, max_tokens=8 * 18, lr=8e-4, encoder_lr_scale=0.1, warmup=1000,
+            precision="auto",
+        ),
+    ),
     "tiny": Preset(
         inputs=InputConfig(backbone="pixels", image_size=64, max_boxes=6, grid=0),
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0,

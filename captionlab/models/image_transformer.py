@@ -715,6 +715,16 @@ PRESETS = {
         training=TrainingConfig(epochs=14, max_tokens=8 * 18, lr=8e-4, encoder_lr_scale=0.1,
                                 warmup=1000, precision="auto"),
     ),
+    "small": Preset(
+        inputs=InputConfig(
+            backbone="timm:tf_efficientnet_lite2", boxes="flickr8k/regions.npz", max_boxes=20,
+            grid=9, image_size=260, hflip=True, corner_crop=0.8,
+        ),
+        width=256, heads=4, hidden=1024, dropout=0.3, channels=1280, min_count=5, max_length=18,
+        word_dropout=0.2, sampling_interval=5 * 6000,
+        training=TrainingConfig(epochs=14, max_tokens=8 * 18, lr=8e-4, encoder_lr_scale=0.1,
+                                warmup=1000, precision="auto"),
+    ),
     "tiny": Preset(
         inputs=InputConfig(backbone="pixels", max_boxes=6, image_size=64),
         width=96, heads=4, hidden=192, dropout=0.0, channels=48, word_dropout=0.0,

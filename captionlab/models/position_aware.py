@@ -398,6 +398,17 @@ PRESETS = {
             epochs=16, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto",
         ),
     ),
+    "small": Preset(
+        inputs=InputConfig(
+            backbone="timm:tf_efficientnet_lite2", image_size=260, grid=9, fine_grid=17,
+            hflip=True,
+        ),
+        width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=3, dropout=0.3,
+        channels=1280, fine_channels=120, min_count=5, max_length=18,
+        training=TrainingConfig(
+            epochs=16, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto",
+        ),
+    ),
     "tiny": Preset(
         inputs=InputConfig(backbone="pixels", image_size=64, grid=8, fine_grid=16),
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0,

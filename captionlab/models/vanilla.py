@@ -139,16 +139,16 @@ PRESETS = {
             epochs=16, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto",
         ),
     ),
-    "photos": Preset(
+    "small": Preset(
         inputs=InputConfig(
             backbone="timm:tf_efficientnet_lite2", image_size=260, grid=9, hflip=True,
         ),
         width=256, heads=4, hidden=1024, encoder_layers=2, decoder_layers=3, dropout=0.3,
         channels=1280, min_count=5, max_length=18,
         training=TrainingConfig(
-            epochs=9, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto",
+            epochs=16, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto",
         ),
-        scst=TrainingConfig(epochs=3, batch_size=16, lr=1e-4, warmup=100, label_smoothing=0.0),
+        scst=TrainingConfig(epochs=8, batch_size=16, lr=1e-4, warmup=100, label_smoothing=0.0),
     ),
     "tiny": Preset(
         inputs=InputConfig(backbone="pixels", image_size=64, grid=8),
