@@ -8,11 +8,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 from captionlab.scenes import generate_scene, render
 
-WORDS = (
-    "the of and to in is that it was for on are as with his they at be this from have or by one had "
-    "not but what all were when we there can an your which their said if do will each about how up "
-    "out them then she many some so these would other into has more her two like him see time could"
-).split()
+WORDS = [
+    "the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with",
+    "his", "they", "at", "be", "this", "from", "have", "or", "by", "one", "had", "not", "but",
+    "what", "all", "were", "when", "we", "there", "can", "an", "your", "which", "their", "said",
+    "if", "do", "will", "each", "about", "how", "up", "out", "them", "then", "she", "many", "some",
+    "so", "these", "would", "other", "into", "has", "more", "her", "two", "like", "him", "see",
+]  # fmt: skip
 PAPER = ("white", "#fffef5", "#f4ecd8", "#f2f2f2")
 INK = ("black", "#202020", "#1a237e", "#4e342e")
 

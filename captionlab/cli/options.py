@@ -15,7 +15,8 @@ import typer
 
 # %% ../../nbs/library/cli/options.ipynb #39610880
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="folder or name of a run")]
-TrainingData = Annotated[str, typer.Option(help="Name, folder or file of the data set.")]
+TrainingData = Annotated[str, typer.Option(
+    help="Name, folder or file of the data set; or a pattern of files in quotes.")]
 EvaluationData = Annotated[str | None, typer.Option(
     help="Name, folder or file of the data set; that of the training by default.")]
 Split = Annotated[str, typer.Option(help="train, val, test, ...")]

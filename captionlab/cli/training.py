@@ -7,6 +7,7 @@ __all__ = ['train', 'attributes_train']
 
 # %% ../../nbs/library/cli/training.ipynb #dac174bc
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,11 +90,12 @@ def _run_folder(
     data: str, parts: list[str | None], *, seed: int, start: Path | None, stage: str
 ) -> Path:
     """Return the default folder of a training: of a new model, or of a run that it goes on from."""
+    name = re.sub(r"[*?\[\]]", "", Path(data).stem)  # a pattern of files
     if start is None:
-        return _default_folder(Path(data).stem, *parts, str(seed))
+        return _default_folder(name, *parts, str(seed))
     if stage == "scst":
         return _default_folder(start.resolve().name, "scst")
-    return _default_folder(start.resolve().name, Path(data).stem, str(seed))
+    return _default_folder(start.resolve().name, name, str(seed))
 
 
 def _report_training(run: "Run", out: Path) -> None:
