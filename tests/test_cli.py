@@ -121,7 +121,8 @@ def test_demo_trains_once_judges_and_draws(brief, tmp_path):
     again = success("demo", "--out", "e.png")
     assert "epoch 2 of 2" in first.stdout
     assert "make lab" in first.stdout
-    assert Image.open("d.png").size[0] == 1280
+    assert Image.open("d.png").size[0] == Image.open("d-photos.png").size[0] == 1280
+    assert re.search(r"^flower.jpg: \w+", first.stdout, re.M)
     assert not list(tmp_path.glob(".*.png"))
     figures = [
         line.split()

@@ -58,7 +58,7 @@ def spherical_kmeans(points: Tensor, clusters: int, steps: int = 30, seed: int =
     return centroids
 
 # %% ../../nbs/library/runs/novelty.ipynb #novl0005
-class NoveltyWarning(UserWarning):
+class NoveltyWarning(RuntimeWarning):
     """A picture is unlike the training pictures of the model that captions it."""
 
 
