@@ -8,6 +8,7 @@ __all__ = ['pooled_features', 'spherical_kmeans', 'NoveltyWarning', 'NoveltyDete
 
 # %% ../../nbs/library/runs/novelty.ipynb #novl0002
 import os
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +60,14 @@ def spherical_kmeans(points: Tensor, clusters: int, steps: int = 30, seed: int =
 
 # %% ../../nbs/library/runs/novelty.ipynb #novl0005
 class NoveltyWarning(RuntimeWarning):
-    """A picture is unlike the training pictures of the model that captions it."""
+    """A picture is unlike the training pictures of the model that captions it.
+
+    Args:
+        message: one line.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(message)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,8 +133,18 @@ class NoveltyDetector:
             f"{subject} {verb} unlike the pictures that this model learned from: do not trust "
             "its caption",
             NoveltyWarning,
-            stacklevel=3,
+            stacklevel=_caller_level(),
         )
+
+
+def _caller_level() -> int:
+    """Return the `stacklevel` with which a warning names the line that called captionlab."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("captionlab."):
+        frame = frame.f_back
+        level += 1
+    return level
 
 
 def _picture_name(picture: object) -> str:
