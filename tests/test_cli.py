@@ -416,6 +416,21 @@ def few(tmp_path):
     return [f"{item.name}.png" for item in world["test"]]
 
 
+def test_a_picture_without_a_run_goes_to_the_photo_captioner(few, monkeypatch):
+    loaded = []
+
+    def load(name, **_):
+        loaded.append(name)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(runs_catalog, "load", load)
+    mistake("caption", few[0])
+    mistake("caption", "absent.JPG", few[0])
+    mistake("caption", "mine", few[0])
+    assert loaded == ["photos", "photos", "mine"]
+    assert call("caption", "mine").exit_code == call("caption").exit_code == 2
+
+
 @pytest.mark.java
 @pytest.mark.slow
 def test_train_evaluate_caption(few, tmp_path):

@@ -204,7 +204,7 @@ def demo(
     photo_figure = out.with_name(f"{out.stem}-photos.png")
     _draw_photos(load("photos"), sample_photos(), photo_figure)
     typer.echo(f"Where it looked before each word: {photo_figure}.  "
-               "Next: captionlab caption photos me.jpg, with a photo of yours.")
+               "Next: captionlab caption me.jpg, with a photo of yours.")
     folder = run or demo_folder()
     if (folder / "run.json").exists():
         typer.echo(f"It was trained before, into {folder}.")
