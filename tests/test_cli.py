@@ -490,6 +490,7 @@ def test_mistakes_with_runs(few, tmp_path):
         assert name in mistake(*command, option, value)
     tuned = ("train", "--from", "mine", "--data", "few.csv")
     assert "leave --preset out" in mistake(*tuned, "--preset", "tiny")
+    assert "--all-weights goes with" in mistake(*command, "--all-weights")
     assert "no run 'mine'" in mistake(*tuned)
     assert "no run 'absent'" in mistake("evaluate", "absent")
     assert "no run 'absent'" in mistake("caption", "absent", few[0])

@@ -191,6 +191,29 @@ class TestExtended:
             rows = model.state_dict()[key]
             torch.testing.assert_close(rows[: len(x)] if x.ndim else rows, x, rtol=0, atol=0)
 
+    def test_only_the_language_part_learns(self, trained, shouting, tmp_path):
+        options = TrainingOptions(epochs=1, warmup=1)
+        run = finetune(trained[1], shouting, tmp_path / "language", options=options)
+        whole = finetune(trained[1], shouting, tmp_path / "all", options=options, all_weights=True)
+        old = trained[0].model.state_dict()
+        changed = {
+            name
+            for name, x in run.model.state_dict().items()
+            if not torch.equal(x[: len(old[name])] if x.ndim else x, old[name])
+        }
+        assert {name for name in changed if not name.startswith("decoder.")} == {"output.bias"}
+        assert changed
+        assert not any("cross_attention" in name for name in changed)
+        same = whole.model.state_dict()["project.1.weight"]
+        assert not torch.equal(same, old["project.1.weight"])
+
+    def test_new_words_learn_an_embedding(self, trained, shouting, tmp_path):
+        options = TrainingOptions(epochs=1, warmup=1)
+        run = finetune(trained[1], shouting, tmp_path / "run", options=options)
+        start = extend_model(trained[0], run.vocabulary)
+        row = run.vocabulary.tokens.index("hooray")
+        assert not torch.equal(run.model.words.weight[row], start.words.weight[row])
+
     def test_another_vocabulary_is_refused(self, trained):
         with pytest.raises(ValueError, match="does not start with that of the run"):
             extend_model(trained[0], Vocabulary(["other"] * 1))
@@ -199,7 +222,9 @@ class TestExtended:
 class TestFinetuned:
     def test_a_new_word_is_learned_and_the_run_loads(self, trained, shouting, tmp_path):
         options = TrainingOptions(epochs=14, lr=5e-3, warmup=2, batch_size=4)
-        run = finetune(trained[1], shouting, tmp_path / "run", options=options, seed=1)
+        run = finetune(
+            trained[1], shouting, tmp_path / "run", options=options, seed=1, all_weights=True
+        )
         again = load(tmp_path / "run")
         picture = shouting["test"][0].image
         assert "hooray" not in trained[0].vocabulary.tokens

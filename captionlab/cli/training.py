@@ -46,6 +46,8 @@ def _check_stage(ctx: typer.Context, stage: str, start: Path | None) -> None:
     if start and stage == "xe" and not is_given(ctx, "data"):
         raise ValueError("--from RUN goes on with other captions: name them with --data, "
                          "or take --stage scst for rewards on its own data")
+    if (start is None or stage == "scst") and is_given(ctx, "all_weights"):
+        raise ValueError("--all-weights goes with --from RUN --data MINE: leave it out")
     fixed = ["preset", "variant", "detector", "teacher"]
     if stage == "scst":
         fixed += ["seed", "min_count"]
@@ -149,6 +151,9 @@ def train(
     batch_size: BatchSize = None,
     min_count: MinCount = None,
     patience: Patience = None,
+    all_weights: Annotated[bool, typer.Option(
+        "--all-weights", help="With --from RUN --data MINE: let all weights learn, for thousands "
+                              "of captions; by default only those that write.")] = False,
 ) -> None:
     """Train a model on a data set, or a trained run further, into a folder."""
     _check_stage(ctx, stage, start)
@@ -167,7 +172,8 @@ def train(
             other_data = data if is_given(ctx, "data") else None
             run = finetuning.finetune_scst(model, str(start), out, data=other_data, **inputs)
         elif start:
-            run = finetuning.finetune(start, data, out, seed=seed, **inputs)
+            run = finetuning.finetune(start, data, out, seed=seed, all_weights=all_weights,
+                                      **inputs)
         else:
             run = training.train(model, data, preset, seed=seed, out=out, detector=detector,
                                  variant=variant, teachers=teacher or (), adapt=True, **inputs)

@@ -40,7 +40,7 @@ from ..training.options import TrainingOptions
 from ..vision.attributes import split_fingerprint
 from .catalog import load
 from .data import DataSource, Folders, load_run_data, load_training_data
-from .extension import extend_model, extend_vocabulary
+from .extension import extend_model, extend_vocabulary, freeze_vision
 from .metadata import RunMetadata
 from .preparation import TrainingSetup, prepare_training, training_set
 from .run import Run, require_metadata
@@ -175,19 +175,22 @@ def _scst_wrapper(run: Run, examples: CaptionDataset) -> SelfCritical:
     return SelfCritical(run.model, reward, max_length=run.max_length, suppress_tokens=never)
 
 # %% ../../nbs/library/runs/finetuning.ipynb #fine0101
-def finetuning_config(config: TrainingConfig, seed: int) -> TrainingConfig:
+def finetuning_config(
+    config: TrainingConfig, seed: int, all_weights: bool = False
+) -> TrainingConfig:
     """Return the settings with which a run is fine-tuned on other captions.
 
     Args:
         config: that the run was trained with.
         seed: of the order of the data and of dropout.
+        all_weights: whether all weights learn, not only those of the language part.
     """
     return replace(
         config,
-        epochs=15,
+        epochs=20,
         batch_size=16,
         max_tokens=0,
-        lr=config.lr / 4,
+        lr=config.lr / (8 if all_weights else 2),
         warmup=20,
         schedule="cosine",
         ema_decay=min(config.ema_decay, 0.95),
@@ -208,6 +211,7 @@ def finetune(
     max_val_items: int = 500,
     boxes: str | os.PathLike | None = None,
     options: TrainingOptions | None = None,
+    all_weights: bool = False,
     on_epoch_end: Callable[[list[dict]], None] | None = None,
 ) -> Run:
     """Train a run further on other captions, with their words added to its vocabulary.
@@ -224,6 +228,8 @@ def finetune(
         max_val_items: validation pictures captioned after each epoch.
         boxes: where boxes come from.
         options: settings that replace those of `finetuning_config`; `min_count` is 1 by default.
+        all_weights: let all weights learn, not only those of the language part; see
+            `freeze_vision`.
         on_epoch_end: gets the history after each epoch.
 
     Returns:
@@ -237,7 +243,10 @@ def finetune(
     set_device(device)
     run = require_metadata(load(start, boxes=boxes))
     loaded = load_training_data(data, run.processor.preset)
-    original, tuned = _extended_run(run, loaded, seed, options)
+    training = finetuning_config(run.processor.preset.training, seed, all_weights)
+    original, tuned = _extended_run(run, loaded, training, options)
+    if not all_weights:
+        freeze_vision(tuned.model, len(run.vocabulary))
     setup = prepare_training(
         loaded, tuned.vocabulary, tuned.processor, features=features, max_val_items=max_val_items
     )
@@ -248,7 +257,8 @@ def finetune(
     tuned.metadata.overrides = overridden_settings(original, preset)
     tuned.metadata.source = str(data) if isinstance(data, str | os.PathLike) else loaded.name
     with lock_folder(out, resume):
-        config = _start_config(setup, run) | {"words": short_hash(tuned.vocabulary.to_dict())}
+        config = _start_config(setup, run)
+        config |= {"words": short_hash(tuned.vocabulary.to_dict()), "all_weights": all_weights}
         origin = check_resume_config(out, config)
         tuned.metadata = replace(tuned.metadata, **origin)
         validate = setup.validate_fn()
@@ -258,10 +268,9 @@ def finetune(
 
 # %% ../../nbs/library/runs/finetuning.ipynb #fine0103
 def _extended_run(
-    run: Run, data: CaptionData, seed: int, options: TrainingOptions | None
+    run: Run, data: CaptionData, training: TrainingConfig, options: TrainingOptions | None
 ) -> tuple[BasePreset, Run]:
     """Return the preset of a fine-tuning without options, and the run that is to be trained."""
-    training = finetuning_config(run.processor.preset.training, seed)
     original = replace(run.processor.preset, training=training, min_count=1)
     preset = apply_options(original, options)
     vocabulary = extend_vocabulary(run.vocabulary, data.captions("train"), preset.min_count)
@@ -269,7 +278,7 @@ def _extended_run(
     processor.preset = preset
     if reads_images(processor):
         processor.vocabulary = vocabulary
-    torch.manual_seed(seed)
+    torch.manual_seed(training.seed)
     model = extend_model(run, vocabulary)
     metadata = RunMetadata(
         model=run.metadata.model,
@@ -278,7 +287,7 @@ def _extended_run(
         data=data.name,
         languages=[data.language, data.source],
         stage="finetuned",
-        seed=seed,
+        seed=training.seed,
         parameters=sum(x.numel() for x in model.parameters()),
     )
     return original, Run(model, vocabulary, processor, metadata)
