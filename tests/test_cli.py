@@ -164,6 +164,12 @@ def test_demo_interrupted_goes_on_where_it_was(brief, monkeypatch):
     assert "epoch 2 of 2" in mended.stdout
 
 
+def test_demo_has_no_photos_without_scikit_learn(monkeypatch):
+    assert [file.name for file in demonstration.sample_photos()] == ["china.jpg", "flower.jpg"]
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    assert demonstration.sample_photos() == {}
+
+
 def test_demo_says_what_is_wrong_with_a_caption():
     from captionlab.scenes.world import Object, Scene
 

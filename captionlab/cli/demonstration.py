@@ -153,9 +153,14 @@ def _draw_demo(run: "Run", scenes: "Sequence[Scene]") -> "Figure":
 
 # %% ../../nbs/library/cli/demonstration.ipynb #demo0101
 def sample_photos() -> dict[Path, "np.ndarray"]:
-    """Return the photos that scikit-learn brings, by file: bytes of shape (h, w, 3)."""
-    from sklearn.datasets import load_sample_images
+    """Return the photos that scikit-learn brings, by file: bytes of shape (h, w, 3).
 
+    There are none if scikit-learn is not installed.
+    """
+    try:
+        from sklearn.datasets import load_sample_images
+    except ImportError:
+        return {}
     samples = load_sample_images()
     files = map(Path, samples["filenames"])
     return dict(zip(files, samples["images"], strict=True))
@@ -201,10 +206,11 @@ def demo(
     from captionlab.runs.catalog import load
     from captionlab.runs.evaluation import evaluate
 
-    photo_figure = out.with_name(f"{out.stem}-photos.png")
-    _draw_photos(load("photos"), sample_photos(), photo_figure)
-    typer.echo(f"Where it looked before each word: {photo_figure}.  "
-               "Next: captionlab caption me.jpg, with a photo of yours.")
+    if photos := sample_photos():
+        photo_figure = out.with_name(f"{out.stem}-photos.png")
+        _draw_photos(load("photos"), photos, photo_figure)
+        typer.echo(f"Where it looked before each word: {photo_figure}.  "
+                   "Next: captionlab caption me.jpg, with a photo of yours.")
     folder = run or demo_folder()
     if (folder / "run.json").exists():
         typer.echo(f"It was trained before, into {folder}.")
