@@ -87,7 +87,7 @@ def load_arrays(file: str | os.PathLike, names: Collection[str]) -> "dict[str, n
         FileNotFoundError: there is no such file.
         ValueError: it is too large, broken, or no .npz of numbers and texts.
     """
-    import numpy as np      # here, since the command line prints through this module
+    import numpy as np  # here, since the command line prints through this module
 
     check_archive(file)
     try:

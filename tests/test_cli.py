@@ -126,7 +126,8 @@ def test_demo_trains_once_judges_and_draws(brief, tmp_path):
     again = success("demo", "--out", "e.png")
     assert "epoch 2 of 2" in first.stdout
     assert "make lab" in first.stdout
-    assert Image.open("d.png").size[0] == 1280
+    assert Image.open("d.png").size[0] == Image.open("d-photos.png").size[0] == 1280
+    assert re.search(r"^flower.jpg: \w+", first.stdout, re.M)
     assert not list(tmp_path.glob(".*.png"))
     figures = [
         line.split()
@@ -166,6 +167,12 @@ def test_demo_interrupted_goes_on_where_it_was(brief, monkeypatch):
     mended = success("demo", "--run", "mine")
     assert "epoch 1 of 2" not in mended.stdout
     assert "epoch 2 of 2" in mended.stdout
+
+
+def test_demo_has_no_photos_without_scikit_learn(monkeypatch):
+    assert [file.name for file in demonstration.sample_photos()] == ["china.jpg", "flower.jpg"]
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    assert demonstration.sample_photos() == {}
 
 
 def test_demo_says_what_is_wrong_with_a_caption():
@@ -422,13 +429,30 @@ def few(tmp_path):
     return [f"{item.name}.png" for item in world["test"]]
 
 
+def test_a_picture_without_a_run_goes_to_the_photo_captioner(few, monkeypatch):
+    loaded = []
+
+    def load(name, **_):
+        loaded.append(name)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(runs_catalog, "load", load)
+    mistake("caption", few[0])
+    mistake("caption", "absent.JPG", few[0])
+    mistake("caption", "mine", few[0])
+    assert loaded == ["photos", "photos", "mine"]
+    assert call("caption", "mine").exit_code == call("caption").exit_code == 2
+
+
 @pytest.mark.java
 @pytest.mark.slow
 def test_train_evaluate_caption(few, tmp_path):
-    made = success("train", "vanilla", "--data", "few.csv", "--out", "mine", "--device", "cpu")
+    settings = ("--epochs", 4, "--warmup", 2)
+    command = ("train", "vanilla", "--data", "few.csv", "--out", "mine", *settings)
+    made = success(*command, "--device", "cpu")
     assert "the run is mine" in made.stdout
     assert "--resume" in mistake("train", "vanilla", "--data", "few.csv", "--out", "mine")
-    success("train", "vanilla", "--data", "few.csv", "--out", "mine", "--resume")
+    success(*command, "--resume")
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "README.md").touch()
     evaluated = success("evaluate", "mine", "--beam", 2, "--json")
@@ -437,7 +461,12 @@ def test_train_evaluate_caption(few, tmp_path):
     erased = success("faithfulness", "mine", "--json")
     assert "without another position" in erased.stdout
     assert (tmp_path / "results" / "few" / "vanilla-tiny-xe.seed0.explain.json").exists()
-    tuned = success("train", "vanilla", "--stage", "scst", "--from", "mine")
+    own = success("train", "--from", "mine", "--data", "few.csv", "--epochs", 1, "--warmup", 1)
+    assert "the run is runs/mine-few-0" in own.stdout
+    assert json.loads((tmp_path / "runs/mine-few-0/run.json").read_text())["overrides"] == {
+        "epochs": 1, "warmup": 1
+    }  # fmt: skip
+    tuned = success("train", "vanilla", "--stage", "scst", "--from", "mine", "--epochs", 1)
     assert "the run is runs/mine-scst" in tuned.stdout
     captioned = success("caption", "mine", *few)
     assert [line.split(":")[0] for line in captioned.stdout.splitlines()] == few
@@ -461,9 +490,21 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "choose from" in mistake("train", "vanila", "--data", "few.csv")
     assert "no preset" in mistake("train", "vanilla", "--data", "few.csv", "--preset", "huge")
     assert "no data set" in mistake("train", "vanilla", "--data", "imagenet")
-    assert "together, or neither" in mistake("train", "vanilla", "--stage", "scst")
+    assert "name it with --from" in mistake("train", "vanilla", "--stage", "scst")
     assert "no stage 'foo'" in mistake("train", "vanilla", "--stage", "foo")
-    assert "together, or neither" in mistake("train", "vanilla", "--from", "mine")
+    assert "with --data" in mistake("train", "vanilla", "--from", "mine")
+    assert "name a model" in mistake("train", "--data", "few.csv")
+    command = ("train", "vanilla", "--data", "few.csv")
+    for option, value in (
+        ("--epochs", 0), ("--lr", "nan"), ("--lr", 30), ("--warmup", 0), ("--batch-size", 0),
+        ("--min-count", -1), ("--patience", -1),
+    ):  # fmt: skip
+        name = option.strip("-").replace("-", "_")
+        assert name in mistake(*command, option, value)
+    tuned = ("train", "--from", "mine", "--data", "few.csv")
+    assert "leave --preset out" in mistake(*tuned, "--preset", "tiny")
+    assert "--all-weights goes with" in mistake(*command, "--all-weights")
+    assert "no run 'mine'" in mistake(*tuned)
     assert "no run 'absent'" in mistake("evaluate", "absent")
     assert "no run 'absent'" in mistake("caption", "absent", few[0])
     assert "no run 'absent'" in mistake("faithfulness", "absent")
@@ -479,7 +520,7 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "no device 'foo'" in mistake(
         "train", "vanilla", "--data", "few.csv", "--out", "other", "--device", "foo"
     )
-    assert call("train").exit_code == call("caption", "mine").exit_code == 2
+    assert call("caption", "mine").exit_code == 2
 
 
 class TestAttributesOfOwnPhotos:

@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from captionlab.cli.options import (
+    BeamSize,
+    Boxes,
+    LengthPenalty,
+    RunForPictures,
+    RunName,
+    split_run,
+)
+
 from .application import app, echo, format_error
-from .options import BeamSize, Boxes, LengthPenalty, RunName
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,8 +50,9 @@ def save_figure(figure: "Figure", out: Path, dpi: int) -> None:
 # %% ../../nbs/library/cli/captioning.ipynb #6baa2a5b
 @app.command()
 def caption(
-    run: RunName,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="picture files")],
+    run: RunForPictures,
+    images: Annotated[list[Path] | None, typer.Argument(
+        metavar="IMAGE...", help="picture files")] = None,
     beam: BeamSize = 3,
     length_penalty: LengthPenalty = 0.0,
     *,
@@ -52,6 +61,7 @@ def caption(
         metavar="FILE", help="Draw what each word of one picture's caption attended to.")] = None,
 ) -> None:
     """Caption pictures, and draw what the words attended to."""
+    run, images = split_run(run, images or [])
     if attention and len(images) > 1:
         raise ValueError(f"--attention draws one picture, not {len(images)}: call it for each")
     if attention:

@@ -40,6 +40,7 @@ from ..processors.pictures import Picture, is_one_picture, iterate_pictures
 from ..text import SubwordVocabulary, Vocabulary, vocabulary_from_dict
 from .formats import FORMAT
 from .metadata import RunMetadata
+from .novelty import NoveltyDetector, load_novelty, save_novelty
 
 # %% ../../nbs/library/runs/run.ipynb #67e10815
 @dataclass
@@ -51,12 +52,14 @@ class Run:
         vocabulary: of the captions.
         processor: turns pictures or sentences into the model's inputs.
         metadata: model, data, seed, history and so on.
+        novelty: warns in `caption` of pictures unlike the training pictures; None for no check.
     """
 
     model: Captioner
     vocabulary: Vocabulary | SubwordVocabulary
     processor: Processor
     metadata: RunMetadata = field(default_factory=RunMetadata)
+    novelty: NoveltyDetector | None = None
 
     @property
     def device(self) -> torch.device:
@@ -92,6 +95,8 @@ class Run:
         files = [save_weights(self.model, folder)]
         if reads_images(self.processor) and "attributes" in self.processor.feature_kinds:
             files.append(save_run_detector(self.processor.detector, folder))
+        if self.novelty is not None:
+            save_novelty(self.novelty, folder)
         content = {
             "format": FORMAT,
             "captionlab": captionlab.__version__,
@@ -147,7 +152,8 @@ class Run:
         load_weights(model, weights_file)
         other_keys = {"format", "captionlab", "weights", "eyes", "preset", "vocabulary"}
         metadata = {key: value for key, value in content.items() if key not in other_keys}
-        return cls(model.eval(), vocabulary, processor, RunMetadata.from_dict(metadata))
+        novelty = load_novelty(folder)
+        return cls(model.eval(), vocabulary, processor, RunMetadata.from_dict(metadata), novelty)
 
     def caption(
         self,
@@ -178,7 +184,10 @@ class Run:
         pictures = list(iterate_pictures(pictures))
         captions = []
         for first in range(0, len(pictures), batch_size):
-            batch = self.processor(pictures[first : first + batch_size])
+            part = pictures[first : first + batch_size]
+            batch = self.processor(part)
+            if self.novelty is not None:
+                self.novelty.warn(batch, part)
             captions += self.caption_batch(batch, beam, length_penalty)
         return captions
 
