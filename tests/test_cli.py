@@ -1,5 +1,6 @@
 """The command line: every command, every mistake in one line, the right exit code."""
 
+import hashlib
 import json
 import os
 import re
@@ -7,8 +8,11 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +25,8 @@ from captionlab import files
 from captionlab.cli import application, demonstration
 from captionlab.cli import training as cli_training
 from captionlab.data import catalog, datasets
-from captionlab.metrics import captions
+from captionlab.metrics import captions, spice
+from captionlab.metrics.files import read_results
 from captionlab.processors import cache
 from captionlab.runs import catalog as runs_catalog
 from captionlab.vision import attributes
@@ -619,3 +624,63 @@ class TestEscapeSequences:
         ran = program("features", "extract", ".", "--out", "o", "--weights", "none", cwd=tmp_path)
         assert r"skipped: cannot read caf\udce9.png" in ran.stdout
         assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.java
+def test_score_without_spice_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(spice, "cache_home", lambda: tmp_path / "cache")
+    notes = [{"image_id": n, "caption": text} for n, text in enumerate(("a red ball", "собака 犬"))]
+    (tmp_path / "people.json").write_text(json.dumps({"annotations": notes}))
+    (tmp_path / "ours.json").write_text(json.dumps(notes))
+    lines = success("score", "ours.json", "people.json", "--spice").stdout.splitlines()
+    assert any(line.startswith("CIDEr") for line in lines)
+    assert [line for line in lines if "captionlab metrics install-spice" in line] == lines[-1:]
+    assert "install-spice" not in success("score", "ours.json", "people.json").stdout
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def test_install_spice(tmp_path, monkeypatch):
+    served = tmp_path / "served" / "a.jar"
+    served.parent.mkdir()
+    served.write_bytes(b"not really a jar")
+    checksum = hashlib.sha256(served.read_bytes()).hexdigest()
+    monkeypatch.setenv("PATH", str(tmp_path))  # no Maven
+    handler = partial(QuietHandler, directory=served.parent)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page = f"http://127.0.0.1:{server.server_port}/a.jar"
+        archive = spice.JavaArchive("a.jar", "", checksum, page)
+        monkeypatch.setattr(spice, "ARCHIVES", (archive,))
+        goal = tmp_path / "goal"
+        assert "goal" in success("metrics", "install-spice", "--folder", goal).stdout
+        assert (goal / "a.jar").read_bytes() == served.read_bytes()
+        other = spice.JavaArchive("a.jar", "", "0" * 64, page)
+        monkeypatch.setattr(spice, "ARCHIVES", (other,))
+        line = mistake("metrics", "install-spice", "--folder", tmp_path / "b")
+        assert "another checksum" in line
+        server.shutdown()
+
+
+def test_export_coco(tmp_path):
+    pictures = {7: "seven.png", 3: "three.png"}
+    for file in pictures.values():
+        Image.new("RGB", (64, 64), "red").save(tmp_path / file)
+    images = [{"id": key, "file_name": file} for key, file in pictures.items()]
+    (tmp_path / "images.json").write_text(json.dumps({"images": images}))
+    line = success("export-coco", "scenes", "images.json", "--split", "val2014").stdout
+    assert "captions_val2014_scenes_results.json" in line
+    written = tmp_path / "captions_val2014_scenes_results.json"
+    assert sorted(read_results(written)) == [3, 7]
+
+
+def test_export_coco_mistakes(tmp_path):
+    (tmp_path / "images.json").write_text('{"images": [{"id": 1, "file_name": "absent.png"}]}')
+    (tmp_path / "nan.json").write_text('{"images": [{"id": NaN, "file_name": "a.png"}]}')
+    assert "absent.png for one" in mistake("export-coco", "scenes", "images.json")
+    assert "NaN is not JSON" in mistake("export-coco", "scenes", "nan.json")
+    assert "letters" in mistake("export-coco", "scenes", "images.json", "--name", "a_b")
+    assert "no such file" in mistake("export-coco", "scenes", "other.json")

@@ -33,7 +33,7 @@ from ..data.batches import CaptionDataset
 from ..data.datasets import CaptionData
 from ..files import short_hash
 from ..processors.base import reads_images
-from ..scst import CiderD, Gleu, SelfCritical
+from ..scst import FastCiderD, Gleu, SelfCritical
 from ..training.config import BasePreset, TrainingConfig
 from ..training.loop import Trainer
 from ..training.options import TrainingOptions
@@ -170,7 +170,7 @@ def _scst_wrapper(run: Run, examples: CaptionDataset) -> SelfCritical:
     else:
         # CIDEr-D weighs n-grams by how rare they are in the training captions, without bos.
         captions = [[ids[1:] for ids in row] for row in examples.token_ids["captions"]]
-        reward = CiderD(captions)
+        reward = FastCiderD(captions, len(run.vocabulary))
     never = [run.vocabulary.unk]
     return SelfCritical(run.model, reward, max_length=run.max_length, suppress_tokens=never)
 
