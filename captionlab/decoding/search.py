@@ -158,7 +158,7 @@ def constrained_beam_search(model: Captioner, memory: Memory, width: int = 3,
         max_length: as for `beam_search`.
         suppress_tokens: likewise.
         constraints: see `captionlab.decoding.constraints`.
-        required: the ids of each word that every caption must hold.
+        required: the ids of each word that every caption must hold, shapes `(T,)`.
 
     Returns:
         For each picture its captions, best first: N, or fewer where there are no more. Captions

@@ -32,6 +32,9 @@ def _refuse_constant(word: str) -> None:
 def read_json(path: str | Path) -> Any:
     """Return the content of a JSON file; NaN and Infinity, which Python would accept, are errors.
 
+    Args:
+        path: of the file.
+
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it cannot be read or is not JSON.
