@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import captionlab
+
 from ..captioner import Captioner
 from ..data.batches import Batch
 from ..decoding.generation import BOS, EOS, PAD

@@ -130,8 +130,10 @@ def build_app(run: Run) -> Any:
                     gradio.Examples(photos, picture)
             with gradio.Column():
                 headers = ["Caption", "Probability", "Mean per word"]
-                table = gradio.Dataframe(headers=headers, label="Captions", wrap=True)
-                gallery = gradio.Gallery(label="Where each word looked", columns=4)
+                table = gradio.Dataframe(headers=headers, label="Captions", wrap=True,
+                                         column_widths=["60%", "20%", "20%"])
+                gallery = gradio.Gallery(label="Where each word looked", columns=3, height="auto",
+                                         object_fit="contain")
         for component in (picture, count):
             component.change(update, [picture, count], [table, gallery])
     return app
