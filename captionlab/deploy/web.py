@@ -28,7 +28,7 @@ def caption_candidates(run: Run, picture: Picture, count: int = 3,
 
     Args:
         run: a trained captioner.
-        picture: as for `Run.caption`.
+        picture: as for `Run.caption`, such as bytes of shape (h, w, 3).
         count: how many captions to return, at most.
         beam: width of the beam search that finds one of them.
 
@@ -78,7 +78,7 @@ def describe_picture(run: Run, picture: Picture | None, count: int = 3
 
     Args:
         run: a trained captioner.
-        picture: as for `Run.caption`, or None.
+        picture: as for `Run.caption`, such as bytes of shape (h, w, 3), or None.
         count: how many captions the table has.
 
     Returns:
