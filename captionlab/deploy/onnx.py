@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ def _children(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return value._asdict()
+        return cast(Any, value)._asdict()
     if isinstance(value, list | tuple):
         return {str(number): part for number, part in enumerate(value)}
     return {}
@@ -82,7 +82,9 @@ class _Encoder(nn.Module):
         self.reads_pictures = set(self.inputs.fields) <= _PICTURE_FIELDS
         uses_network = self.inputs.backbone != "pixels" and "images" not in self.inputs.fields
         self.backbone = processor.backbone if self.reads_pictures and uses_network else None
-        self.levels = backbone_spec(self.inputs.backbone).levels if self.backbone else ()
+        self.levels = ("", "")
+        if self.backbone is not None:
+            self.levels = backbone_spec(self.inputs.backbone).levels
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the memory of the B pictures; for instance keys `(B, H, N, K)`."""
@@ -240,7 +242,7 @@ def export_onnx(run: Run, folder: str | os.PathLike) -> Path:
     """
     _check_exportable(run)
     processor: Any = run.processor
-    model = deepcopy(run.model).cpu().float().eval()
+    model: Any = deepcopy(run.model).cpu().float().eval()
     if hasattr(model, "positions"):
         model.positions = _PositionTable(run.max_length, model.positions.width)
     folder = Path(folder)

@@ -133,11 +133,12 @@ class OnnxCaptioner:
 
     def start(self, rows: int) -> dict[str, np.ndarray]:
         """Return the state before the first word by name, zeros with B = `rows` rows."""
-        sizes = {"rows": rows, "length": 0}
-        return {
-            entry["name"]: np.zeros([sizes.get(side, side) for side in entry["shape"]], np.float32)
-            for entry in self.spec["step"]["state"]
-        }
+        sizes: dict[Any, Any] = {"rows": rows, "length": 0}
+        state = {}
+        for entry in self.spec["step"]["state"]:
+            shape: list[int] = [sizes.get(side, side) for side in entry["shape"]]
+            state[entry["name"]] = np.zeros(shape, np.float32)
+        return state
 
     def step(self, tokens: np.ndarray, memory: dict[str, np.ndarray],
              state: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -189,9 +190,9 @@ class OnnxCaptioner:
             pictures: a file, a PIL image, bytes of shape (h, w, 3), or a list of such.
             batch_size: pictures that go through the graphs together.
         """
-        if not isinstance(pictures, list | tuple):
+        if isinstance(pictures, str | os.PathLike | Image.Image | np.ndarray):
             return self.caption([pictures])[0]
-        captions = []
+        captions: list[str] = []
         for first in range(0, len(pictures), batch_size):
             inputs = self.prepare(pictures[first : first + batch_size])
             captions += [self.decode(ids) for ids in self.greedy(inputs)]

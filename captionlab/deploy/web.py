@@ -6,6 +6,7 @@
 __all__ = ['caption_candidates', 'draw_words', 'describe_picture', 'example_photos', 'build_app']
 
 # %% ../../nbs/library/deploy/web.ipynb #web00002
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def build_app(run: Run) -> Any:
     if run.translates:
         raise ValueError("this run translates sentences: the page needs a captioner of pictures")
     try:
-        import gradio
+        gradio: Any = import_module("gradio")
     except ImportError:
         raise ImportError("gradio is missing: pip install 'captionlab[web]'") from None
 
