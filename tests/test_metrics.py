@@ -25,16 +25,14 @@ from sacrebleu.metrics import BLEU
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from captionlab import files
-from captionlab.metrics import captions, statistics
+from captionlab.metrics import captions, java, statistics, tokenizer
 from captionlab.metrics import files as metrics_files
 from captionlab.metrics.captions import (
     METRICS,
     MeteorScorer,
-    find_java,
     leave_one_out,
     score,
     score_runs,
-    tokenize,
 )
 from captionlab.metrics.files import (
     format_report,
@@ -42,6 +40,7 @@ from captionlab.metrics.files import (
     read_results,
     score_files,
 )
+from captionlab.metrics.java import find_java
 from captionlab.metrics.statistics import (
     bleu_from_counts,
     bootstrap_counts,
@@ -50,6 +49,7 @@ from captionlab.metrics.statistics import (
     meteor_from_counts,
     resampled_scores,
 )
+from captionlab.metrics.tokenizer import tokenize
 from captionlab.metrics.translation import (
     TRANSLATION_SCORER,
     judge_translations,
@@ -284,7 +284,7 @@ def started(monkeypatch):
 def test_meteor_that_dies_is_one_line_and_leaves_no_process(tmp_path, monkeypatch, started):
     real = find_java()
     program = fake_java(tmp_path, f'case "$*" in *PTB*) exec {real} "$@";; *) exit 3;; esac')
-    monkeypatch.setattr(captions, "find_java", lambda: program)
+    monkeypatch.setattr(java, "find_java", lambda: program)
     with pytest.raises(RuntimeError, match="METEOR stopped early"):
         score({1: "a dog"}, {1: ["a dog"]})
     assert len(started) == 1
@@ -314,8 +314,8 @@ def awkward_folder(tmp_path, monkeypatch):
     shutil.copy(original / "meteor-1.5.jar", folder)
     (folder / "data/paraphrase-en.gz").symlink_to(original / "data/paraphrase-en.gz")
     jar = folder / "tokenizer.jar"
-    jar.symlink_to(captions._TOKENIZER_JAR)
-    monkeypatch.setattr(captions, "_TOKENIZER_JAR", jar)
+    jar.symlink_to(tokenizer._TOKENIZER_JAR)
+    monkeypatch.setattr(tokenizer, "_TOKENIZER_JAR", jar)
     monkeypatch.setattr(captions.meteor, "__file__", str(folder / "meteor.py"))
     return folder
 
@@ -337,14 +337,14 @@ def test_a_java_error_is_quoted(tmp_path, monkeypatch, broken):
         f'echo "	at edu.cmu.Main.main(Main.java:1)" >&2; exit 3;; *) exec {real} "$@";; esac'
     )
     program = fake_java(tmp_path, script)
-    monkeypatch.setattr(captions, "find_java", lambda: program)
+    monkeypatch.setattr(java, "find_java", lambda: program)
     with pytest.raises(RuntimeError, match=r"\(Error: heap is full\)"):
         score({1: "a dog"}, {1: ["a dog"]})
 
 
 @pytest.mark.java
 def test_a_fault_elsewhere_closes_meteor(tmp_path, monkeypatch, started):
-    monkeypatch.setattr(captions, "find_java", lambda: fake_java(tmp_path, "exec sleep 60"))
+    monkeypatch.setattr(java, "find_java", lambda: fake_java(tmp_path, "exec sleep 60"))
     monkeypatch.setattr(captions, "tokenize", lambda captions: {}["no"])
     with pytest.raises(KeyError):
         score({1: "a dog"}, {1: ["a dog"]})
@@ -774,7 +774,7 @@ def test_the_score_of_one_translation_is_sacrebleus():
 def test_meteor_that_dies_does_not_keep_a_second_run_waiting(tmp_path, monkeypatch):
     real = find_java()
     program = fake_java(tmp_path, f'case "$*" in *PTB*) exec {real} "$@";; *) exit 3;; esac')
-    monkeypatch.setattr(captions, "find_java", lambda: program)
+    monkeypatch.setattr(java, "find_java", lambda: program)
     with pytest.raises(RuntimeError, match="METEOR stopped early"):
         captions.score_runs({"one": {1: "a dog"}, "other": {1: "a cat"}}, {1: ["a dog"]})
 

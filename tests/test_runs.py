@@ -46,9 +46,9 @@ from captionlab.runs import (
 from captionlab.runs import (
     run as run_module,
 )
+from captionlab.runs.blind_control import derangement
 from captionlab.runs.evaluation import (
     artifact_path,
-    derangement,
     evaluate,
     merge_result,
     result_name,

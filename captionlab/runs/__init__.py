@@ -53,6 +53,7 @@ _all_ = [
 # %% ../../nbs/library/runs/index.ipynb #runs0004
 # The module that defines each public name.
 _SUBMODULES = {
+    "blind_control": ["derangement"],
     "catalog": ["list_runs", "load"],
     "data": [
         "DataSource", "Folders", "check_data_fits_model", "load_training_data", "load_run_data",
@@ -71,7 +72,7 @@ _SUBMODULES = {
         "ensemble",
     ],
     "evaluation": [
-        "result_metadata", "result_run", "result_name", "artifact_path", "derangement", "evaluate",
+        "result_metadata", "result_run", "result_name", "artifact_path", "evaluate",
         "assign_stores", "score_split", "merge_result", "detector_result", "merge_detector",
     ],
     "finetuning": [
