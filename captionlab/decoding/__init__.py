@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['BOS', 'Beams', 'BestHypotheses', 'EOS', 'Ensemble', 'EnsembleState', 'Hypothesis',
-           'PAD', 'apply_temperature', 'beam_search', 'bos_tokens', 'generate', 'greedy',
-           'keep_top_k', 'keep_top_p', 'log_probabilities', 'mean_probabilities',
-           'sample', 'sequence_log_probs']
+           'PAD', 'apply_temperature', 'beam_search', 'bos_tokens', 'decode_packed',
+           'generate', 'greedy', 'keep_top_k', 'keep_top_p', 'log_probabilities',
+           'mean_probabilities', 'packed_linears', 'sample', 'sequence_log_probs']
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0002
 from importlib import import_module
@@ -15,8 +15,9 @@ from typing import Any
 # %% ../../nbs/library/decoding/index.ipynb #deco0003
 _all_ = [
     "BOS", "Beams", "BestHypotheses", "EOS", "Ensemble", "EnsembleState", "Hypothesis", "PAD",
-    "apply_temperature", "beam_search", "bos_tokens", "generate", "greedy", "keep_top_k",
-    "keep_top_p", "log_probabilities", "mean_probabilities", "sample", "sequence_log_probs",
+    "apply_temperature", "beam_search", "bos_tokens", "decode_packed", "generate", "greedy",
+    "keep_top_k", "keep_top_p", "log_probabilities", "mean_probabilities", "packed_linears",
+    "sample", "sequence_log_probs",
 ]
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0004
@@ -31,6 +32,9 @@ _SUBMODULES = {
     "generation": [
         "PAD", "BOS", "EOS", "log_probabilities", "bos_tokens", "generate", "greedy",
         "apply_temperature", "keep_top_k", "keep_top_p", "sample", "sequence_log_probs",
+    ],
+    "packing": [
+        "packed_linears", "decode_packed",
     ],
 }
 
