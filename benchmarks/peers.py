@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import GPT2Config, ViTConfig, VisionEncoderDecoderConfig
+from transformers import GPT2Config, VisionEncoderDecoderConfig, ViTConfig
 from transformers import VisionEncoderDecoderModel as PeerModel
 
 from benchmarks import medians, record

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..captioner import Captioner, Memory
-from .packing import decode_packed
 from ..text import Vocabulary
+from .packing import decode_packed
 
 # %% ../../nbs/library/decoding/generation.ipynb #fb8c949d
 PAD, BOS, EOS = Vocabulary.pad, Vocabulary.bos, Vocabulary.eos
