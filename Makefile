@@ -34,7 +34,8 @@ $(VENV)/.bench: $(VENV)/.dev
 	@$(PIP) --editable '.[dev,docs,bench]'
 	@touch $@
 
-demo: $(VENV)/.core  ## train a small captioner on generated scenes, judge it, draw what it says (minutes, no data)
+demo: $(VENV)/.core  ## caption photos, train a small captioner on generated scenes, draw what both say (minutes, no data)
+	@$(PIP) --editable '.[demo]'
 	@$(BIN)/captionlab demo
 
 test: $(VENV)/.dev  ## everything CI checks: notebooks, pytest, the site; prints its time budget

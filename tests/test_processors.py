@@ -495,7 +495,7 @@ class TestBoxes:
         assert said == captionlab.load(tmp_path / "run").caption(
             [item.image for item in world["test"]]
         )
-        with pytest.raises(ValueError, match="trained on scenes, which bring their own") as fault:
+        with pytest.raises(ValueError, match="scenes, which bring their own") as fault:
             run.caption(world["test"][0].picture(64))
         one_line(fault)
 

@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .application import app, format_error
-from .options import BeamSize, Boxes, LengthPenalty, RunName
+from captionlab.cli.options import (
+    BeamSize,
+    Boxes,
+    LengthPenalty,
+    RunForPictures,
+    RunName,
+    split_run,
+)
+
+from .application import app, echo, format_error
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,8 +50,9 @@ def save_figure(figure: "Figure", out: Path, dpi: int) -> None:
 # %% ../../nbs/library/cli/captioning.ipynb #6baa2a5b
 @app.command()
 def caption(
-    run: RunName,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="picture files")],
+    run: RunForPictures,
+    images: Annotated[list[Path] | None, typer.Argument(
+        metavar="IMAGE...", help="picture files")] = None,
     beam: BeamSize = 3,
     length_penalty: LengthPenalty = 0.0,
     *,
@@ -52,6 +61,7 @@ def caption(
         metavar="FILE", help="Draw what each word of one picture's caption attended to.")] = None,
 ) -> None:
     """Caption pictures, and draw what the words attended to."""
+    run, images = split_run(run, images or [])
     if attention and len(images) > 1:
         raise ValueError(f"--attention draws one picture, not {len(images)}: call it for each")
     if attention:
@@ -65,7 +75,7 @@ def caption(
         if error:
             errors.append(error)
     for error in errors[:-1]:
-        typer.echo(f"captionlab: {format_error(error)}", err=True)
+        echo(f"captionlab: {format_error(error)}", err=True)
     if errors:
         raise errors[-1]  # printed by the application, which also sets the exit code
     if attention:
@@ -85,7 +95,7 @@ def print_caption(run: "Run", image: Path, beam: int, length_penalty: float) -> 
         text = run.caption(image, beam, length_penalty=length_penalty)
     except (ValueError, OSError) as error:
         return error
-    typer.echo(f"{image}: {text}")
+    echo(f"{image}: {text}")
     return None
 
 
@@ -102,7 +112,7 @@ def _draw_attention(
     use_style()
     trace = trace_caption(run, image, beam=beam, length_penalty=length_penalty)
     save_figure(draw_caption(trace), out, dpi=150)
-    typer.echo(f"the attention of each word: {out}")
+    echo(f"the attention of each word: {out}")
 
 # %% ../../nbs/library/cli/captioning.ipynb #aede4ba2
 def chunked(lines: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -131,6 +141,7 @@ def translate(
 
     from captionlab.data.text_files import read_lines
     from captionlab.runs.catalog import load
+    from captionlab.untrusted import printable
 
     translator = load(run)
     size = 64
@@ -146,6 +157,6 @@ def translate(
     with tqdm(total=total, unit="", desc="translated", leave=False, disable=None) as bar:
         for chunk in chunked(lines, size):
             translations = translator.translate(chunk, beam, length_penalty=length_penalty)
-            tqdm.write("\n".join(translations))
+            tqdm.write("\n".join(map(printable, translations)))
             sys.stdout.flush()
             bar.update(len(chunk))

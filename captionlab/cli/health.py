@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from .application import app, format_error
+from .application import app, echo, format_error
 
 # %% ../../nbs/library/cli/health.ipynb #34ceeca9
 OK = "ok"
@@ -165,9 +165,9 @@ def doctor() -> None:
     """Check what is here, what is missing and how to fix it."""
     verdicts = []
     for name, verdict, detail in _run_checks():
-        typer.echo(f"{name:9} {verdict:7} {detail}")
+        echo(f"{name:9} {verdict:7} {detail}")
         verdicts.append(verdict)
     if BROKEN in verdicts:
         raise typer.Exit(1)
-    typer.echo("Everything that is needed is here. What has a - is absent, "
+    echo("Everything that is needed is here. What has a - is absent, "
                "and only some lessons need it.")

@@ -11,6 +11,8 @@ import json
 import zlib
 from pathlib import Path
 
+from ..untrusted import read_gzip
+
 # %% ../../nbs/library/data/text_files.ipynb #4588b88a
 def line_error(file: Path, unit: str, number: int, problem: str) -> ValueError:
     """Return an error of one line: where, what is wrong and what to do.
@@ -27,9 +29,7 @@ def line_error(file: Path, unit: str, number: int, problem: str) -> ValueError:
 def read_text(file: Path) -> str:
     """Return the text of a UTF-8 file, plain or .gz."""
     try:
-        data = file.read_bytes()
-        if file.suffix == ".gz":
-            data = gzip.decompress(data)
+        data = read_gzip(file) if file.suffix == ".gz" else file.read_bytes()
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {file}: check the name") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -67,6 +67,11 @@ def read_json_file(file: Path) -> dict:
     except json.JSONDecodeError as error:
         problem = f"not JSON ({error.msg}): get the file again"
         raise line_error(file, "line", error.lineno, problem) from None
+    except (RecursionError, ValueError) as error:
+        # Nested too deep, or a number of thousands of digits; errors of `read_text` name the file.
+        if str(file) in str(error):
+            raise
+        raise ValueError(f"{file}: not JSON of captions ({error}): get the file again") from None
     if not isinstance(content, dict):
         raise ValueError(
             f'{file}: expected an object with "images", found a {type(content).__name__}: '

@@ -9,7 +9,7 @@ __all__ = ['PAD', 'BOS', 'EOS', 'log_probabilities', 'bos_tokens', 'generate', '
 
 # %% ../../nbs/library/decoding/generation.ipynb #84e5a2f8
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -72,12 +72,29 @@ def bos_tokens(model: Captioner, pictures: int, captions: int) -> Tensor:
     """
     return torch.full((pictures, captions), BOS, device=next(model.parameters()).device)
 
+# %% ../../nbs/library/decoding/generation.ipynb #681fb6ce
+def _constrain(log_probs: Tensor, ids: Tensor,
+               constraints: Iterable[Callable[[Tensor, Tensor], Tensor]], *,
+               ended: Tensor) -> Tensor:
+    """Return log-probabilities `(R, C, V)` that obey the constraints, or raise a ValueError.
+
+    `ids` are bos and the tokens so far, `(R, C, T)`; captions that have `ended`, `(R, C)`, may be
+    followed by anything.
+    """
+    for constraint in constraints:
+        log_probs = constraint(ids, log_probs)
+    log_probs = log_probs.masked_fill(ended[..., None], 0.0)
+    if log_probs.amax(-1).isneginf().any():
+        raise ValueError("no token is left to generate: loosen the constraints")
+    return log_probs
+
 # %% ../../nbs/library/decoding/generation.ipynb #b5e86135
 @torch.no_grad()
 @decode_packed
 def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor],
-             captions: int = 1, *, max_length: int = 30,
-             suppress_tokens: Iterable[int] = ()) -> tuple[Tensor, Tensor]:
+             captions: int = 1, *, max_length: int = 30, suppress_tokens: Iterable[int] = (),
+             constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = ()
+             ) -> tuple[Tensor, Tensor]:
     """Generate captions from left to right, each token chosen once and for all.
 
     Args:
@@ -88,13 +105,15 @@ def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor
         captions: C, how many to generate for each picture.
         max_length: T, the largest number of tokens of a caption, eos included.
         suppress_tokens: ids that are never generated, besides pad and bos.
+        constraints: see `captionlab.decoding.constraints`; applied before `choose`.
 
     Returns:
         Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's
         log-probability under the model, `(B, C)`.
 
     Raises:
-        ValueError: if `max_length` is below 1, or the model's logits are not numbers.
+        ValueError: if `max_length` is below 1, no token is left to generate, or the model's
+            logits are not numbers.
     """
     if max_length < 1:
         raise ValueError(f"captions of {max_length} tokens: let them have at least 1")
@@ -112,6 +131,9 @@ def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor
         # A model may give anything, even nan, after the end of a caption.
         logits = logits.masked_fill(ended[..., None], 0.0)
         log_probs = log_probabilities(logits, suppress_tokens)
+        if constraints:
+            prefixes = F.pad(ids[rows, :, : length - 1], (1, 0), value=BOS)
+            log_probs = _constrain(log_probs, prefixes, constraints, ended=ended)
         tokens = choose(log_probs)
         token_scores = log_probs.gather(-1, tokens[..., None])[..., 0]
         scores[rows] += token_scores.masked_fill(ended, 0.0)
@@ -206,8 +228,9 @@ def _sample_tokens(log_probs: Tensor, generator: torch.Generator | None) -> Tens
 # %% ../../nbs/library/decoding/generation.ipynb #4b928f01
 def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: float = 1.0,
            top_k: int = 0, top_p: float = 1.0, max_length: int = 30,
-           generator: torch.Generator | None = None,
-           suppress_tokens: Iterable[int] = ()) -> tuple[Tensor, Tensor]:
+           generator: torch.Generator | None = None, suppress_tokens: Iterable[int] = (),
+           constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = ()
+           ) -> tuple[Tensor, Tensor]:
     """Sample captions token by token.
 
     Each token is drawn from the distribution of the tokens that are not suppressed, renormalised.
@@ -223,6 +246,7 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
         max_length: T, the largest number of tokens of a caption, eos included.
         generator: of random numbers; None for PyTorch's default.
         suppress_tokens: ids that are never generated, besides pad and bos.
+        constraints: see `captionlab.decoding.constraints`; applied before the temperature.
 
     Returns:
         Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's
@@ -246,7 +270,8 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
         return _sample_tokens(log_probs, generator)
 
     return generate(model, memory, choose, captions,
-                    max_length=max_length, suppress_tokens=suppress_tokens)
+                    max_length=max_length, suppress_tokens=suppress_tokens,
+                    constraints=constraints)
 
 # %% ../../nbs/library/decoding/generation.ipynb #cfd98eef
 def sequence_log_probs(model: Captioner, memory: Memory, ids: Tensor,

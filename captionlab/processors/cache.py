@@ -22,7 +22,6 @@ from captionlab.processors.image import (
     EXTRACTION_BATCH,
     ImageProcessor,
     LoadedPicture,
-    Picture,
     match_name,
 )
 
@@ -34,6 +33,7 @@ from ..vision.features import FeatureStore, batched, diff_specs, fill_store
 from ..vision.images import FULL_WINDOW
 from ..vision.regions import Regions
 from .base import Processor, reads_images
+from .pictures import Picture
 
 InputTransforms = dict[str, Callable[[Item], Tensor]]
 

@@ -64,6 +64,8 @@ def result_metadata(
         "variant": metadata.variant,
         "preset": metadata.preset_name,
         "stage": metadata.stage,
+        "overrides": metadata.overrides,
+        "start": metadata.start,
         "teachers": metadata.teachers,
         "trained_on": metadata.data if metadata.data != data.name else None,
         "judged_on": None if data.is_official else split_fingerprint(data[split]),

@@ -133,9 +133,12 @@ def check_mergeable(
     if not path.exists():
         return None
     old = load_result(path)
+    compared = dict(old)
+    if "SPICE" in compared.get("scorer", ()):       # added after the evaluation, by merge_spice
+        compared["scorer"] = {k: v for k, v in old["scorer"].items() if k != "SPICE"}
     problems = [
         f"its {key} is {old_value!r}, that of this run is {new_value!r}"
-        for key, old_value, new_value in diff_metadata(old, metadata, {"runs", *later})
+        for key, old_value, new_value in diff_metadata(compared, metadata, {"runs", *later})
     ]
     if run:
         problems += _conflicts(old["runs"], run)
@@ -173,6 +176,9 @@ def merge_run(
     old = check_mergeable(path, metadata, run) or {"runs": []}
     runs = [other for other in old["runs"] if other.get("seed") != run.get("seed")]
     runs = sorted([*runs, run], key=lambda one: one.get("seed") or 0)
+    if any("SPICE" in one["metrics"] for one in runs if one is not run):
+        spice = {"SPICE": old["scorer"]["SPICE"]}
+        metadata = metadata | {"scorer": metadata["scorer"] | spice}
     seed = "" if run.get("seed") is None else f".seed{run['seed']}"
     contents = {
         f"{path.stem}{seed}.captions.json": captions,

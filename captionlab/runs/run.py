@@ -8,7 +8,7 @@ __all__ = ['Run', 'caption_split', 'source_sentences', 'make_batch', 'require_me
 # %% ../../nbs/library/runs/run.ipynb #26f10260
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
@@ -36,11 +36,12 @@ from ..files import write_json
 from ..models import model_module, preset_from_dict
 from ..processors.base import Processor, reads_images
 from ..processors.cache import InputTransforms
-from ..processors.image import Picture
 from ..processors.loading import load_processor
+from ..processors.pictures import Picture, is_one_picture, iterate_pictures
 from ..text import SubwordVocabulary, Vocabulary, vocabulary_from_dict
 from .formats import FORMAT
 from .metadata import RunMetadata
+from .novelty import NoveltyDetector, load_novelty, save_novelty
 
 # %% ../../nbs/library/runs/run.ipynb #67e10815
 @dataclass
@@ -52,12 +53,14 @@ class Run:
         vocabulary: of the captions.
         processor: turns pictures or sentences into the model's inputs.
         metadata: model, data, seed, history and so on.
+        novelty: warns in `caption` of pictures unlike the training pictures; None for no check.
     """
 
     model: Captioner
     vocabulary: Vocabulary | SubwordVocabulary
     processor: Processor
     metadata: RunMetadata = field(default_factory=RunMetadata)
+    novelty: NoveltyDetector | None = None
 
     @property
     def device(self) -> torch.device:
@@ -93,6 +96,8 @@ class Run:
         files = [save_weights(self.model, folder)]
         if reads_images(self.processor) and "attributes" in self.processor.feature_kinds:
             files.append(save_run_detector(self.processor.detector, folder))
+        if self.novelty is not None:
+            save_novelty(self.novelty, folder)
         content = {
             "format": FORMAT,
             "captionlab": captionlab.__version__,
@@ -148,11 +153,12 @@ class Run:
         load_weights(model, weights_file)
         other_keys = {"format", "captionlab", "weights", "eyes", "preset", "vocabulary"}
         metadata = {key: value for key, value in content.items() if key not in other_keys}
-        return cls(model.eval(), vocabulary, processor, RunMetadata.from_dict(metadata))
+        novelty = load_novelty(folder)
+        return cls(model.eval(), vocabulary, processor, RunMetadata.from_dict(metadata), novelty)
 
     def caption(
         self,
-        pictures: Picture | list[Picture],
+        pictures: Picture | Iterable[Picture],
         beam: int = 3,
         length_penalty: float = 0.0,
         batch_size: int = 32,
@@ -160,8 +166,8 @@ class Run:
         """Caption a picture, or a list of B pictures.
 
         Args:
-            pictures: a file, a PIL image, a `Scene`, an array of bytes of shape (h, w, 3), or a
-                list of such.
+            pictures: a picture of any kind, see `captionlab.processors.pictures`, or any iterable
+                of such, for instance `Path("photos").glob("*.jpg")`.
             beam: width of beam search, how many unfinished captions are kept.
             length_penalty: see `beam_search`.
             batch_size: pictures that go through the model together.
@@ -174,11 +180,15 @@ class Run:
         """
         if self.translates:
             raise ValueError("this run translates sentences and reads no pictures: use translate")
-        if not isinstance(pictures, list | tuple):
+        if is_one_picture(pictures):
             return self.caption([pictures], beam, length_penalty)[0]
+        pictures = list(iterate_pictures(pictures))
         captions = []
         for first in range(0, len(pictures), batch_size):
-            batch = self.processor(pictures[first : first + batch_size])
+            part = pictures[first : first + batch_size]
+            batch = self.processor(part)
+            if self.novelty is not None:
+                self.novelty.warn(batch, part)
             captions += self.caption_batch(batch, beam, length_penalty)
         return captions
 

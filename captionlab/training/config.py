@@ -85,6 +85,9 @@ class TrainingConfig:
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas {self.betas}: Adam takes two, from 0 to below 1, "
                              "such as (0.9, 0.98)")
+        if not 0 < self.lr < float("inf") or self.patience < 0:
+            raise ValueError(f"lr {self.lr}, patience {self.patience}: give a learning rate above "
+                             "0, and 0 or more epochs of patience")
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm {self.max_grad_norm}: nothing could be learned; "
                              "for no clipping give float('inf')")
