@@ -116,8 +116,9 @@ class TrainStep:
         # needs their sum, divided by all tokens.
         scale = self.accelerator.num_processes / total_tokens
         if parts > 1:
-            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-            torch._foreach_mul_(gradients, scale)
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(scale)
         else:
             self.accelerator.backward(loss * scale)
         self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
