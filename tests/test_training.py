@@ -293,6 +293,65 @@ def test_pictures_without_a_caption_teach_nothing():
     assert same(dict(train.train_step.model.state_dict()), before)
 
 
+@pytest.mark.parametrize("parts", [2, 3, 8])
+def test_a_step_in_parts_is_the_step(parts):
+    results = []
+    for accumulation in (1, parts):
+        torch.manual_seed(0)
+        run = tiny_training.trainer(config=replace(SHORT, accumulation=accumulation))
+        for module in run.train_step.model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        batch = collate([run.data[row] for row in range(5)])
+        sums = [run.train_step.step(batch) for _ in range(3)]
+        # A key's bias changes no attention: its gradient is rounding, which Adam scales up.
+        state = run.train_step.model.state_dict()
+        weights = {name: x for name, x in state.items() if not name.endswith("key.bias")}
+        results.append((sums, weights))
+    (sums, weights), (part_sums, part_weights) = results
+    torch.testing.assert_close(torch.tensor(part_sums), torch.tensor(sums))
+    torch.testing.assert_close(part_weights, weights, rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_in_parts_is_resumed_exactly(tmp_path):
+    config = replace(SHORT, accumulation=2)
+    whole = tiny_training.trainer(tmp_path / "whole", config=config)
+    whole.fit()
+    first = tiny_training.trainer(tmp_path / "halves", config=config)
+    first.save_every = -1.0
+    step, calls = first.train_step.step, []
+
+    def interrupted(batch):
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append(batch)
+        return step(batch)
+
+    first.train_step.step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        first.fit()
+    second = tiny_training.trainer(tmp_path / "halves", config=config)
+    second.fit()
+    assert same(dict(second.best), dict(whole.best))
+
+
+def test_too_little_memory_is_one_line_that_names_the_option(monkeypatch):
+    run = tiny_training.trainer(config=replace(SHORT, accumulation=2))
+
+    def exhausted(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(run.train_step, "_loss", exhausted)
+    with pytest.raises(MemoryError, match="set accumulation=4") as error:
+        run.fit()
+    assert "\n" not in str(error.value)
+
+
+def test_accumulation_below_one_is_refused():
+    with pytest.raises(ValueError, match="accumulation 0"):
+        TrainingConfig(accumulation=0)
+
+
 def test_a_checkpoint_executes_no_code(tmp_path):
     torch.save({"config": print}, tmp_path / "checkpoint.pt")
     with pytest.raises(Exception, match="Weights only load failed"):

@@ -31,6 +31,7 @@ from ..data.batches import Batch
 from ..data.datasets import Item
 from ..decoding.beam import Hypothesis, beam_search
 from ..decoding.generation import BOS
+from ..decoding.packing import packed_linears
 from ..files import write_json
 from ..models import model_module, preset_from_dict
 from ..processors.base import Processor, reads_images
@@ -246,9 +247,10 @@ class Run:
             beam: as for `caption`.
             length_penalty: see `beam_search`.
         """
-        memory = self.model.encode(batch.to(self.device))
         options = {"max_length": self.max_length, "suppress_tokens": [self.vocabulary.unk]}
-        return beam_search(self.model, memory, beam, length_penalty, **options)
+        with packed_linears(self.model):
+            memory = self.model.encode(batch.to(self.device))
+            return beam_search(self.model, memory, beam, length_penalty, **options)
 
     @torch.no_grad()
     def read(self, batch: Batch, ids: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, list]]]:

@@ -85,20 +85,42 @@ class TrainStep:
 
         Raises:
             ValueError: if the loss is not a number; the weights are still those before the step.
+            MemoryError: if the device's memory does not suffice.
         """
-        loss, tokens = self._loss(batch)
+        try:
+            return self._step(batch)
+        except torch.OutOfMemoryError:
+            parts = 2 * self.config.accumulation
+            raise MemoryError(f"a step of {len(batch)} pictures does not fit into the memory of "
+                              f"{self.accelerator.device}: set accumulation={parts}, which "
+                              "processes it in more parts, or a smaller batch_size") from None
+
+    def _step(self, batch: Batch) -> tuple[float, float]:
+        """Do what `step` does."""
+        parts = self.config.accumulation
+        if parts > 1:
+            loss, tokens = self._accumulate(batch)
+        else:
+            loss, tokens = self._loss(self._share(batch))
         sums = torch.stack([loss.detach().float(), tokens.float()])
         sums = cast(Tensor, self.accelerator.reduce(sums, "sum"))
         total_loss, total_tokens = sums.tolist()
         if not math.isfinite(total_loss):
+            self.optimizer.zero_grad()      # of the parts
             raise ValueError(f"the loss of a step is {total_loss}: train with a lower lr, or look "
                              "for inputs that are not numbers")
         if not total_tokens:
+            self.optimizer.zero_grad()
             return 0.0, 0.0         # pictures without a caption change nothing
         # Accelerate averages the gradients of the processes. The loss per token over all processes
         # needs their sum, divided by all tokens.
-        processes = self.accelerator.num_processes
-        self.accelerator.backward(loss * (processes / total_tokens))
+        scale = self.accelerator.num_processes / total_tokens
+        if parts > 1:
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(scale)
+        else:
+            self.accelerator.backward(loss * scale)
         self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
         self.optimizer.step()
         self.scheduler.step()
@@ -106,12 +128,27 @@ class TrainStep:
         self.ema_model.update_parameters(self.accelerator.unwrap_model(self.model))
         return total_loss, total_tokens
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the summed loss and the number of tokens of this process's pictures."""
+    def _share(self, batch: Batch) -> Batch:
+        """Return this process's pictures of a batch."""
         rank = self.accelerator.process_index
-        rows = torch.arange(rank, len(batch), self.accelerator.num_processes)
-        share = batch.select(rows).to(self.accelerator.device)
+        return batch.select(torch.arange(rank, len(batch), self.accelerator.num_processes))
+
+    def _loss(self, share: Batch) -> tuple[Tensor, Tensor]:
+        """Return the summed loss and the number of tokens of pictures of this process."""
+        share = share.to(self.accelerator.device)
         return self.model.train()(share, self.config.label_smoothing)
+
+    def _accumulate(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Add up gradients of the summed loss, part by part; return the sums of all parts."""
+        share = self._share(batch)
+        losses = []
+        counts = []
+        for rows in torch.arange(len(share)).tensor_split(self.config.accumulation):
+            loss, tokens = self._loss(share.select(rows))
+            self.accelerator.backward(loss)
+            losses.append(loss.detach())
+            counts.append(tokens)
+        return torch.stack(losses).sum(), torch.stack(counts).sum()
 
     @property
     def lr(self) -> float:
