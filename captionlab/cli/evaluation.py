@@ -149,7 +149,7 @@ def export_coco(
                                 f"({missing[0]} for one): name their folder with --images")
     captioner = load(run, boxes=boxes)
     captions = {
-        key: captioner.caption(folder / file, beam, length_penalty=length_penalty)
+        key: str(captioner.caption(folder / file, beam, length_penalty=length_penalty))
         for key, file in names.items()
     }
     file = coco_results.export_coco(captions, images_json, out, split=split, name=system)

@@ -61,7 +61,8 @@ def packed_linears(model: nn.Module) -> Iterator[None]:
     Args:
         model: any module; layers that are packed already, by a context around this one, stay so.
     """
-    layers = {layer for layer in model.modules() if _can_pack(layer)}
+    linears = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    layers = {layer for layer in linears if _can_pack(layer)}
     for layer in layers:
         # An attribute of the instance precedes the method of its class.
         vars(layer)["forward"] = _PackedLinear(layer)
