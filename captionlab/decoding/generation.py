@@ -12,6 +12,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +24,8 @@ from ..text import Vocabulary
 # %% ../../nbs/library/decoding/generation.ipynb #fb8c949d
 PAD, BOS, EOS = Vocabulary.pad, Vocabulary.bos, Vocabulary.eos
 
-# %% ../../nbs/library/decoding/generation.ipynb #0ac15a92
-def check_count(name: str, value: object, least: int = 1) -> int:
+# %% ../../nbs/library/decoding/generation.ipynb #dab0372e
+def check_count(name: str, value: Any, least: int = 1) -> int:
     """Return a whole number, or raise a `ValueError` of one line.
 
     Args:
@@ -33,7 +34,7 @@ def check_count(name: str, value: object, least: int = 1) -> int:
         least: the smallest allowed number.
     """
     try:
-        number = least - 1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = least - 1
     if number < least:
@@ -41,7 +42,7 @@ def check_count(name: str, value: object, least: int = 1) -> int:
     return number
 
 
-def check_number(name: str, value: object, low: float, high: float) -> None:
+def check_number(name: str, value: Any, low: float, high: float) -> None:
     """Raise a `ValueError` of one line unless a value is a number in a range.
 
     Args:
@@ -51,7 +52,7 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
         high: the largest.
     """
     is_number = hasattr(value, "__float__") and not isinstance(value, bool)
-    if not is_number or not low <= float(value) <= high:  # type: ignore[arg-type]
+    if not is_number or not low <= float(value) <= high:
         raise ValueError(f"{name} is {_short_repr(value)}: take a number from {low:g} to {high:g}")
 
 
