@@ -98,6 +98,15 @@ def test_help_lists_what_there_is_and_imports_nothing_heavy():
     assert {"train", "evaluate", "faithfulness", "caption", "translate"} <= set(listed)
 
 
+@pytest.mark.parametrize("module", ["captionlab", "captionlab.cli"])
+def test_packages_run_as_programs(module):
+    command = [sys.executable, "-m", module]
+    shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith("captionlab ")
+    wrong = subprocess.run([*command, "nonsense"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+
+
 def test_version_and_usage():
     assert call("--version").stdout.startswith("captionlab ")
     assert (
