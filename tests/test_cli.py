@@ -276,6 +276,15 @@ def small30k(folder):
     return folder
 
 
+def test_data_use_says_which_folder_counts(tmp_path):
+    first = small30k(tmp_path / "data/multi30k")
+    small30k(tmp_path / "mine")
+    result = success("data", "use", "mine")
+    assert result.stderr.startswith("captionlab: CAPTIONLAB_DATA still comes first")
+    assert str(first) in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_data_use_list_and_mistakes(tmp_path):
     assert "not here: captionlab data get multi30k" in call("data", "list").stdout
     folder = small30k(tmp_path / "mine")
