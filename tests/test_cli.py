@@ -98,6 +98,15 @@ def test_help_lists_what_there_is_and_imports_nothing_heavy():
     assert {"train", "evaluate", "faithfulness", "caption", "translate"} <= set(listed)
 
 
+@pytest.mark.parametrize("module", ["captionlab", "captionlab.cli"])
+def test_packages_run_as_programs(module):
+    command = [sys.executable, "-m", module]
+    shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith("captionlab ")
+    wrong = subprocess.run([*command, "nonsense"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+
+
 def test_version_and_usage():
     assert call("--version").stdout.startswith("captionlab ")
     assert (
@@ -265,6 +274,15 @@ def small30k(folder):
         for language in ("en", "de"):
             (folder / f"{split}.{language}").write_text("A dog.\n")
     return folder
+
+
+def test_data_use_says_which_folder_counts(tmp_path):
+    first = small30k(tmp_path / "data/multi30k")
+    small30k(tmp_path / "mine")
+    result = success("data", "use", "mine")
+    assert result.stderr.startswith("captionlab: CAPTIONLAB_DATA still comes first")
+    assert str(first) in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_data_use_list_and_mistakes(tmp_path):

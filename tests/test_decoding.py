@@ -4,6 +4,7 @@ import math
 from itertools import product
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -26,6 +27,7 @@ from captionlab.decoding.generation import (
     sequence_log_probs,
 )
 from captionlab.decoding.packing import packed_linears
+from captionlab.decoding.search import constrained_beam_search
 
 PAD, BOS, EOS, WIDTH, V = 0, 1, 2, 16, 7
 SEEDS = st.integers(0, 10_000)
@@ -472,13 +474,19 @@ def test_no_word_left_is_one_line(search):
         {"temperature": 0.0},
         {"temperature": -1.0},
         {"temperature": math.inf},
+        {"temperature": math.nan},
+        {"temperature": "hot"},
         {"top_k": -1},
+        {"top_k": 2.5},
         {"top_p": 0.0},
+        {"max_length": 2.5},
+        {"captions": 1.5},
         {"top_p": 1.5},
     ],
 )
 def test_draws_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(ValueError, match="temperature must be a number from 1e-6") as error:
+    (name,) = wrong
+    with pytest.raises(ValueError, match=rf"^{name} is \S+: take a (whole )?number ") as error:
         sample(always(3), blank(1), **wrong)
     assert "\n" not in str(error.value)
 
@@ -537,14 +545,34 @@ def test_an_ensemble_says_what_is_wrong():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"width": 0}, {"max_length": 0}, {"length_penalty": math.nan}, {"length_penalty": 1000}],
+    [
+        {"width": 0},
+        {"width": 2.5},
+        {"width": True},
+        {"width": None},
+        {"max_length": 0},
+        {"max_length": 7.5},
+        {"length_penalty": math.nan},
+        {"length_penalty": 1000},
+        {"length_penalty": "1"},
+    ],
 )
-def test_a_search_out_of_range_is_refused(wrong):
+@pytest.mark.parametrize("search", [beam_search, constrained_beam_search])
+def test_a_search_out_of_range_is_refused(search, wrong):
+    (name,) = wrong
+    name = "beam width" if name == "width" else name
     model = GridCaptioner().eval()
-    with pytest.raises(
-        ValueError, match="take a width and a length of at least 1, and a penalty from -10 to 10"
-    ):
-        beam_search(model, model.encode(Batch(grid=torch.randn(1, 4, 3))), **wrong)
+    with pytest.raises(ValueError, match=f"^{name} is .*: take a (whole )?number ") as error:
+        search(model, model.encode(Batch(grid=torch.randn(1, 4, 3))), **wrong)
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_of_numpy_are_numbers():
+    model = GridCaptioner().eval()
+    memory = model.encode(Batch(grid=torch.randn(1, 4, 3)))
+    numbers = {"width": np.int64(2), "max_length": np.int32(4), "length_penalty": np.float32(1)}
+    expected = beam_search(model, memory, width=2, max_length=4, length_penalty=1.0)
+    assert beam_search(model, memory, **numbers) == expected
 
 
 def test_weights_that_are_no_numbers_write_no_caption():
@@ -572,7 +600,7 @@ def test_captions_without_a_token_are_refused():
     memory = model.encode(Batch(grid=torch.randn(1, 3, 3)))
     with pytest.raises(ValueError, match="at least 1"):
         greedy(model, memory, max_length=0)
-    with pytest.raises(ValueError, match="temperature nan"):
+    with pytest.raises(ValueError, match="temperature is nan"):
         sample(model, memory, temperature=math.nan)
 
 

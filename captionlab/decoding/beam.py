@@ -13,8 +13,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from captionlab.decoding.generation import (
+    EOS,
+    PAD,
+    bos_tokens,
+    check_count,
+    check_number,
+    log_probabilities,
+)
+
 from ..captioner import Captioner, Memory
-from .generation import EOS, PAD, bos_tokens, log_probabilities
 from .packing import decode_packed
 
 # %% ../../nbs/22_decoding.ipynb #fcddc722
@@ -171,10 +179,9 @@ def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty
     Raises:
         ValueError: if a number is out of its range, or the model's logits are not numbers.
     """
-    if width < 1 or max_length < 1 or not abs(length_penalty) <= 10:
-        raise ValueError(f"a search with width {width}, length {max_length} and length penalty "
-                         f"{length_penalty}: take a width and a length of at least 1, and a "
-                         "penalty from -10 to 10")
+    width = check_count("beam width", width)
+    max_length = check_count("max_length", max_length)
+    check_number("length_penalty", length_penalty, -10, 10)
     suppress_tokens = [*suppress_tokens]            # it may be a generator
     state = model.start(memory, width)
     beams = Beams(bos_tokens(model, len(memory), width), length_penalty, max_length)

@@ -12,10 +12,18 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from captionlab.decoding.generation import (
+    EOS,
+    PAD,
+    bos_tokens,
+    check_count,
+    check_number,
+    log_probabilities,
+)
+
 from ..captioner import Captioner, Memory
 from .beam import Hypothesis
 from .constraints import Constraint, RequiredSequences
-from .generation import EOS, PAD, bos_tokens, log_probabilities
 
 # %% ../../nbs/library/decoding/search.ipynb #sear0004
 class _NBest:
@@ -168,12 +176,13 @@ def constrained_beam_search(model: Captioner, memory: Memory, width: int = 3,
         ValueError: a number is out of its range, the required words are longer than a caption, or
             no caption fulfils all constraints.
     """
-    if not 1 <= num_captions <= width:
+    width = check_count("beam width", width)
+    num_captions = check_count("num_captions", num_captions)
+    max_length = check_count("max_length", max_length)
+    check_number("length_penalty", length_penalty, -10, 10)
+    if num_captions > width:
         raise ValueError(f"{num_captions} captions of a search of width {width}: take at least "
                          "1, and a beam of at least as many")
-    if max_length < 1 or not abs(length_penalty) <= 10:
-        raise ValueError(f"a search of length {max_length} with length penalty {length_penalty}: "
-                         "take a length of at least 1, and a penalty from -10 to 10")
     if sum(map(len, required)) >= max_length:
         raise ValueError(f"the required words do not fit into {max_length} tokens, the end "
                          "included: require fewer, or allow longer captions")
