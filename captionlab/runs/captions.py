@@ -32,7 +32,7 @@ from ..data.batches import Batch
 from ..decoding.generation import EOS, PAD, sample, sequence_log_probs
 from ..decoding.search import constrained_beam_search
 from ..processors.base import Processor
-from ..processors.image import ImageProcessor, LoadedPicture
+from ..processors.image import LoadedPicture
 from ..processors.pictures import Picture, picture_name
 from ..text import SubwordVocabulary, Vocabulary, pad_sequences
 
@@ -377,9 +377,9 @@ def stream_results(processor: Processor, pictures: Iterable[Picture],
             yield one if isinstance(one, Exception) else next(results)
 
 
-def _make_batch(processor: Processor, contents: list) -> Batch:
-    """Return the batch of B pictures, loaded if the processor loads any."""
-    if isinstance(processor, ImageProcessor):
+def _make_batch(processor: Any, contents: list) -> Batch:
+    """Return the batch of B pictures, loaded if the processor loads pictures one by one."""
+    if hasattr(processor, "load"):
         return Batch(**processor.to_inputs(processor.extract(contents)))
     return processor(contents)
 
@@ -409,10 +409,11 @@ def _load_ahead(processor: Processor, pictures: Iterable[Picture],
 
 def _load(processor: Processor, picture: Picture, number: int) -> _Loaded | Exception:
     """Return a picture and what the processor loads of it, or an error that names the picture."""
-    if not isinstance(processor, ImageProcessor):
+    load = getattr(processor, "load", None)
+    if load is None:                    # another class, which reads pictures with their batch
         return picture, picture
     try:
-        return picture, processor.load(picture)
+        return picture, load(picture)
     except (ValueError, OSError) as error:
         name = picture_name(picture, number)
         return error if name in str(error) else ValueError(f"{name}: {error}")
