@@ -19,6 +19,8 @@ from platformdirs import user_cache_path
 
 import captionlab
 
+from .untrusted import load_json
+
 # %% ../nbs/library/files.ipynb #3bc936b2
 def data_home() -> Path:
     """Return the folder of data sets.
@@ -106,7 +108,7 @@ def read_json_object(file: str | os.PathLike, remedy: str, *keys: str) -> dict:
         ValueError: it is not JSON, not an object, or lacks a key.
     """
     try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        content = load_json(file)
     except ValueError:
         content = None
     if not isinstance(content, dict) or not content.keys() >= {*keys}:
@@ -166,7 +168,7 @@ def command_line(spec: Mapping[str, Any], out: str | os.PathLike, images: str = 
         out: the folder for the features.
         images: the folder of pictures.
     """
-    backbone = spec["backbone"]
+    backbone = spec["backbone"] or {}
     preprocess = spec.get("preprocess", {})
     grid = spec.get("grid", ())
     levels = grid.values() if isinstance(grid, dict) else [grid]
@@ -174,8 +176,8 @@ def command_line(spec: Mapping[str, Any], out: str | os.PathLike, images: str = 
         "kind": spec.get("kind"),
         "boxes": spec.get("boxes", {}).get("source"),
         "max-boxes": spec.get("most"),
-        "backbone": backbone["name"],
-        "weights": backbone["weights"] or "none",
+        "backbone": backbone.get("name"),
+        "weights": backbone.get("weights") or "none",
         "grid": ",".join("x".join(map(str, cells)) for cells in levels),
         "size": preprocess.get("size"),
         "resize": preprocess.get("resize"),

@@ -310,6 +310,60 @@ class TestRefused:
         self.edit(folder, seed=seed)
         assert "not a whole number" in refusal(folder)
 
+    @pytest.mark.parametrize(
+        ("changes", "line"),
+        [
+            ({"width": 20000}, "does not fit"),
+            ({"decoder_layers": 900}, "does not fit"),
+            ({"decoder_layers": 1_000_000}, "decoder_layers is 1000000: it may be from 1 to 1,000"),
+            ({"encoder_layers": 1001}, "encoder_layers is 1001"),
+            ({"max_length": 10_000_000}, "max_length is 10000000"),
+            ({"width": 0}, "width is 0"),
+            ({"width": 10**30}, "width is 1000"),
+            ({"hidden": -1}, "hidden is -1"),
+            ({"channels": 12.0}, "not of the right type"),
+            ({"heads": True}, "heads is 'True', which is not of the right type"),
+            ({"heads": [1, [2]]}, "not of the right type"),
+            ({"dropout": float("nan")}, "dropout is 'nan'"),
+            ({"norm": None}, "norm is 'None'"),
+            ({"activation": "tanh"}, "tanh"),
+            ({"inputs": {"grid": [8, 65]}}, "grid is (8, 65)"),
+            ({"inputs": {"image_size": 10**9}}, "image_size is 1000000000"),
+            ({"inputs": 3}, "'3' stands where"),
+            ({"training": {"epochs": "4"}}, "epochs is '4'"),
+            ({"depth": 3}, "no value 'depth'"),
+        ],
+        ids=str,
+    )
+    def test_sizes_are_checked_before_anything_is_built(self, folder, monkeypatch, changes, line):
+        built = []
+
+        class Recorded(vanilla.Model):
+            def __init__(self, *arguments):
+                built.append(torch.empty(0).device.type)
+                super().__init__(*arguments)
+
+        monkeypatch.setattr(vanilla, "Model", Recorded)
+        preset = json.loads((folder / "run.json").read_text())["preset"]
+        self.edit(folder, preset=preset | changes)
+        assert line in refusal(folder)
+        assert set(built) <= {"meta"}, "memory was taken before the sizes were compared"
+
+    def test_a_length_of_format_1_is_bounded(self, folder):
+        self.edit(folder, format=1, preset={"width": 8, "longest": 10_000_000})
+        assert "max_length is 10000000" in refusal(folder)
+
+    def test_a_preset_that_is_not_complete(self, folder):
+        preset = json.loads((folder / "run.json").read_text())["preset"]
+        del preset["width"]
+        self.edit(folder, preset=preset)
+        assert "'width'" in refusal(folder)
+
+    @pytest.mark.parametrize("text", ["[" * 200_000, '{"seed": ' + "9" * 6000 + "}", "\xff{}"])
+    def test_json_that_pythons_reader_trips_over(self, folder, text):
+        (folder / "run.json").write_text(text, encoding="latin-1")
+        assert "cannot be read as JSON" in refusal(folder)
+
     def test_a_data_set_named_after_a_file_with_a_blank(self, folder):
         self.edit(folder, data="my photos (new)")
         assert Run.load(folder).metadata.data == "my photos (new)"

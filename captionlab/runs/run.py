@@ -9,7 +9,9 @@ __all__ = ['Run', 'caption_split', 'source_sentences', 'make_batch', 'require_me
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
@@ -25,6 +27,7 @@ from captionlab.runs.captions import (
     stream_results,
 )
 from captionlab.runs.storage import (
+    check_weights,
     load_run_detector,
     load_weights,
     read_run_json,
@@ -145,7 +148,7 @@ class Run:
         folder = Path(folder)
         file = folder / "run.json"
         content = read_run_json(file)
-        try:
+        with _run_errors(file):
             preset = preset_from_dict(content["model"], content["preset"])
             vocabulary = vocabulary_from_dict(content["vocabulary"])
             processor = load_processor(
@@ -156,10 +159,10 @@ class Run:
                 vocabulary=vocabulary,
                 detector=load_run_detector(folder, content["eyes"]),
             )
-            model = model_module(content["model"]).Model(preset, len(vocabulary))
+            build = partial(model_module(content["model"]).Model, preset, len(vocabulary))
             weights_file = folder / Path(content["weights"]).name
-        except (KeyError, TypeError, AttributeError) as fault:
-            raise ValueError(f"{file} is not complete or not a run's ({fault})") from None
+            check_weights(build, weights_file)
+            model = build()
         load_weights(model, weights_file)
         other_keys = {"format", "captionlab", "weights", "eyes", "preset", "vocabulary"}
         metadata = {key: value for key, value in content.items() if key not in other_keys}
@@ -415,6 +418,19 @@ class Run:
             rows.append(weights[0, :, 0].mean(0).cpu())
         words = [self.vocabulary.decode([token]) for token in ids]
         return words, torch.stack(rows) if rows else torch.zeros(0, 0)
+
+# %% ../../nbs/library/runs/run.ipynb #7ecc24e8
+@contextmanager
+def _run_errors(file: Path) -> Iterator[None]:
+    """Let every error that the values of a `run.json` cause name the file."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as fault:
+        raise ValueError(f"{file} is not complete or not a run's ({fault})") from None
+    except ValueError as fault:
+        # Errors of other files of the run name those.
+        text = str(fault)
+        raise ValueError(text if str(file.parent) in text else f"{file}: {text}") from None
 
 # %% ../../nbs/library/runs/run.ipynb #15edbac2
 def _resolve_config(config: GenerationConfig | None, settings: dict) -> GenerationConfig:
