@@ -571,6 +571,9 @@ def test_results_merge_by_seed_and_refuse_to_mix(tmp_path):
     }
     assert format_metric(found, "CIDEr") == "50.0 \u00b1 2.8"
     assert "| demo | \u2013 |" in results_table([found], ["SPICE"])
+    assert "SPICE" not in results_table([found])
+    spice = {"model": "other", "runs": [{"metrics": {"SPICE": 20.0}}]}
+    assert results_table([found, spice]).splitlines()[-1].endswith("| \u2013 | 20.0 |")
     with pytest.raises(ValueError, match="another file"):
         merge_run(file, {"model": "demo", "data": "e"}, {"seed": 2, "metrics": {}})
     assert load_result(file) == found

@@ -243,16 +243,23 @@ def format_metric(result: dict, metric: str, digits: int = 1) -> str:
     return f"{mean(values):.{digits}f}{deviation}"
 
 # %% ../../nbs/library/runs/results.ipynb #645a9df1
+_CAPTION_METRICS = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr")
+
+
 def results_table(
     results: Iterable[dict],
-    metrics: Iterable[str] = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr"),
+    metrics: Iterable[str] | None = None,
 ) -> str:
     """Return a Markdown table with a row for each result.
 
     Args:
         results: from `load_result`.
-        metrics: the columns.
+        metrics: the columns; by default those of captions, with SPICE if a result has it.
     """
+    results = list(results)
+    if metrics is None:
+        measured = {name for result in results for run in result["runs"] for name in run["metrics"]}
+        metrics = [*_CAPTION_METRICS, *measured & {"SPICE"}]
     metrics = list(metrics)
     rows = [["model", *metrics], ["---", *["---:"] * len(metrics)]]
     rows.extend(_table_row(result, metrics) for result in results)
