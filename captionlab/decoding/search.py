@@ -202,11 +202,7 @@ def constrained_beam_search(model: Captioner, memory: Memory, width: int = 3,
             beams.select(remaining)
     unfinished = _NBest(len(memory), num_captions, device=start.device, **options)
     unfinished.add(beams.rows, *beams.accepted())
-    pairs = zip(finished.hypotheses(), unfinished.hypotheses(), strict=True)
-    captions = [(ended + others)[:num_captions] for ended, others in pairs]
-    if not all(captions):
-        raise ValueError("no caption fulfils all constraints: allow longer captions, or more words")
-    return captions
+    return _join(finished.hypotheses(), unfinished.hypotheses(), num_captions)
 
 
 def _check_fit(num_captions: int, width: int, required: Sequence[Sequence[int]],
@@ -218,6 +214,16 @@ def _check_fit(num_captions: int, width: int, required: Sequence[Sequence[int]],
     if sum(map(len, required)) >= max_length:
         raise ValueError(f"the required words do not fit into {max_length} tokens, the end "
                          "included: require fewer, or allow longer captions")
+
+
+def _join(finished: list[list[Hypothesis]], unfinished: list[list[Hypothesis]],
+          num_captions: int) -> list[list[Hypothesis]]:
+    """Return the best captions of each picture; unfinished ones fill up what is missing."""
+    pairs = zip(finished, unfinished, strict=True)
+    captions = [(ended + others)[:num_captions] for ended, others in pairs]
+    if not all(captions):
+        raise ValueError("no caption fulfils all constraints: allow longer captions, or more words")
+    return captions
 
 
 def _vocabulary_size(model: Captioner, memory: Memory) -> int:
