@@ -143,7 +143,8 @@ def interrupted(tmp_path_factory):
 
 def last_lines(outputs):
     """The last line of each process, without the rank that PyTorch writes before it."""
-    return [re.sub(r"^\[rank\d\]: ", "", text.strip().splitlines()[-1]) for text in outputs]
+    lines = [text.rstrip().rpartition("\n")[2] for text in outputs]
+    return [re.sub(r"^\[rank\d\]: ", "", line) for line in lines]
 
 
 @pytest.mark.slow
