@@ -128,6 +128,20 @@ class TestSavedAndLoaded:
         assert again.vocabulary.to_dict() == run.vocabulary.to_dict()
         assert again.processor.preprocess == run.processor.preprocess
 
+    @pytest.mark.parametrize("part", ["model", "decoder"])
+    def test_a_compiled_model_is_saved_as_any_other(self, tmp_path, part):
+        run = fresh("vanilla")
+        plain = run.save(tmp_path / "plain")
+        if part == "model":
+            run.model = torch.compile(run.model, backend="eager")
+        else:
+            run.model.decoder = torch.compile(run.model.decoder, backend="eager")
+        compiled = run.save(tmp_path / "compiled")
+        assert Run.load(compiled).metadata == run.metadata
+        files = [sorted(path.name for path in folder.iterdir()) for folder in (plain, compiled)]
+        assert files[0] == files[1]  # the name of weights is a hash of their content
+        storage.load_weights(run.model, next(plain.glob("*.safetensors")))
+
     def test_tied_weights_are_stored_once_and_stay_tied(self, tmp_path):
         run = fresh("vanilla")
         again = Run.load(run.save(tmp_path)).model
