@@ -10,6 +10,7 @@ __all__ = ['data_home', 'cache_home', 'fingerprint', 'short_hash', 'write_atomic
 import hashlib
 import json
 import os
+import shlex
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -183,5 +184,5 @@ def command_line(spec: Mapping[str, Any], out: str | os.PathLike, images: str = 
         "resize": preprocess.get("resize"),
         "out": out,
     }
-    flags = " ".join(f"--{name} {value}" for name, value in options.items() if value)
-    return f"captionlab features extract {images} {flags}"
+    flags = [f"--{name} {shlex.quote(str(value))}" for name, value in options.items() if value]
+    return f"captionlab features extract {shlex.quote(images)} {' '.join(flags)}"

@@ -430,6 +430,14 @@ def written(folder: Path, name: str, content: object) -> Path:
 
 
 @pytest.mark.java
+def test_scoring_captions_without_blanks_warns_in_one_line():
+    text = "一只狗在草地上跑"
+    with pytest.warns(UserWarning, match=f"{text!r} have no blanks between words") as warned:
+        score({1: text}, {1: [text]}, meteor=False)
+    assert len(warned) == 1
+
+
+@pytest.mark.java
 def test_captions_that_a_model_left_empty_score_zero(tmp_path):
     annotations = [{"image_id": key, "caption": "a dog runs"} for key in (1, 2)]
     people = written(tmp_path, "people.json", {"annotations": annotations})

@@ -25,6 +25,7 @@ from pycocoevalcap.meteor import meteor
 from pycocoevalcap.rouge.rouge import Rouge
 
 from .java import JAVA_HELP, java_command, java_environment, last_message
+from ..data.text_files import warn_of_missing_blanks
 from .tokenizer import tokenize
 
 # %% ../../nbs/library/metrics/captions.ipynb #79093e71
@@ -221,6 +222,7 @@ def score_runs(
     """
     for candidates in runs.values():
         _check_same_pictures(candidates, references)
+    warn_of_missing_blanks([text for texts in references.values() for text in texts])
     started = closing(MeteorScorer()) if meteor else nullcontext()
     with started as scorer, ThreadPoolExecutor(1) as thread:
         reference_tokens, candidate_tokens = _tokenize_runs(runs, references)
