@@ -378,6 +378,66 @@ class TestRefused:
         (folder / "run.json").write_text(text, encoding="latin-1")
         assert "cannot be read as JSON" in refusal(folder)
 
+    @pytest.mark.parametrize(
+        ("key", "value", "line"),
+        [
+            ("mean", [0.485, 0.9, 0.406], "its preprocessing has the fingerprint"),
+            ("size", 63, "its preprocessing has the fingerprint"),
+            ("mean", "abc", "mean and std are three numbers each"),
+            ("mean", [0.5, None, 0.5], "mean and std are three numbers each"),
+            ("std", [1, 1, float("nan")], "mean and std are three numbers each"),
+            ("size", True, "size is a whole number from 1 to 4,096"),
+            ("size", 10**6, "size is a whole number from 1 to 4,096"),
+            ("interpolation", ["bilinear"], "no such preprocessing"),
+            ("window", [0, 0, 1], "a window is left, top, right, bottom"),
+        ],
+    )
+    def test_a_changed_preprocessing(self, folder, key, value, line):
+        eyes = json.loads((folder / "run.json").read_text())["eyes"]
+        eyes["preprocess"][key] = value
+        self.edit(folder, eyes=eyes)
+        assert line in refusal(folder)
+
+    @pytest.mark.parametrize("key", ["preprocess", "backbone", "boxes"])
+    def test_a_processor_that_is_none(self, folder, key):
+        eyes = json.loads((folder / "run.json").read_text())["eyes"]
+        self.edit(folder, eyes=eyes | {key: [3]})
+        assert f"{key} of its processor" in refusal(folder) or "not complete" in refusal(folder)
+
+    def test_an_unknown_backbone(self, folder):
+        preset = json.loads((folder / "run.json").read_text())["preset"]
+        preset["inputs"]["backbone"] = "squeezenet9"
+        self.edit(folder, preset=preset)
+        assert "no backbone squeezenet9: there are" in refusal(folder)
+
+    def test_a_changed_word(self, folder):
+        vocabulary = json.loads((folder / "run.json").read_text())["vocabulary"]
+        vocabulary["words"][1] = "rod"
+        self.edit(folder, vocabulary=vocabulary)
+        assert "its checksum is another" in refusal(folder)
+
+    def test_a_run_of_an_earlier_version_has_no_checksum(self, folder):
+        content = json.loads((folder / "run.json").read_text())
+        del content["checksum"]
+        (folder / "run.json").write_text(json.dumps(content))
+        assert "checksum" not in Run.load(folder).metadata.to_dict()
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"words": "abc"},
+            {"words": [1, 2, 3]},
+            {"words": ["a", "a", "b"]},
+            {"kind": "subwords"},
+            {"kind": "subwords", "tokens": ["a"], "merges": []},
+        ],
+        ids=str,
+    )
+    def test_an_odd_vocabulary(self, folder, changes):
+        vocabulary = json.loads((folder / "run.json").read_text())["vocabulary"]
+        self.edit(folder, vocabulary=vocabulary | changes)
+        assert "vocabulary" in refusal(folder)
+
     def test_a_data_set_named_after_a_file_with_a_blank(self, folder):
         self.edit(folder, data="my photos (new)")
         assert Run.load(folder).metadata.data == "my photos (new)"

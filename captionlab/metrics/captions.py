@@ -24,8 +24,8 @@ from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.meteor import meteor
 from pycocoevalcap.rouge.rouge import Rouge
 
-from .java import JAVA_HELP, java_command, java_environment, last_message
 from ..data.text_files import warn_of_missing_blanks
+from .java import JAVA_HELP, java_command, java_environment, last_message
 from .tokenizer import tokenize
 
 # %% ../../nbs/library/metrics/captions.ipynb #79093e71

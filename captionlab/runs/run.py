@@ -27,9 +27,11 @@ from captionlab.runs.captions import (
     stream_results,
 )
 from captionlab.runs.storage import (
+    MODEL_KEYS,
     check_weights,
     load_run_detector,
     load_weights,
+    model_checksum,
     read_run_json,
     remove_old_files,
     save_run_detector,
@@ -120,6 +122,7 @@ class Run:
             "preset": asdict(self.processor.preset),
             "vocabulary": self.vocabulary.to_dict(),
         }
+        content["checksum"] = model_checksum(content)
         # Written last: before it there is the old run, after it the new one.
         write_json(folder / "run.json", content)
         remove_old_files(folder, files)
@@ -162,9 +165,14 @@ class Run:
             build = partial(model_module(content["model"]).Model, preset, len(vocabulary))
             weights_file = folder / Path(content["weights"]).name
             check_weights(build, weights_file)
+            if content.get("checksum", "") not in ("", model_checksum(content)):
+                raise ValueError(
+                    "its checksum is another, so a part that decides about the captions was "
+                    "changed: copy the whole folder of the run once more"
+                )
             model = build()
         load_weights(model, weights_file)
-        other_keys = {"format", "captionlab", "weights", "eyes", "preset", "vocabulary"}
+        other_keys = {"format", "captionlab", "weights", "checksum", *MODEL_KEYS} - {"model"}
         metadata = {key: value for key, value in content.items() if key not in other_keys}
         novelty = load_novelty(folder)
         return cls(model.eval(), vocabulary, processor, RunMetadata.from_dict(metadata), novelty)
@@ -419,7 +427,7 @@ class Run:
         words = [self.vocabulary.decode([token]) for token in ids]
         return words, torch.stack(rows) if rows else torch.zeros(0, 0)
 
-# %% ../../nbs/library/runs/run.ipynb #7ecc24e8
+# %% ../../nbs/library/runs/run.ipynb #d9ba7cd6
 @contextmanager
 def _run_errors(file: Path) -> Iterator[None]:
     """Let every error that the values of a `run.json` cause name the file."""

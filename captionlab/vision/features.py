@@ -23,7 +23,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..files import command_line, read_json_object, write_atomically
+from captionlab.files import (
+    command_line,
+    read_json_object,
+    remove_partial_files,
+    write_atomically,
+)
 
 # %% ../../nbs/library/vision/features.ipynb #b246fd2d
 FeatureShape = tuple[int, ...] | dict[str, tuple[int, ...]]     # of one image's features
@@ -84,7 +89,7 @@ def _has_command(spec: Any) -> bool:
     except (AttributeError, KeyError, TypeError):
         return False
 
-# %% ../../nbs/library/vision/features.ipynb #a9e50a33
+# %% ../../nbs/library/vision/features.ipynb #f3f72287
 def _write_manifest(folder: Path, manifest: dict) -> None:
     """Write the manifest of a store."""
     text = json.dumps(manifest, ensure_ascii=False, separators=(",", ":"))
@@ -381,6 +386,10 @@ def _is_pending(folder: Path, manifest: dict, number: int) -> bool:
     return not _is_intact(folder, manifest, number) or (manifest["complete"] and has_skipped)
 
 # %% ../../nbs/library/vision/features.ipynb #a31b4e9b
+# Seconds: two processes may fill one store, and none takes so long to write a chunk.
+_PARTIAL_AGE = 24 * 3600
+
+
 def _begin_store(folder: Path, manifest: dict) -> dict:
     """Return the manifest to go on with; write it if the store is new."""
     if len(set(manifest["names"])) < len(manifest["names"]):
@@ -390,6 +399,7 @@ def _begin_store(folder: Path, manifest: dict) -> dict:
     if existing is None:
         _write_manifest(folder, manifest)
         return manifest
+    remove_partial_files(folder, min_age=_PARTIAL_AGE)
     differences = _diff_manifests(folder, existing, manifest)
     if differences:
         raise ValueError(f"{folder} holds other features ({'; '.join(differences)}): "
