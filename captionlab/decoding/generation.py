@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..captioner import Captioner, Memory
 from ..text import Vocabulary
+from .packing import decode_packed
 
 # %% ../../nbs/library/decoding/generation.ipynb #fb8c949d
 PAD, BOS, EOS = Vocabulary.pad, Vocabulary.bos, Vocabulary.eos
@@ -80,18 +81,20 @@ def log_probabilities(logits: Tensor, suppress_tokens: Iterable[int] = (), *,
     Raises:
         ValueError: if a logit is not a number, or every token is suppressed.
     """
-    logits = logits.float()
     suppressed = torch.tensor([PAD, BOS, *suppress_tokens], device=logits.device)
-    allowed = logits.index_fill(-1, suppressed, -math.inf)
+    log_probs = torch.log_softmax(logits, -1, dtype=torch.float32)
+    if log_probs.requires_grad:
+        log_probs = log_probs.index_fill(-1, suppressed, -math.inf)
+    else:
+        log_probs.index_fill_(-1, suppressed, -math.inf)        # without a copy
+    largest = log_probs.amax(-1)
     # A model may give a token minus infinity, but not all of them, and never infinity or nan.
-    if not logits.amax(-1).isfinite().all():
+    if largest.isnan().any():
         raise ValueError("a logit of the next token is not a number: "
                          "the model's weights or its inputs are broken")
-    if allowed.amax(-1).isneginf().any():
+    if largest.isneginf().any():
         raise ValueError("no token is left to generate: suppress fewer")
-    if renormalise:
-        return torch.log_softmax(allowed, -1)
-    return torch.log_softmax(logits, -1).index_fill(-1, suppressed, -math.inf)
+    return torch.log_softmax(log_probs, -1) if renormalise else log_probs
 
 # %% ../../nbs/library/decoding/generation.ipynb #66887a9b
 def _has_ended(tokens: Tensor) -> Tensor:
@@ -127,6 +130,7 @@ def _constrain(log_probs: Tensor, ids: Tensor,
 
 # %% ../../nbs/library/decoding/generation.ipynb #b5e86135
 @torch.no_grad()
+@decode_packed
 def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor],
              captions: int = 1, *, max_length: int = 30, suppress_tokens: Iterable[int] = (),
              constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = ()

@@ -180,12 +180,7 @@ def constrained_beam_search(model: Captioner, memory: Memory, width: int = 3,
     num_captions = check_count("num_captions", num_captions)
     max_length = check_count("max_length", max_length)
     check_number("length_penalty", length_penalty, -10, 10)
-    if num_captions > width:
-        raise ValueError(f"{num_captions} captions of a search of width {width}: take at least "
-                         "1, and a beam of at least as many")
-    if sum(map(len, required)) >= max_length:
-        raise ValueError(f"the required words do not fit into {max_length} tokens, the end "
-                         "included: require fewer, or allow longer captions")
+    _check_fit(num_captions, width, required, max_length)
     suppress_tokens = [*suppress_tokens]            # it may be a generator
     machine = RequiredSequences(required, _vocabulary_size(model, memory))
     start = bos_tokens(model, len(memory), len(machine) * width)
@@ -207,7 +202,24 @@ def constrained_beam_search(model: Captioner, memory: Memory, width: int = 3,
             beams.select(remaining)
     unfinished = _NBest(len(memory), num_captions, device=start.device, **options)
     unfinished.add(beams.rows, *beams.accepted())
-    pairs = zip(finished.hypotheses(), unfinished.hypotheses(), strict=True)
+    return _join(finished.hypotheses(), unfinished.hypotheses(), num_captions)
+
+
+def _check_fit(num_captions: int, width: int, required: Sequence[Sequence[int]],
+               max_length: int) -> None:
+    """Raise an error if a search is too narrow, or its captions too short for what is required."""
+    if num_captions > width:
+        raise ValueError(f"{num_captions} captions of a search of width {width}: take at least "
+                         "1, and a beam of at least as many")
+    if sum(map(len, required)) >= max_length:
+        raise ValueError(f"the required words do not fit into {max_length} tokens, the end "
+                         "included: require fewer, or allow longer captions")
+
+
+def _join(finished: list[list[Hypothesis]], unfinished: list[list[Hypothesis]],
+          num_captions: int) -> list[list[Hypothesis]]:
+    """Return the best captions of each picture; unfinished ones fill up what is missing."""
+    pairs = zip(finished, unfinished, strict=True)
     captions = [(ended + others)[:num_captions] for ended, others in pairs]
     if not all(captions):
         raise ValueError("no caption fulfils all constraints: allow longer captions, or more words")

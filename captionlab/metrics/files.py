@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..files import check_output_path, write_json
-from .captions import SCORER, Scores, example_of, find_java, score_runs
+from .captions import SCORER, Scores, example_of, score_runs
+from .java import find_java
 from .spice import find_spice, score_spice, spice_report
 from .statistics import compare, confidence_intervals
 
