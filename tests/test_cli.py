@@ -467,6 +467,52 @@ def test_a_picture_without_a_run_goes_to_the_photo_captioner(few, monkeypatch):
     assert call("caption", "mine").exit_code == call("caption").exit_code == 2
 
 
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """A training in `mine` that was begun with options; the list gets what trainings are given."""
+    from captionlab.runs import training
+
+    calls = []
+
+    def train(model, data, preset, **options):
+        calls.append({"model": model, "data": data, "preset": preset, **options})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "train", train)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/checkpoint.pt").touch()
+    options = ["--data", "a b.csv", "--epochs", "4", "--seed", "7", "--features", "f", "--out", "x"]
+    arguments = ["--debug", "train", "cptr", *options]
+    (tmp_path / "mine/begun.json").write_text(json.dumps({"arguments": arguments}))
+    return calls
+
+
+def test_resume_takes_the_options_from_the_run(begun):
+    call("train", "--resume", "--out", "mine", "--seed", "7", "--data", "moved.csv")
+    (options,) = begun
+    assert (options["model"], options["data"], options["seed"]) == ("cptr", "moved.csv", 7)
+    assert options["options"].epochs == 4
+    assert options["features"] == [Path("f")]
+    assert options["out"] == Path("mine")
+    assert options["resume"]
+
+
+def test_resume_refuses_only_what_contradicts_the_run(begun):
+    line = mistake("train", "vanilla", "--resume", "--out", "mine", "--epochs", "9", "--lr", "0.1")
+    assert "cptr, and not vanilla; " in line
+    assert "--epochs 4, and not --epochs 9; " in line
+    assert "no --lr, and not --lr 0.1" in line
+    assert "seed" not in line
+    assert begun == []
+
+
+def test_a_broken_note_of_the_beginning_is_one_line(begun, tmp_path):
+    (tmp_path / "mine/begun.json").write_text("{")
+    assert "begun.json is broken" in mistake("train", "--resume", "--out", "mine")
+    (tmp_path / "mine/begun.json").write_text('{"arguments": ["train", 1]}')
+    assert "name a model" in mistake("train", "--resume", "--out", "mine")
+
+
 @pytest.mark.java
 @pytest.mark.slow
 def test_train_evaluate_caption(few, tmp_path):
@@ -476,6 +522,8 @@ def test_train_evaluate_caption(few, tmp_path):
     assert "the run is mine" in made.stdout
     assert "--resume" in mistake("train", "vanilla", "--data", "few.csv", "--out", "mine")
     success(*command, "--resume")
+    noted = json.loads((tmp_path / "mine/begun.json").read_text())
+    assert noted["arguments"] == sys.argv[1:]
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "README.md").touch()
     evaluated = success("evaluate", "mine", "--beam", 2, "--json")
@@ -556,7 +604,8 @@ class TestAttributesOfOwnPhotos:
             colour = ("red", "blue")[number % 2]
             Image.new("RGB", (40, 30), colour).save(folder / f"{number}.png")
             split = "val" if number > 9 else "train"
-            lines += [f"{number}.png,a {colour} wall,{split}", f"{number}.png,{colour} paint,{split}"]
+            texts = (f"a {colour} wall", f"{colour} paint")
+            lines += [f"{number}.png,{text},{split}" for text in texts]
         (folder / "own photos.csv").write_text("\n".join(lines))
         return str(folder / "own photos.csv")
 
@@ -564,13 +613,14 @@ class TestAttributesOfOwnPhotos:
         line = next(line for line in output.splitlines() if line.startswith("Next: captionlab "))
         return shlex.split(line)[2:]
 
+    @pytest.mark.filterwarnings("ignore:the recipe was made for more than:UserWarning")
     def test_without_boxes(self, tmp_path):
         data = self.photos(tmp_path / "my photos")
         result = success("attributes", "train", "--data", data, "--out", "the words.safetensors")
         command = self.next_command(result.stdout)
         assert "--boxes" not in command
         assert "--boxes FILE_OR_DETECTOR" in result.stdout
-        trained = success(*command, "--out", "my run")
+        trained = success(*command, "--out", "my run", "--epochs", 2, "--warmup", 1)
         evaluate = self.next_command(trained.stdout.replace("  Next:", "\nNext:"))
         assert evaluate == ["evaluate", "my run"]
         assert success("caption", "my run", "my photos/0.png").stdout.startswith("my photos/0.png:")

@@ -189,6 +189,7 @@ def check_resume_config(folder: Path, config: dict) -> dict:
         )
     folder.mkdir(parents=True, exist_ok=True)
     origin = {"command": run_command_line(), "trained": provenance()}
-    begun = config | origin | begun
+    # The whole command line: `captionlab train --resume` takes its options.
+    begun = config | origin | {"arguments": sys.argv[1:]} | begun
     write_json(file, begun)
     return {name: begun[name] for name in origin}
