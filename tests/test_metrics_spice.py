@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captionlab.metrics import captions, compare, confidence_intervals, find_java, spice, tokenize
+from captionlab.metrics import compare, confidence_intervals, find_java, java, spice, tokenize
 from captionlab.metrics.spice import (
     ARCHIVES,
     SUBSCORES,
@@ -70,7 +70,7 @@ def fake_program(tmp_path, monkeypatch):
         program = tmp_path / "program"
         program.write_text(f"#!/bin/sh\ncat > {tmp_path}/sent\n{script}\n")
         program.chmod(0o755)
-        monkeypatch.setattr(captions, "find_java", lambda: str(program))
+        monkeypatch.setattr(java, "find_java", lambda: str(program))
         return tmp_path / "sent"
 
     return play

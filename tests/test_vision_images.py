@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
+import struct
 import warnings
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -126,9 +129,75 @@ class TestLoadImage:
 
     def test_bomb_is_one_line(self, picture, tmp_path, monkeypatch):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-        with pytest.raises(ValueError, match=r"a.png.*MAX_IMAGE_PIXELS") as fault:
+        with pytest.raises(ValueError, match=r"a.png.*set CAPTIONLAB_MAX_MB") as fault:
             load_image(written(picture, tmp_path / "a.png"))
         one_line(fault)
+
+    def test_too_many_pixels_are_refused_before_they_are_decoded(self, tmp_path, monkeypatch):
+        path = tmp_path / "a.png"
+        header = struct.pack(">IIBBBBB", 13_300, 13_300, 8, 6, 0, 0, 0)
+        chunk = b"IHDR" + header
+        size_and_sum = struct.pack(">I", len(header)), struct.pack(">I", zlib.crc32(chunk))
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + size_and_sum[0] + chunk + size_and_sum[1])
+        path.write_bytes(path.read_bytes() + b"\0\0\0\0IDAT" + bytes(4))
+        with warnings.catch_warnings(action="ignore"):
+            with pytest.raises(
+                ValueError, match="a.png.*13300 x 13300 pixels would take 675 MB.*512 MB"
+            ) as fault:
+                load_image(path)
+            one_line(fault)
+            monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
+            monkeypatch.setenv("CAPTIONLAB_MAX_MB", "4000")
+            with pytest.raises(ValueError, match="a.png as a picture") as fault:
+                load_image(path)
+        assert "MB" not in one_line(fault)      # now the missing pixels are the reason
+
+    def test_one_limit_is_enough(self, picture, tmp_path, monkeypatch):
+        """Who raises ours need not raise Pillow's as well."""
+        path = written(picture, tmp_path / "a.png")
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+        monkeypatch.setenv("CAPTIONLAB_MAX_MB", "1")
+        assert load_image(path).size == picture.size
+        monkeypatch.setenv("CAPTIONLAB_MAX_MB", "0.0078125")
+        with pytest.raises(ValueError, match="a.png.*limit of 0.007"):
+            load_image(path)
+
+    def test_a_large_jpeg_counts_as_it_is_decoded(self, picture, tmp_path, monkeypatch):
+        path = written(picture.resize((1600, 1000)), tmp_path / "a.jpg")
+        monkeypatch.setenv("CAPTIONLAB_MAX_MB", "1")
+        assert load_image(path, min_size=200).size == (400, 250)
+        with pytest.raises(ValueError, match="1600 x 1000 pixels would take 7 MB"):
+            load_image(path)
+
+    @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "I;16", "F"])
+    def test_strips_equal_the_whole(self, mode):
+        values = np.random.default_rng(0).integers(0, 256, (600, 7, 4), dtype=np.uint8)
+        if mode in ("I;16", "F"):
+            numbers = values[..., 0].astype(np.uint16 if mode == "I;16" else np.float32) * 3
+            image = Image.fromarray(numbers)
+            white = 65535 if mode == "I;16" else numbers.max()
+            expected = (numbers * np.float32(255 / white)).round()[..., None].repeat(3, 2)
+        else:
+            image = Image.fromarray(values).convert(mode)
+            if mode == "P":
+                image.info["transparency"] = 3
+            opaque = image.convert("RGBA")
+            white = Image.new("RGBA", image.size, "white")
+            expected = np.asarray(Image.alpha_composite(white, opaque).convert("RGB"))
+        assert image.mode == mode
+        assert np.array_equal(np.asarray(load_image(image)), expected)
+
+    def test_a_pipe_does_not_hang(self, tmp_path):
+        os.mkfifo(tmp_path / "x.jpg")
+        with pytest.raises(ValueError, match="x.jpg is a pipe or a device") as fault:
+            load_image(tmp_path / "x.jpg")
+        one_line(fault)
+
+    @pytest.mark.parametrize("source", [b"\xff\xd8\xff" * 1000, 7, None, [], object()])
+    def test_other_objects_are_one_short_line(self, source):
+        with pytest.raises(ValueError, match="a picture is a file or an open image, not") as fault:
+            load_image(source)
+        assert len(one_line(fault)) < 100
 
     @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.gif", "a.tif", "a.webp"])
     def test_cut_off(self, picture, tmp_path, name):
@@ -151,7 +220,7 @@ class TestLoadImage:
         with pytest.raises(FileNotFoundError, match=r"gone.jpg") as fault:
             load_image(tmp_path / "gone.jpg")
         one_line(fault)
-        with pytest.raises(ValueError, match="cannot read"):
+        with pytest.raises(ValueError, match="is a folder: name a picture in it"):
             load_image(tmp_path)
 
     @settings(max_examples=150, deadline=None)

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,16 @@ import pytest
 import torch
 from PIL import Image
 from typer.testing import CliRunner
-from vision_helpers import BOX, boxes_of, content, features_of, one_for_all, one_line, tsv_line
+from vision_helpers import (
+    BOX,
+    boxes_of,
+    content,
+    features_of,
+    one_for_all,
+    one_line,
+    per_picture,
+    tsv_line,
+)
 
 from captionlab.cli import application
 from captionlab.data.datasets import CaptionData, Item
@@ -298,7 +308,8 @@ class TestCommand:
             "--out",
             tmp_path / "s",
         )
-        assert said.exit_code == 0, said.output
+        assert said.exit_code == 1, said.output
+        assert "captionlab: 3 of 30 pictures have no features: mend" in said.stderr
         assert "27 pictures, up to 6 regions x 512 each" in said.stdout
         assert said.stdout.count("skipped:") == 3
         torch.testing.assert_close(
@@ -356,12 +367,13 @@ class TestCommand:
             text=True,
             env=os.environ | {"TQDM_DISABLE": "1"},
         )
-        assert said.returncode == 0, said.stderr
+        assert said.returncode == 1
+        assert "1 of 3 pictures have no features" in said.stderr
         assert "2 pictures, up to 2 regions x 7 each" in said.stdout
         assert "skipped: no regions of 02.png" in said.stdout
         assert "Traceback" not in said.stderr
         told = said.stderr.strip().splitlines()
-        assert len(told) == 1
+        assert len(told) == 2
         assert told[0].startswith("captionlab: ")
         assert "line 3 is cut off" in told[0]
 
@@ -464,3 +476,113 @@ def test_nobody_has_regions(pictures, tmp_path):
         {"00.png": pictures / "00.png"}, {}, tmp_path / "s", Backbone("squeezenet1_1", None, SIZE)
     )
     assert "no regions of 00.png" in store.skipped["00.png"]
+
+
+class TestDamagedFiles:
+    """What is damaged is skipped and named; the rest is extracted."""
+
+    @pytest.fixture
+    def photos(self, tmp_path) -> Path:
+        """A folder of twelve pictures, and `boxes` with a file of regions for each."""
+        (tmp_path / "photos").mkdir()
+        for number in range(12):
+            Image.new("RGB", (64, 48), (20 * number, 0, 0)).save(
+                tmp_path / "photos" / f"{number:02}.png"
+            )
+            per_picture(
+                tmp_path / "boxes", f"{number:02}", boxes_of(2), 64, 48, x=features_of(2, number)
+            )
+        return tmp_path
+
+    def extract(self, folder):
+        return extract_regions(
+            images_in(folder / "photos"),
+            open_boxes(folder / "boxes"),
+            folder / "store",
+            chunk_size=4,
+            num_workers=2,
+        )
+
+    def test_each_kind_of_damage(self, photos, monkeypatch):
+        monkeypatch.setenv("CAPTIONLAB_MAX_MB", "1")
+        boxes = photos / "boxes"
+        (boxes / "01.npz").write_bytes((boxes / "01.npz").read_bytes()[:200])
+        (boxes / "02.npz").write_text("Dear diary")
+        (boxes / "03.npz").unlink()
+        os.mkfifo(boxes / "03.npz")
+        per_picture(boxes, "04", boxes_of(2), 64, 48, x=np.zeros((2, 2**20), np.float32))
+        per_picture(boxes, "05", boxes_of(2), 64, 48, x=np.full((2, 7), np.nan))
+        per_picture(boxes, "06", boxes_of(2), 64, 48, x=np.ones((2, 9), np.float32))
+        content = bytearray((boxes / "07.npz").read_bytes())
+        content[content.index(b"PK\1\2") + 10] = 99         # of a method that nobody knows
+        (boxes / "07.npz").write_bytes(content)
+        per_picture(boxes, "08", boxes_of(2), 64, 48, x=features_of(2, 8).astype(">u2"))
+        store = self.extract(photos)
+        reasons = {
+            "01.png": "01.npz is broken or cut off",
+            "02.png": "02.npz is broken or cut off",
+            "03.png": "no regions of 03.png",
+            "04.png": "its content would take 9 MB",
+            "05.png": "or are not numbers",
+            "06.png": "its features have 9 numbers each",
+            "07.png": "07.npz is broken or cut off",
+        }
+        assert store.skipped.keys() == reasons.keys()
+        for name, reason in reasons.items():
+            assert reason in store.skipped[name]
+            assert "\n" not in store.skipped[name]
+        assert len(store) == 5
+        assert store["08.png"]["regions"].tolist() == [[8] * 7] * 2
+
+    def test_changed_bytes_never_stop_it(self, photos):
+        draw = np.random.default_rng(0)
+        intact = {file.name: file.read_bytes() for file in (photos / "boxes").iterdir()}
+        for number in range(12):
+            for name in sorted(intact)[1:]:
+                content = bytearray(intact[name])
+                for place in draw.integers(0, len(content), 1 + number % 4):
+                    content[place] = draw.integers(256)
+                (photos / "boxes" / name).write_bytes(content)
+            shutil.rmtree(photos / "store", ignore_errors=True)
+            with warnings.catch_warnings(action="ignore"):
+                store = self.extract(photos)
+            assert "00.png" in store
+            assert len(store) + len(store.skipped) == 12
+            assert all("\n" not in reason for reason in store.skipped.values())
+
+    def test_the_command_names_them_and_fails_at_the_end(self, photos):
+        os.mkfifo(photos / "photos" / "x.jpg")
+        (photos / "photos" / "evil\x1b[2J.png").write_text("no picture")
+        result = TestCommand().call(
+            photos / "photos", "--weights", "none", "--size", SIZE, "--out", photos / "s"
+        )
+        assert result.exit_code == 1
+        assert "x.jpg is a pipe or a device" in result.stdout
+        assert r"evil\x1b[2J.png as a picture" in result.stdout
+        assert "\x1b" not in result.output
+        assert "12 pictures," in result.stdout
+        assert result.stderr.splitlines()[-1] == (
+            "captionlab: 2 of 14 pictures have no features: mend the files named above, "
+            "and run the same command again"
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"counts": np.array([2, -1])}, "counts are not whole numbers from 0"),
+        ({"counts": np.array(1)}, "counts are not whole numbers from 0"),
+        ({"names": np.array("a")}, "not .pictures,. and .boxes, 4."),
+        ({"boxes": np.array(0.5)}, "not .pictures,. and .boxes, 4."),
+        ({"boxes": np.array(["a"])}, "not .pictures,. and .boxes, 4."),
+        ({"classes": np.array(1)}, "its classes are not one number for each of 1 boxes"),
+        ({"scores": np.array(["a"])}, "its scores are not one number for each of 1 boxes"),
+        ({"scores": np.array([0.5, 0.5])}, "its scores are not one number for each of 1 boxes"),
+    ],
+)
+def test_arrays_of_other_shapes_are_one_line(tmp_path, changes, reason):
+    arrays = {"names": ["a", "b"], "counts": [1, 0], "boxes": boxes_of(1).numpy()}
+    np.savez(tmp_path / "b.npz", **arrays | changes)
+    with pytest.raises(ValueError, match=f"b.npz: .*{reason}") as fault:
+        open_boxes(tmp_path / "b.npz")
+    one_line(fault)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from .application import data_app
+from .application import data_app, echo
 from .health import dataset_health
 
 # %% ../../nbs/library/cli/data.ipynb #817b44e1
@@ -22,9 +22,9 @@ def data_list() -> None:
 
     for name, entry in registry().items():
         location = "generated when needed" if name == "scenes" else dataset_health(name)[1]
-        typer.echo(f"{name:9} {entry['about']}")
-        typer.echo(f"{'':9} licence: {entry['licence']}")
-        typer.echo(f"{'':9} {location}")
+        echo(f"{name:9} {entry['about']}")
+        echo(f"{'':9} licence: {entry['licence']}")
+        echo(f"{'':9} {location}")
 
 # %% ../../nbs/library/cli/data.ipynb #6fa86ec1
 @data_app.command("get")
@@ -35,7 +35,7 @@ def data_get(
     from captionlab.data.catalog import download, load_dataset
 
     folder = download(name)
-    typer.echo(f"{name} is in {folder}: {_format_counts(load_dataset(folder).counts)}")
+    echo(f"{name} is in {folder}: {_format_counts(load_dataset(folder).counts)}")
 
 
 def _format_counts(counts: dict[str, int]) -> str:
@@ -49,7 +49,11 @@ def data_use(
         metavar="FOLDER", help="a folder that holds a data set")],
 ) -> None:
     """Register a data set in a folder, after reading all of it."""
-    from captionlab.data.catalog import register_path
+    from captionlab.data.catalog import dataset_path, register_path
 
     data = register_path(folder)
-    typer.echo(f"{data.name} is {folder.absolute()}: {_format_counts(data.counts)}")
+    echo(f"{data.name} is {folder.absolute()}: {_format_counts(data.counts)}")
+    used = dataset_path(data.name)
+    if used != folder.expanduser().absolute():
+        echo(f"captionlab: CAPTIONLAB_DATA still comes first, and has {data.name} in {used}: "
+             "unset it, or move that folder away", err=True)

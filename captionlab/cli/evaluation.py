@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from . import options
-from .application import app, metrics_app
+from .application import app, echo, metrics_app
 
 # %% ../../nbs/library/cli/evaluation.ipynb #ccd331a3
 def print_scores(scores: dict) -> None:
@@ -23,10 +23,10 @@ def print_scores(scores: dict) -> None:
     metadata = scores["metadata"]
     split = f"{metadata['data']} {metadata['split']}"
     width = max(map(len, metrics))
-    typer.echo(f"{len(scores['captions'])} {unit} of {split}; in percent")
-    typer.echo(f"{'':{width}} {'':6}   blind")
+    echo(f"{len(scores['captions'])} {unit} of {split}; in percent")
+    echo(f"{'':{width}} {'':6}   blind")
     for name, value in metrics.items():
-        typer.echo(f"{name:{width}} {value:6.1f}  {blind.get(name, float('nan')):6.1f}")
+        echo(f"{name:{width}} {value:6.1f}  {blind.get(name, float('nan')):6.1f}")
 
 # %% ../../nbs/library/cli/evaluation.ipynb #fda6c42e
 @app.command()
@@ -59,7 +59,7 @@ def evaluate(
     )
     print_scores(scores)
     if json:
-        typer.echo(f"written to {evaluation.merge_result(first, scores)}")
+        echo(f"written to {evaluation.merge_result(first, scores)}")
 
 # %% ../../nbs/library/cli/evaluation.ipynb #febfa413
 @app.command()
@@ -82,13 +82,13 @@ def faithfulness(
         load(run, boxes=boxes), data, split, beam=beam,
         length_penalty=length_penalty, features=features or (), check_output=json,
     )
-    typer.echo(f"{scores['words']} words with a mean probability of {scores['probability']:.1f} %. "
+    echo(f"{scores['words']} words with a mean probability of {scores['probability']:.1f} %. "
                "In percentage points, it falls by")
-    typer.echo(f"{scores['own']:6.2f}  without the position that a word attends to most")
-    typer.echo(f"{scores['control']:6.2f}  without another position")
-    typer.echo(f"{scores['further']:.0f} % of the words lose more without the former.")
+    echo(f"{scores['own']:6.2f}  without the position that a word attends to most")
+    echo(f"{scores['control']:6.2f}  without another position")
+    echo(f"{scores['further']:.0f} % of the words lose more without the former.")
     if json:
-        typer.echo(f"written to {write_faithfulness(scores)}")
+        echo(f"written to {write_faithfulness(scores)}")
 
 # %% ../../nbs/library/cli/evaluation.ipynb #1bc111ca
 @app.command()
@@ -114,7 +114,7 @@ def score(
     from captionlab.metrics.files import format_report, score_files
 
     report = score_files(results, annotations, compare, json, spice=spice)
-    typer.echo("\n".join(format_report(report)))
+    echo("\n".join(format_report(report)))
 
 # %% ../../nbs/library/cli/evaluation.ipynb #780cec17
 @app.command("export-coco")
@@ -148,12 +148,12 @@ def export_coco(
         raise FileNotFoundError(f"{len(missing)} of {len(names)} pictures are not in {folder} "
                                 f"({missing[0]} for one): name their folder with --images")
     captioner = load(run, boxes=boxes)
-    captions = {
-        key: captioner.caption(folder / file, beam, length_penalty=length_penalty)
+    captions: dict[object, str] = {
+        key: str(captioner.caption(folder / file, beam, length_penalty=length_penalty))
         for key, file in names.items()
     }
     file = coco_results.export_coco(captions, images_json, out, split=split, name=system)
-    typer.echo(f"{len(captions)} captions written to {file}")
+    echo(f"{len(captions)} captions written to {file}")
 
 # %% ../../nbs/library/cli/evaluation.ipynb #e82ae223
 @metrics_app.command("install-spice")
@@ -164,4 +164,4 @@ def install_spice(
     """Bring the files that SPICE needs; an interrupted download goes on where it stopped."""
     from captionlab.metrics import spice
 
-    typer.echo(f"SPICE is in {spice.install_spice(folder)}")
+    echo(f"SPICE is in {spice.install_spice(folder)}")

@@ -73,18 +73,24 @@ def features_extract(
 ) -> None:
     """Extract features of pictures into a folder.
 
-    Features that are in the folder already are kept.
+    Features that are in the folder already are kept. Files that cannot be read are skipped and
+    named at the end; the exit code is then 1.
     """
     _check_options(ctx, kind)
     from captionlab.runs.folder import check_device
     from captionlab.vision.extraction import extract_features
 
     check_device(device)
-    extract_features(
+    store = extract_features(
         images, out, kind=kind, backbone=backbone, weights=weights, grid=grid, size=size,
         resize=resize, device=device, boxes=boxes, max_boxes=max_boxes,
         detector_weights=detector_weights or "DEFAULT",
     )
+    if store.skipped:
+        raise ValueError(
+            f"{len(store.skipped)} of {len(store.names)} pictures have no features: mend the files "
+            "named above, and run the same command again"
+        )
 
 # %% ../../nbs/library/cli/features.ipynb #388e4ec9
 def grid_inputs(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from .application import app, format_error
+from .application import app, echo, format_error
 
 # %% ../../nbs/library/cli/health.ipynb #34ceeca9
 OK = "ok"
@@ -41,7 +41,7 @@ def _device_health() -> tuple[str, str]:
 
 # %% ../../nbs/library/cli/health.ipynb #2b789a44
 def _java_health() -> tuple[str, str]:
-    from captionlab.metrics.captions import find_java
+    from captionlab.metrics.java import find_java
 
     try:
         java = find_java()
@@ -165,9 +165,9 @@ def doctor() -> None:
     """Check what is here, what is missing and how to fix it."""
     verdicts = []
     for name, verdict, detail in _run_checks():
-        typer.echo(f"{name:9} {verdict:7} {detail}")
+        echo(f"{name:9} {verdict:7} {detail}")
         verdicts.append(verdict)
     if BROKEN in verdicts:
         raise typer.Exit(1)
-    typer.echo("Everything that is needed is here. What has a - is absent, "
+    echo("Everything that is needed is here. What has a - is absent, "
                "and only some lessons need it.")

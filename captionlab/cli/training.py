@@ -7,6 +7,7 @@ __all__ = ['train', 'attributes_train']
 
 # %% ../../nbs/library/cli/training.ipynb #dac174bc
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +16,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .application import app, attributes_app
+from captionlab.cli.options import (
+    BatchSize,
+    Epochs,
+    FeatureFolders,
+    LearningRate,
+    MinCount,
+    Patience,
+    Seed,
+    TrainingData,
+    Warmup,
+    is_given,
+)
+
+from .application import app, attributes_app, echo
 from .features import grid_inputs
-from .options import FeatureFolders, Seed, TrainingData, is_given
 
 if TYPE_CHECKING:
     from captionlab.runs.run import Run
@@ -28,13 +41,34 @@ def _check_stage(ctx: typer.Context, stage: str, start: Path | None) -> None:
     """Raise an error if the options of `train` contradict its stage."""
     if stage not in ("xe", "scst"):
         raise ValueError(f"there is no stage {stage!r}: choose xe or scst")
-    if (stage == "scst") != (start is not None):
-        raise ValueError("--stage scst starts from a trained run, and xe does not: "
-                         "give --stage scst and --from RUN together, or neither")
-    for name in ("preset", "seed", "variant", "detector", "teacher"):
+    if stage == "scst" and start is None:
+        raise ValueError("--stage scst starts from a trained run: name it with --from RUN")
+    if start and stage == "xe" and not is_given(ctx, "data"):
+        raise ValueError("--from RUN goes on with other captions: name them with --data, "
+                         "or take --stage scst for rewards on its own data")
+    if (start is None or stage == "scst") and is_given(ctx, "all_weights"):
+        raise ValueError("--all-weights goes with --from RUN --data MINE: leave it out")
+    fixed = ["preset", "variant", "detector", "teacher"]
+    if stage == "scst":
+        fixed += ["seed", "min_count"]
+    for name in fixed:
         if start and is_given(ctx, name):
-            raise ValueError(f"scst keeps the settings of {start}, and learns from rewards alone: "
-                             f"leave --{name} out")
+            raise ValueError(f"a training from {start} keeps its model: "
+                             f"leave --{name.replace('_', '-')} out")
+
+
+def _model_name(model: str | None, start: Path | None) -> str:
+    """Return the name of the model to train, that of the run to start from if none is given."""
+    if model is None and start is None:
+        raise ValueError("name a model, such as vanilla, or a run to go on from with --from RUN")
+    if start is None:
+        return str(model)
+    from captionlab.runs.catalog import load
+
+    started = load(start).metadata.model
+    if model not in (None, started):
+        raise ValueError(f"{start} holds the model {started}, not {model}: leave {model} out")
+    return started
 
 
 @contextmanager
@@ -44,7 +78,7 @@ def _resume_hint(out: Path) -> "Iterator[None]":
         yield
     except KeyboardInterrupt:
         if (out / "checkpoint.pt").exists():
-            typer.echo(f"captionlab: {out} holds the last checkpoint; --resume goes on from it",
+            echo(f"captionlab: {out} holds the last checkpoint; --resume goes on from it",
                        err=True)
         raise
 
@@ -54,10 +88,22 @@ def _default_folder(*parts: str | None) -> Path:
     return Path("runs") / "-".join(part for part in parts if part)
 
 
+def _run_folder(
+    data: str, parts: list[str | None], *, seed: int, start: Path | None, stage: str
+) -> Path:
+    """Return the default folder of a training: of a new model, or of a run that it goes on from."""
+    name = re.sub(r"[*?\[\]]", "", Path(data).stem)  # a pattern of files
+    if start is None:
+        return _default_folder(name, *parts, str(seed))
+    if stage == "scst":
+        return _default_folder(start.resolve().name, "scst")
+    return _default_folder(start.resolve().name, name, str(seed))
+
+
 def _report_training(run: "Run", out: Path) -> None:
     """Print the length of a training, its last loss and the next command."""
     history = run.metadata.history
-    typer.echo(f"{len(history)} epochs in {run.metadata.train_seconds:.0f} s, "
+    echo(f"{len(history)} epochs in {run.metadata.train_seconds:.0f} s, "
                f"loss {history[-1]['loss']:.2f}; the run is {out}.  "
                f"Next: captionlab evaluate {quote(str(out))}")
 
@@ -65,7 +111,8 @@ def _report_training(run: "Run", out: Path) -> None:
 @app.command()
 def train(
     ctx: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="vanilla, cptr, translation, ...")],
+    model: Annotated[str | None, typer.Argument(
+        metavar="MODEL", help="vanilla, cptr, translation, ...; with --from that of RUN")] = None,
     data: TrainingData = "scenes",
     preset: Annotated[str, typer.Option(
         help="tiny, squeezenet, paper or another of the model, such as strong or scenes")] = "tiny",
@@ -76,7 +123,7 @@ def train(
              "the paper's full model by default.")] = None,
     out: Annotated[Path | None, typer.Option(
         help="Folder of the run; runs/DATA-MODEL[-VARIANT]-PRESET[-distilled]-SEED, "
-             "or runs/RUN-scst, by default.")] = None,
+             "runs/RUN-scst or runs/RUN-DATA-SEED, by default.")] = None,
     resume: Annotated[bool, typer.Option(
         "--resume", help="Resume the run in that folder.")] = False,
     device: Annotated[str | None, typer.Option(
@@ -93,32 +140,43 @@ def train(
              "scst: fine-tune a trained run on rewards.")] = "xe",
     start: Annotated[Path | None, typer.Option(
         "--from", metavar="RUN",
-        help="The run that scst starts from, with its preset, variant and seed, "
-             "and its data unless --data says where it is now.")] = None,
+        help="A trained run to go on from: with --data MINE on other captions, whose words are "
+             "added to its vocabulary; with --stage scst on its own data.")] = None,
     teacher: Annotated[list[Path] | None, typer.Option(
         metavar="RUN",
         help="A trained run to distil from; may be given several times.")] = None,
+    epochs: Epochs = None,
+    lr: LearningRate = None,
+    warmup: Warmup = None,
+    batch_size: BatchSize = None,
+    min_count: MinCount = None,
+    patience: Patience = None,
+    all_weights: Annotated[bool, typer.Option(
+        "--all-weights", help="With --from RUN --data MINE: let all weights learn, for thousands "
+                              "of captions; by default only those that write.")] = False,
 ) -> None:
-    """Train a model on a data set, into a folder."""
-    from captionlab.runs import finetuning, training
-
+    """Train a model on a data set, or a trained run further, into a folder."""
     _check_stage(ctx, stage, start)
-    inputs = {"features": features or (), "boxes": boxes, "max_val_items": max_val_items}
-    if start:
-        out = out or _default_folder(start.resolve().name, "scst")
-        other_data = data if is_given(ctx, "data") else None
-        with _resume_hint(out):
-            run = finetuning.finetune_scst(
-                model, start, out, resume=resume, device=device, data=other_data, **inputs
-            )
-    else:
-        method = "distilled" if teacher else None
-        out = out or _default_folder(Path(data).stem, model, variant, preset, method, str(seed))
-        with _resume_hint(out):
-            run = training.train(
-                model, data, preset, seed=seed, out=out, resume=resume, device=device,
-                detector=detector, variant=variant, teachers=teacher or (), **inputs,
-            )
+    from captionlab.runs import finetuning, training
+    from captionlab.training.options import TrainingOptions
+
+    options = TrainingOptions(epochs=epochs, lr=lr, warmup=warmup, batch_size=batch_size,
+                              min_count=min_count, patience=patience)
+    model = _model_name(model, start)
+    inputs = {"features": features or (), "boxes": boxes, "max_val_items": max_val_items,
+              "resume": resume, "device": device, "options": options}
+    out = out or _run_folder(data, [model, variant, preset, "distilled" if teacher else None],
+                             seed=seed, start=start, stage=stage)
+    with _resume_hint(out):
+        if stage == "scst":
+            other_data = data if is_given(ctx, "data") else None
+            run = finetuning.finetune_scst(model, str(start), out, data=other_data, **inputs)
+        elif start:
+            run = finetuning.finetune(start, data, out, seed=seed, all_weights=all_weights,
+                                      **inputs)
+        else:
+            run = training.train(model, data, preset, seed=seed, out=out, detector=detector,
+                                 variant=variant, teachers=teacher or (), adapt=True, **inputs)
     if os.environ.get("RANK", "0") == "0":  # of several processes one reports
         _report_training(run, out)
 
@@ -128,21 +186,21 @@ def _next_command(data: str, preset: str, out: Path, spec: dict) -> str:
     file = quote(str(out))
     if spec["backbone"]:
         return f"features extract IMAGES --out FOLDER --kind attributes --weights {file}"
-    # Scenes bring their boxes, photos do not.
-    boxes = "" if data == "scenes" else " --boxes FILE_OR_DETECTOR"
-    return f"train entangled --data {quote(data)} --preset {preset} --detector {file}{boxes}"
+    # Scenes bring their boxes. Photos do not, and this variant reads the words alone.
+    variant = "" if data == "scenes" else " --variant semantic"
+    return f"train entangled --data {quote(data)} --preset {preset}{variant} --detector {file}"
 
 
 def _report_detector(detector: "AttributeDetector", scores: dict | None, out: Path) -> None:
     """Print the size of a detector, and its precision if it was evaluated."""
     seconds = detector.metadata["train_seconds"]
-    typer.echo(f"{len(detector.words)} words in {seconds:.0f} s; the detector is {out}")
+    echo(f"{len(detector.words)} words in {seconds:.0f} s; the detector is {out}")
     if scores:
         words = list(scores["words"])
-        typer.echo(f"on test pictures, mean average precision {scores['mAP']:.1f}, "
+        echo(f"on test pictures, mean average precision {scores['mAP']:.1f}, "
                    f"chance {scores['chance']:.1f}")
-        typer.echo(f"best: {', '.join(words[:8])}")
-        typer.echo(f"worst: {', '.join(words[-8:])}")
+        echo(f"best: {', '.join(words[:8])}")
+        echo(f"worst: {', '.join(words[-8:])}")
 
 # %% ../../nbs/library/cli/training.ipynb #db19caa9
 @attributes_app.command("train")
@@ -193,5 +251,8 @@ def attributes_train(
     _report_detector(detector, scores, out)
     if json and scores:
         file = merge_detector(detector, scores, preset, run_command_line())
-        typer.echo(f"written to {file}")
-    typer.echo(f"Next: captionlab {_next_command(data, preset, out, spec)}")
+        echo(f"written to {file}")
+    echo(f"Next: captionlab {_next_command(data, preset, out, spec)}")
+    if data != "scenes" and not spec["backbone"]:
+        echo("If you have boxes, add --boxes FILE_OR_DETECTOR and leave --variant out: "
+             "the model then sees regions, too.")

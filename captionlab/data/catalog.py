@@ -24,6 +24,8 @@ from captionlab.data.datasets import (
 )
 
 from ..files import cache_home, data_home, write_atomically
+from .image_search import image_folders
+from .layouts import caption_files, join_files
 from .text_files import read_json_file
 
 # %% ../../nbs/library/data/catalog.ipynb #4ab9130b
@@ -155,8 +157,9 @@ def load_dataset(name: str | Path, folder: Path | str | None = None) -> CaptionD
 
     Args:
         name: one of `DATASET_NAMES`; or a folder of one of those; or a CSV or JSON for
-            `from_files` or `coco_karpathy`.
-        folder: of the pictures, for a file; by default the file's own folder.
+            `from_files` or `coco_karpathy`; or a folder or pattern of such files, see
+            `caption_files`.
+        folder: of the pictures, for a file; by default they are looked for around it.
 
     Raises:
         ValueError: there is no such data set, or its files are malformed.
@@ -165,6 +168,11 @@ def load_dataset(name: str | Path, folder: Path | str | None = None) -> CaptionD
     if name in DATASET_NAMES:
         return scenes() if name == "scenes" else _LOADERS[str(name)](dataset_path(str(name)))
     path = Path(name).expanduser()
+    files = [] if any(_contains(path, known) for known in _SIGNATURES) else caption_files(path)
+    if len(files) > 1:
+        return join_files(files, Path(folder) if folder else None)
+    if files:
+        path = files[0]
     if path.is_dir():
         return _LOADERS[detect_dataset(path)](path)
     if path.suffix.lower() not in (".csv", ".json"):
@@ -173,8 +181,19 @@ def load_dataset(name: str | Path, folder: Path | str | None = None) -> CaptionD
             "or give a folder, a CSV or a JSON file"
         )
     if _is_karpathy_file(path):
-        return coco_karpathy(path, folder or path.parent)
+        return coco_karpathy(path, folder or _karpathy_folder(path))
     return from_files(path, folder)
+
+
+def _karpathy_folder(file: Path) -> Path:
+    """Return the folder that has the first picture of one of Karpathy's files, or that of the file.
+
+    The pictures are named from there, COCO's as `val2014/COCO_val2014_000000391895.jpg`.
+    """
+    first = read_json_file(file)["images"][0]
+    name = "/".join(filter(None, (first.get("filepath"), str(first.get("filename")))))
+    folders = image_folders(file)
+    return next((folder for folder in folders if (folder / name).is_file()), file.parent)
 
 
 def _is_karpathy_file(file: Path) -> bool:

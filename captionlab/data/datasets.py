@@ -11,7 +11,6 @@ import csv
 import hashlib
 import io
 import json
-import os
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ import captionlab
 from ..scenes.generator import SPLITS, describe_scene, generate_scene, split_of
 from ..scenes.world import Scene, render
 from ..text import normalise
+from .image_search import ImageFinder
 from .text_files import line_error, read_json_file, read_lines, read_text
 
 # %% ../../nbs/library/data/datasets.ipynb #fe4cf4ee
@@ -84,6 +84,11 @@ class CaptionData:
     splits: Mapping[str, list[Item]]
     language: str = "en"
     source: str | None = None
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{split} {number:,}" for split, number in self.counts.items())
+        languages = f"{self.source} to {self.language}" if self.source else self.language
+        return f"CaptionData({self.name!r}: {counts}; {languages})"
 
     def __getitem__(self, split: str) -> list[Item]:
         if split not in self.splits:
@@ -198,14 +203,6 @@ class _Row(NamedTuple):
     split: str
     name: str = ""
 
-
-def _file_exists(path: Path, listings: dict[Path, set[str]]) -> bool:
-    """Return whether a file exists; lists each folder once, which is faster than many stats."""
-    parent = path.parent
-    if parent not in listings:
-        listings[parent] = set(os.listdir(parent)) if parent.is_dir() else set()
-    return path.name in listings[parent]
-
 # %% ../../nbs/library/data/datasets.ipynb #d7af163c
 def _check_row(file: Path, unit: str, row: _Row) -> None:
     """Raise ValueError unless a row holds texts, and its caption has a word."""
@@ -229,32 +226,33 @@ def _check_same_picture(file: Path, unit: str, first: _Row, row: _Row) -> None:
 
 
 def _collect_items(
-    file: Path, rows: Iterable[_Row], folder: Path | None, unit: str = "line"
+    file: Path, rows: Iterable[_Row], finder: ImageFinder | None, unit: str = "line"
 ) -> dict[str, list[Item]]:
     """Return rows, one a caption, as items by split.
 
     Args:
         file: what the rows were read from, for messages.
         rows: in the order of the file.
-        folder: in which every picture must exist; None to skip this check.
+        finder: of the pictures, which must exist; None to skip this check.
         unit: what a row is in the file, for messages.
     """
     first_rows: dict[str, _Row] = {}
     captions: dict[str, list[str]] = {}
-    listings: dict[Path, set[str]] = {}
+    paths: dict[str, Path | None] = {}
     for row in rows:
         _check_row(file, unit, row)
         first = first_rows.setdefault(row.image, row)
-        if first is row and folder and not _file_exists(folder / row.image, listings):
-            problem = f"there is no picture {folder / row.image}: "
-            raise line_error(file, unit, row.line, f"{problem}put it there or delete the {unit}")
+        if first is row and finder:
+            paths[row.image] = finder.find(row.image)
+            if paths[row.image] is None:
+                problem = f"there is no picture {finder.first / row.image}: put it there or delete "
+                raise line_error(file, unit, row.line, f"{problem}the {unit}")
         _check_same_picture(file, unit, first, row)
         captions.setdefault(row.image, []).append(row.caption.strip())
     _check_names(file, first_rows)
     splits: dict[str, list[Item]] = {"train": [], "val": [], "test": []}
     for image, row in first_rows.items():
-        path = folder / image if folder else None
-        item = Item(row.name or image, tuple(captions[image]), path)
+        item = Item(row.name or image, tuple(captions[image]), paths.get(image))
         splits.setdefault(row.split, []).append(item)
     return splits
 
@@ -306,7 +304,9 @@ def flickr8k(folder: Path | str) -> CaptionData:
     )
     split_by_image = _flickr8k_lists(text)
     file = _first_existing(text, "Flickr8k.token.txt")
-    splits = _collect_items(file, _flickr8k_rows(file, split_by_image), images)
+    splits = _collect_items(
+        file, _flickr8k_rows(file, split_by_image), ImageFinder(file, images)
+    )
     names = {item.name for items in splits.values() for item in items}
     missing = sorted(set(split_by_image) - names)
     if missing:
@@ -408,8 +408,8 @@ def coco_karpathy(file: Path | str, folder: Path | str | None = None) -> Caption
     images = read_json_file(file).get("images")
     if not isinstance(images, list):
         raise ValueError(f"{file}: its images are no list: get the file again")
-    folder = Path(folder) if folder else None
-    splits = _collect_items(file, _karpathy_rows(file, images), folder, "images entry")
+    finder = ImageFinder(file, Path(folder)) if folder else None
+    splits = _collect_items(file, _karpathy_rows(file, images), finder, "images entry")
     name = "coco" if file.stem == "dataset_coco" else file.stem
     return CaptionData(name, splits)
 
@@ -438,7 +438,8 @@ def from_files(file: Path | str, folder: Path | str | None = None) -> CaptionDat
     Args:
         file: a CSV with the columns `image`, `caption` and perhaps `split`, or captions in COCO's
             JSON (whose images may have a `split`).
-        folder: holds the pictures; by default the folder of the file.
+        folder: holds the pictures; by default the folder of the file, or one beside it (see
+            `image_folders`).
 
     Returns:
         The data set, named after the file, with `own-` before it if the name is one of
@@ -456,7 +457,8 @@ def from_files(file: Path | str, folder: Path | str | None = None) -> CaptionDat
     else:
         rows = _csv_rows(file)
         unit = "line"
-    splits = _collect_items(file, rows, Path(folder) if folder else file.parent, unit)
+    finder = ImageFinder(file, Path(folder) if folder else None)
+    splits = _collect_items(file, rows, finder, unit)
     if not any(splits.values()):
         raise ValueError(f"{file}: there is no caption in it: write at least one")
     # A table called flickr8k.csv must not be reported as Flickr8k.

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..decoding.generation import EOS
-from ..processors.image import Picture
+from ..processors.pictures import Picture
 from ..runs.run import Run
 from ..visualise import PALETTE, panels
 from .tracing import CaptionTrace, trace_caption

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..data.batches import Batch
 from ..processors.base import reads_images
-from ..processors.image import Picture
+from ..processors.pictures import Picture
 from ..runs.run import Run
 from .tracing import CaptionTrace, GridView, surprisal, trace_caption
 

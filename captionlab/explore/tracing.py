@@ -21,7 +21,7 @@ from torch import Tensor
 from ..data.batches import Batch
 from ..decoding.generation import log_probabilities, sequence_log_probs
 from ..processors.base import reads_images
-from ..processors.image import Picture
+from ..processors.pictures import Picture
 from ..runs.run import Run
 from ..text import normalise
 from ..vision.regions import as_regions

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..scenes.language import NOUNS
 from ..scenes.world import Scene
+from ..untrusted import load_arrays
 from .statistics import bootstrap_counts
 
 # %% ../../nbs/library/metrics/chair.ipynb #0a94cf52
@@ -261,16 +262,27 @@ def read_detections(file: str | os.PathLike, min_score: float = 0.5) -> dict[str
     Raises:
         ValueError: the file does not say what its boxes show.
     """
-    with np.load(file) as stored:
-        lacking = {"names", "counts", "classes", "scores", "class_names"} - set(stored.files)
-        if lacking:
-            raise ValueError(f"{file} has no {', '.join(sorted(lacking))}: "
-                             "CHAIR needs the classes that a detector found")
-        names = stored["names"]
-        counts = stored["counts"]
-        classes = stored["classes"]
-        class_names = stored["class_names"]
-        confident = stored["scores"] >= min_score
+    required = {"names", "counts", "classes", "scores", "class_names"}
+    stored = load_arrays(file, required)
+    lacking = required - stored.keys()
+    if lacking:
+        raise ValueError(f"{file} has no {', '.join(sorted(lacking))}: "
+                         "CHAIR needs the classes that a detector found")
+    try:
+        return _classes_by_name(stored, min_score)
+    except (IndexError, TypeError, ValueError):
+        raise ValueError(f"{file}: its arrays do not belong together: get it again") from None
+
+
+def _classes_by_name(stored: Mapping[str, np.ndarray], min_score: float) -> dict[str, set[str]]:
+    """Return of each picture the names of the classes whose scores are high enough."""
+    names = stored["names"]
+    counts = stored["counts"]
+    classes = stored["classes"]
+    class_names = stored["class_names"]
+    confident = stored["scores"] >= min_score
+    if names.ndim != 1:
+        raise ValueError("one name for all")
     ends = np.cumsum(counts)
     detected = {}
     for name, start, end in zip(names.tolist(), ends - counts, ends, strict=True):

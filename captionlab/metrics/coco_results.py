@@ -110,9 +110,9 @@ def result_path(folder: str | Path, split: str, name: str) -> Path:
     """Return where a COCO result file goes.
 
     Args:
-        folder: that holds it.
-        split: such as "val2014" or "test".
-        name: of the captioner.
+        folder: that it is written to.
+        split: such as "val2014".
+        name: of the method.
 
     Raises:
         ValueError: the split or the name cannot be part of the file's name.

@@ -31,7 +31,7 @@ from ..data.batches import Batch
 from ..data.inputs import InputConfig
 from ..training.config import BasePreset, TrainingConfig
 from ..training.distributed import world_size
-from ..vision.regions import as_regions, region_field_names, spatial_graph
+from ..vision.regions import as_regions, mean_region, region_field_names, spatial_graph
 from .vanilla import input_projection, square_grid
 
 # %% ../../nbs/35_image_transformer.ipynb #d197e1e0
@@ -532,13 +532,6 @@ class Preset(BasePreset):
         return region_field_names(self.inputs.max_boxes, self.grid)
 
 # %% ../../nbs/35_image_transformer.ipynb #c35gcapt
-def _mean_of_real(encoded: Tensor, mask: Tensor) -> Tensor:
-    """Average regions (B, N, D) where the mask (B, N) is True: (B, D), 0 if there are none."""
-    is_real = mask[..., None]                                           # (B, N, 1)
-    total = encoded.masked_fill(~is_real, 0).sum(1)
-    return total / is_real.sum(1).clamp(min=1)
-
-
 class GraphCaptioner(TransformerCaptioner):
     """The half of the Image Transformer that encodes regions.
 
@@ -616,7 +609,7 @@ class Model(GraphCaptioner):
         See `Captioner.encode`.
         """
         encoded, mask = self.encode_inputs(batch)
-        mean = _mean_of_real(encoded, mask[:, 0, 0])
+        mean = mean_region(encoded, mask[:, 0, 0])
         layers = [self.decoder.attention.project(encoded)]
         return RegionMemory(layers, mask, mean=mean)
 
@@ -706,21 +699,9 @@ PRESETS = {
                             ema_decay=0.0),
     ),
     "squeezenet": Preset(
-        inputs=InputConfig(
-            backbone="squeezenet1_1", boxes="flickr8k/regions.npz", max_boxes=20, grid=7,
-            image_size=227, hflip=True, corner_crop=0.8,
-        ),
+        inputs=InputConfig(backbone="squeezenet1_1", boxes="flickr8k/regions.npz", max_boxes=20,
+                           grid=7, image_size=227, hflip=True, corner_crop=0.8),
         width=256, heads=4, hidden=1024, dropout=0.3, channels=512, min_count=5, max_length=18,
-        word_dropout=0.2, sampling_interval=5 * 6000,
-        training=TrainingConfig(epochs=14, max_tokens=8 * 18, lr=8e-4, encoder_lr_scale=0.1,
-                                warmup=1000, precision="auto"),
-    ),
-    "small": Preset(
-        inputs=InputConfig(
-            backbone="timm:tf_efficientnet_lite2", boxes="flickr8k/regions.npz", max_boxes=20,
-            grid=9, image_size=260, hflip=True, corner_crop=0.8,
-        ),
-        width=256, heads=4, hidden=1024, dropout=0.3, channels=1280, min_count=5, max_length=18,
         word_dropout=0.2, sampling_interval=5 * 6000,
         training=TrainingConfig(epochs=14, max_tokens=8 * 18, lr=8e-4, encoder_lr_scale=0.1,
                                 warmup=1000, precision="auto"),
@@ -733,3 +714,8 @@ PRESETS = {
                                 ema_decay=0.98),
     ),
 }
+PRESETS["small"] = replace(
+    PRESETS["squeezenet"], channels=1280, inputs=replace(
+        PRESETS["squeezenet"].inputs, backbone="timm:tf_efficientnet_lite2", image_size=260, grid=9,
+    ),
+)

@@ -19,7 +19,13 @@ import torch
 from accelerate.state import AcceleratorState
 from filelock import FileLock, Timeout
 
-from ..files import check_writable, read_json_object, short_hash, write_json
+from captionlab.files import (
+    check_writable,
+    read_json_object,
+    remove_partial_files,
+    short_hash,
+    write_json,
+)
 from ..processors.base import Processor
 from ..training.config import BasePreset
 from ..training.distributed import world_size
@@ -74,6 +80,7 @@ def lock_folder(folder: Path, resume: bool) -> Iterator[None]:
         ) from None
     try:
         check_run_folder(folder, resume)
+        remove_partial_files(folder)
         yield
     finally:
         lock.release()

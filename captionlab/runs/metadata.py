@@ -28,6 +28,8 @@ class RunMetadata:
         seed: of weights, order of the data and dropout.
         languages: of the captions and of the sentences to translate (None for pictures).
         parameters: how many numbers the model learns.
+        overrides: settings of the preset that were replaced by options, or adapted to the data.
+        start: name of the run that it was fine-tuned from.
         teachers: names of the runs that it learned from.
         command: that began the training.
         trained: commit and machine of the training.
@@ -46,6 +48,8 @@ class RunMetadata:
     seed: int = _UNKNOWN
     languages: list[str | None] | None = None
     parameters: int = _UNKNOWN
+    overrides: dict | None = None
+    start: str | None = None
     teachers: list[str] | None = None
     command: str | None = None
     trained: dict[str, str] | None = None

@@ -18,6 +18,7 @@ from statistics import mean, stdev
 import captionlab
 
 from ..files import check_writable, write_json
+from ..untrusted import load_json
 
 # %% ../../nbs/library/runs/results.ipynb #e303bb66
 def results_home() -> Path:
@@ -63,13 +64,11 @@ def load_result(name: str | Path) -> dict:
     """
     path = _result_path(name)
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = load_json(path)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{path}: no such result; captionlab evaluate RUN --json writes one"
         ) from None
-    except ValueError as fault:
-        raise ValueError(f"{path}: not a JSON file ({fault})") from None
     runs = result.get("runs") if isinstance(result, dict) else None
     if not isinstance(runs, list) or not all(_is_run(run) for run in runs):
         raise ValueError(f"{path}: not a result file, it has no list of runs")
@@ -290,10 +289,12 @@ def trials_table(name: str | Path) -> str:
         ValueError: the file holds something else.
     """
     file = _result_path(name)
-    content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"rows": []}
+    content = load_json(file) if file.exists() else {"rows": []}
     rows = content.get("rows") if isinstance(content, dict) else None
     keys = {"name", "changed", "CIDEr"}
-    if not isinstance(rows, list) or not all(keys <= set(row) for row in rows):
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and keys <= row.keys() for row in rows
+    ):
         raise ValueError(
             f"{file}: its rows are not trials with a name, what was changed and CIDEr by epoch: "
             "name a file that has those"

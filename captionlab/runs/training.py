@@ -29,6 +29,12 @@ from captionlab.runs.preparation import (
     prepare_training,
     training_set,
 )
+from captionlab.runs.recipes import (
+    adapt_recipe,
+    apply_options,
+    overridden_settings,
+    warn_of_adaptation,
+)
 
 from ..captioner import Captioner, TransformerCaptioner
 from ..data.batches import CaptionDataset, collate
@@ -40,6 +46,7 @@ from ..processors.cache import InputTransforms, input_transforms, open_feature_s
 from ..text import SubwordVocabulary, Vocabulary
 from ..training.config import BasePreset, resolve_precision
 from ..training.loop import Trainer
+from ..training.options import TrainingOptions
 from ..vision.attributes import AttributeDetector, split_fingerprint
 from .catalog import load
 from .data import DataSource, Folders, load_training_data
@@ -113,6 +120,8 @@ def train(
     on_epoch_end: Callable[[list[dict]], None] | None = None,
     variant: str | None = None,
     teachers: Sequence[str | os.PathLike] = (),
+    options: TrainingOptions | None = None,
+    adapt: bool = False,
 ) -> Run:
     """Train a model on a data set and save the run; an interrupted training can be resumed.
 
@@ -135,6 +144,9 @@ def train(
         on_epoch_end: gets the history after each epoch.
         variant: of the model, for presets given by name; None for the preset's own.
         teachers: runs that the model learns from as well; see `captionlab.distillation`.
+        options: settings that replace those of the preset.
+        adapt: change the rest of the recipe if it cannot learn from so few pictures, with a
+            warning that says how; see `captionlab.training.options`.
 
     Returns:
         The run as saved.
@@ -149,11 +161,17 @@ def train(
     metadata = RunMetadata(model=model, seed=seed, stage="distilled" if teachers else "xe")
     preset = _named_preset(preset, variant, seed, metadata)
     data = _named_data(data, preset, metadata)
+    original = preset
+    preset = apply_options(preset, options, data if adapt else None)
     vocabulary, processor = build_processor(data, preset, boxes=boxes, detector=detector)
     setup = prepare_training(
         data, vocabulary, processor, features=features, max_val_items=max_val_items
     )
     net, examples = _new_model(setup, metadata)
+    if adapt:
+        preset = adapt_recipe(setup, examples, options)
+        warn_of_adaptation(apply_options(original, options), preset, examples)
+    metadata.overrides = overridden_settings(original, preset)
     teacher_runs = _load_teachers(teachers, examples)
     if teachers:
         metadata.teachers = [Path(teacher).name for teacher in teachers]

@@ -10,8 +10,6 @@ import base64
 import os
 import re
 import warnings
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -23,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..files import data_home, fingerprint, write_atomically
+from ..untrusted import check_regular, load_arrays
 from .backbones import find_weights
 from .detectors import DETECTORS, Detector
 from .regions import Regions, validate_boxes
@@ -161,50 +160,49 @@ def check_boxes_unique(file: RegionFile, images: Iterable[tuple[str, object]]) -
                              f"{owner} and of {label}: name pictures there by folder and file")
 
 # %% ../../nbs/library/vision/boxes.ipynb #9a3e15fb
-def _load_arrays(file: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz that have these names; nothing in it is executed."""
-    try:
-        with np.load(file) as data:
-            return {name: data[name] for name in data.files if name in names}
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file {file}") from None
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, TypeError, ValueError):
-        raise ValueError(f"{file} is broken or cut off, or not an .npz of numbers: "
-                         "get it again") from None
-
-
 def _sample_evenly(rows: Sequence, count: int = 64) -> Sequence:
     """Return some of many, evenly spread: enough to tell two large files apart."""
     return rows[::max(1, len(rows) // count)]
 
 # %% ../../nbs/library/vision/boxes.ipynb #42bdb993
+def _check_packed(file: Path, data: Mapping[str, np.ndarray]) -> None:
+    """Raise a `ValueError` unless the arrays of an .npz for all images agree with each other."""
+    counts = data["counts"]
+    if counts.dtype.kind not in "iu" or counts.ndim != 1 or (counts < 0).any():
+        raise ValueError(f"{file}: its counts are not whole numbers from 0, one a picture: "
+                         "get it again")
+    names = data["names"]
+    boxes = data["boxes"]
+    if names.ndim != 1 or boxes.ndim != 2 or boxes.dtype.kind not in "iuf":
+        raise ValueError(f"{file}: its names have shape {names.shape} and its boxes "
+                         f"{boxes.shape}, not (pictures,) and (boxes, 4): get it again")
+    if len(counts) != len(names) or counts.sum() != len(boxes):
+        raise ValueError(f"{file}: {len(names)} names, {len(counts)} counts that sum to "
+                         f"{counts.sum()}, {len(boxes)} boxes: get it again")
+    for name in sorted(data.keys() & {"classes", "scores"}):
+        if data[name].shape != (len(boxes),) or data[name].dtype.kind not in "iuf":
+            raise ValueError(f"{file}: its {name} are not one number for each of {len(boxes)} "
+                             "boxes: get it again")
+
+
 class _PackedNpz(RegionFile):
     """One .npz for all images, as `save_boxes` writes it."""
 
     def __init__(self, file: Path):
-        data = _load_arrays(file, ("names", "counts", "boxes", "classes", "scores", "class_names"))
+        data = load_arrays(file, ("names", "counts", "boxes", "classes", "scores", "class_names"))
         missing = {"names", "counts", "boxes"} - data.keys()
         if missing:
             raise ValueError(f"{file} has no {', '.join(sorted(missing))}: if it holds one "
                              "picture, give the folder that it is in")
+        _check_packed(file, data)
         super().__init__(file, [str(name) for name in data["names"].tolist()])
         counts = data["counts"]
-        self._check_counts(counts, len(data["boxes"]))
         self.ends = counts.astype(int).cumsum()
         self.max_boxes = int(counts.max(initial=0))
-        self.class_names = data.get("class_names", np.array(())).tolist()
+        self.class_names = data.get("class_names", np.array(())).reshape(-1).tolist()
         self.arrays = {"boxes": self._validate(data["boxes"], self._box_label)}
         for name in data.keys() & {"classes", "scores"}:
-            self.arrays[name] = torch.from_numpy(data[name])
-
-    def _check_counts(self, counts: np.ndarray, num_boxes: int) -> None:
-        """Raise a `ValueError` unless names, counts and boxes agree."""
-        if counts.dtype.kind not in "iu" or counts.ndim != 1:
-            raise ValueError(f"{self.file}: its counts are not whole numbers, one a picture: "
-                             "get it again")
-        if len(counts) != len(self) or counts.sum() != num_boxes:
-            raise ValueError(f"{self.file}: {len(self)} names, {len(counts)} counts that sum to "
-                             f"{counts.sum()}, {num_boxes} boxes: get it again")
+            self.arrays[name] = torch.from_numpy(data[name].astype(np.float32))
 
     def _box_label(self, box: int) -> str:
         """Return what messages call a box: file, image and number in it."""
@@ -232,7 +230,7 @@ _ARRAY_NAMES = {"bbox": "bbox", "boxes": "bbox", "num_bbox": "count", "num_boxes
 
 def _read_npz(file: Path, skip: str = "") -> dict[str, np.ndarray]:
     """Return the arrays of one image's file, without those called `skip`, and its box count."""
-    data = _load_arrays(file, [name for name, ours in _ARRAY_NAMES.items() if ours != skip])
+    data = load_arrays(file, [name for name, ours in _ARRAY_NAMES.items() if ours != skip])
     data = {_ARRAY_NAMES[name]: array for name, array in data.items()}
     missing = {"bbox", "image_w", "image_h"} - data.keys()
     if missing:
@@ -306,7 +304,9 @@ def _check_range(features: Tensor, label: str) -> None:
 def _orient_features(data: dict[str, np.ndarray]) -> Tensor:
     """Return features (N, D), which some programs store as (D, N); (N, 0) if there are none."""
     num_boxes = len(data["bbox"])
-    features = torch.from_numpy(data.get("features", np.zeros((num_boxes, 0)))).float()
+    rows = data.get("features", np.zeros((num_boxes, 0)))
+    with np.errstate(over="ignore"):
+        features = torch.from_numpy(rows.astype(np.float32))
     is_transposed = len(features) != num_boxes and features.shape[-1] == num_boxes
     return features.T if is_transposed else features
 
@@ -315,7 +315,7 @@ class _NpzFolder(RegionFile):
     """A folder with one .npz for each image, as bottom-up-attention programs write it."""
 
     def __init__(self, folder: Path):
-        self.files = sorted(folder.glob("*.npz"))
+        self.files = sorted(file for file in folder.glob("*.npz") if file.is_file())
         super().__init__(folder, [file.stem for file in self.files])
         if not self.files:
             raise ValueError(f"{folder} holds no .npz: give the folder with one for each picture")
@@ -528,6 +528,7 @@ def open_boxes(source: str | os.PathLike, weights: str | None = "DEFAULT") -> Re
                                 f"{data_home()}, nor a detector ({', '.join(DETECTORS)})")
     if file.is_dir():
         return _NpzFolder(file)
+    check_regular(file, "file of boxes")
     if ".tsv" in file.name:
         return _TsvFile(file)
     if file.suffix == ".npz":

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from ..data.text_files import read_lines
 from ..files import fingerprint
+from ..untrusted import printable
 from .attributes import AttributeDetector, load_detector
 from .backbones import Backbone, Pyramid, find_weights
 from .boxes import RegionFile, check_boxes_unique, open_boxes
@@ -394,7 +395,7 @@ def report_skipped(store: FeatureStore) -> None:
         ValueError: no image has any.
     """
     for reason in store.skipped.values():
-        print(f"skipped: {reason}")
+        print(printable(f"skipped: {reason}"))
     if not len(store):
         raise ValueError(f"none of these pictures could be read: {store.folder} holds no features")
 
@@ -463,7 +464,7 @@ def extract_features(images: Sequence[str | os.PathLike], out: str | os.PathLike
     else:
         raise ValueError(f"no features of kind {kind!r}: choose from {', '.join(FEATURE_KINDS)}")
     report_skipped(store)
-    print(f"{_summarise_store(store)}, in {out}")
+    print(printable(f"{_summarise_store(store)}, in {out}"))
     return store
 
 # %% ../../nbs/library/vision/extraction.ipynb #e9af002e

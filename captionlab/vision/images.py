@@ -8,10 +8,11 @@ __all__ = ['FULL_WINDOW', 'INTERPOLATIONS', 'load_image', 'error_reason', 'Prepr
 
 # %% ../../nbs/library/vision/images.ipynb #5503be03
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import torch
@@ -19,13 +20,15 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from ..files import fingerprint
+from ..untrusted import check_regular, check_size, max_bytes
 
 # %% ../../nbs/library/vision/images.ipynb #75221936
-def load_image(source: str | os.PathLike | Image.Image, min_size: int = 0) -> Image.Image:
+def load_image(source: str | os.PathLike | IO[bytes] | Image.Image,
+               min_size: int = 0) -> Image.Image:
     """Open any image that Pillow reads and convert it to RGB, upright and opaque (on white).
 
     Args:
-        source: a file, or an image that is already open.
+        source: a file, a file object opened in binary mode, or an image that is already open.
         min_size: for large JPEG files: they may be decoded at a half, a quarter or an eighth of
             their size, as long as both sides keep so many pixels; 0 decodes all.
 
@@ -34,42 +37,97 @@ def load_image(source: str | os.PathLike | Image.Image, min_size: int = 0) -> Im
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is not an image, is cut off, or has more pixels than Pillow's guard
-            against decompression bombs allows (`PIL.Image.MAX_IMAGE_PIXELS`, times two).
+        ValueError: the file is not an image, is cut off, is a folder or a pipe, or has more pixels
+            than `captionlab.untrusted.max_bytes` allows, 4 bytes each.
     """
-    name = "the picture" if isinstance(source, Image.Image) else os.fspath(source)
+    if isinstance(source, Image.Image):
+        return _to_rgb(ImageOps.exif_transpose(source))
+    name = _picture_name(source)
+    if isinstance(source, str | os.PathLike):
+        check_regular(name, "picture")
     try:
-        if isinstance(source, Image.Image):
-            return _to_rgb(source)
-        with Image.open(source) as image:
-            if min_size:
-                image.draft(None, (min_size, min_size))
-            return _to_rgb(image)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no picture {name}") from None
+        with _open_image(source) as image:
+            return _read_image(image, min_size)
     except Exception as error:      # a damaged file raises whatever its decoder meets first
         raise ValueError(f"cannot read {name} as a picture: {error_reason(error)}") from error
 
+
+def _picture_name(source: object) -> str:
+    """Return how messages call a picture, or raise a `ValueError` if it is none."""
+    if isinstance(source, str | os.PathLike):
+        return os.fsdecode(source)
+    if isinstance(source, bytes) or not hasattr(source, "read"):
+        raise ValueError(f"a picture is a file or an open image, not {type(source).__name__}")
+    return "the picture"
+
+
+def _open_image(file: str | os.PathLike | IO[bytes]) -> Image.Image:
+    """Open an image file, whose pixels are not decoded yet."""
+    limit = Image.MAX_IMAGE_PIXELS
+    # Pillow has a limit of its own. Who raises ours means that one, too.
+    if "CAPTIONLAB_MAX_MB" in os.environ and limit and 4 * limit < max_bytes():
+        Image.MAX_IMAGE_PIXELS = max_bytes() // 4
+    return Image.open(file)
+
+
+def _read_image(image: Image.Image, min_size: int) -> Image.Image:
+    """Return an open image as RGB, decoded at a smaller size if a JPEG allows that."""
+    if min_size:
+        image.draft(None, (min_size, min_size))
+    width, height = image.size
+    check_size(4 * width * height, f"its {width} x {height} pixels")
+    ImageOps.exif_transpose(image, in_place=True)
+    return _to_rgb(image)
+
 # %% ../../nbs/library/vision/images.ipynb #968c596c
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """Return an upright, opaque 8-bit RGB copy of an image."""
-    image = ImageOps.exif_transpose(image)
-    if image.mode[0] in "IF":           # 16 or 32 bits a channel
-        return _to_eight_bits(image).convert("RGB")
+    """Return an opaque 8-bit RGB copy of an upright image."""
     has_alpha = image.mode.lower() in ("rgba", "la", "pa") or "transparency" in image.info
-    if has_alpha:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
-    return image.convert("RGB")
+    if image.mode[0] in "IF":           # 16 or 32 bits a channel
+        convert = _eight_bits_converter(image)
+    elif has_alpha:
+        convert = _on_white
+    else:
+        return image.convert("RGB")
+    upright = Image.new("RGB", image.size)
+    for strip, place in _strips(image):
+        upright.paste(convert(strip), place)
+    return upright
 
 
-def _to_eight_bits(image: Image.Image) -> Image.Image:
-    """Return a greyscale image of 16 or 32 bits with values scaled to 0..255."""
-    values = np.nan_to_num(np.asarray(image, dtype=np.float32), posinf=0, neginf=0)
+def _strips(image: Image.Image) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
+    """Yield the strips of an image from top to bottom, each with its left and top."""
+    num_rows = 256
+    width, height = image.size
+    for top in range(0, height, num_rows):
+        bottom = min(height, top + num_rows)
+        yield image.crop((0, top, width, bottom)), (0, top)
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """Return an image with transparent parts on white."""
+    image = image.convert("RGBA")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image).convert("RGB")
+
+
+def _eight_bits_converter(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
+    """Return what scales the strips of a greyscale image of 16 or 32 bits to 0..255."""
     # There is no agreed white for floats: their largest value becomes white.
-    white = max(values.max(), 1e-9) if image.mode == "F" else 65535
-    return Image.fromarray((values.clip(0, white) * (255 / white)).round().astype(np.uint8))
+    white = 65535
+    if image.mode == "F":
+        white = max(1e-9, *(_finite_values(strip).max() for strip, _ in _strips(image)))
+
+    def convert(strip: Image.Image) -> Image.Image:
+        values = _finite_values(strip).clip(0, white) * (255 / white)
+        return Image.fromarray(values.round().astype(np.uint8)).convert("RGB")
+
+    return convert
+
+
+def _finite_values(image: Image.Image) -> np.ndarray:
+    """Return the values of an image with one channel, (h, w); 0 for those that are no numbers."""
+    return np.nan_to_num(np.asarray(image, dtype=np.float32), posinf=0, neginf=0)
 
 # %% ../../nbs/library/vision/images.ipynb #ee51d53d
 def error_reason(error: Exception) -> str:
@@ -81,7 +139,8 @@ def error_reason(error: Exception) -> str:
     if isinstance(error, Image.UnidentifiedImageError):
         return "it is not a picture file, whatever its name says"
     if isinstance(error, Image.DecompressionBombError):
-        return f"{error}; if you trust it, make it smaller or raise PIL.Image.MAX_IMAGE_PIXELS"
+        reason = str(error).rstrip(".")
+        return f"{reason}: make it smaller or, if you trust it, set CAPTIONLAB_MAX_MB"
     return " ".join(str(error).split()) or type(error).__name__
 
 # %% ../../nbs/library/vision/images.ipynb #1d2056fc
@@ -89,6 +148,13 @@ FULL_WINDOW = (0.0, 0.0, 1.0, 1.0)      # left, top, right, bottom: nothing is c
 
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 INTERPOLATIONS = tuple(_FILTERS)
+_MAX_SIZE = 4096        # of the side of what a network reads
+
+
+def _are_numbers(values: object, count: int) -> bool:
+    """Return whether values are a tuple or list of so many finite numbers."""
+    return isinstance(values, tuple | list) and len(values) == count and all(
+        isinstance(value, int | float) and math.isfinite(value) for value in values)
 
 # %% ../../nbs/library/vision/images.ipynb #eaa2da97
 @dataclass(frozen=True)
@@ -119,20 +185,24 @@ class Preprocess:
     window: tuple[float, float, float, float] = FULL_WINDOW
 
     def __post_init__(self):
-        is_known = self.resize in ("stretch", "crop") and self.interpolation in _FILTERS
-        if self.size < 1 or not is_known:
-            raise ValueError(f"no such preprocessing: {self.to_dict()}; resize is stretch or crop, "
+        # A tuple is searched, since a list is no key of a dictionary.
+        is_known = self.resize in ("stretch", "crop") and self.interpolation in INTERPOLATIONS
+        is_size = isinstance(self.size, int) and not isinstance(self.size, bool)
+        if not is_size or not 1 <= self.size <= _MAX_SIZE or not is_known:
+            raise ValueError(f"no such preprocessing: {self.to_dict()}; size is a whole number "
+                             f"from 1 to {_MAX_SIZE:,}, resize stretch or crop, "
                              f"interpolation {' or '.join(_FILTERS)}")
-        has_three = len(self.mean) == 3 and len(self.std) == 3
+        has_three = _are_numbers(self.mean, 3) and _are_numbers(self.std, 3)
         if not has_three or not all(value > 0 for value in self.std):
             raise ValueError("mean and std are three numbers each, std above 0, "
                              f"not {self.mean} and {self.std}")
-        left, top, right, bottom = self.window
+        window = self.window if _are_numbers(self.window, 4) else (1, 1, 0, 0)
+        left, top, right, bottom = window
         if not (0 <= left < right <= 1 and 0 <= top < bottom <= 1):
             raise ValueError("a window is left, top, right, bottom in shares of the picture, "
                              f"0 to 1, not {self.window}")
 
-    def pixels(self, source: str | os.PathLike | Image.Image) -> np.ndarray:
+    def pixels(self, source: str | os.PathLike | IO[bytes] | Image.Image) -> np.ndarray:
         """Return one image, read and resized: (size, size, 3) bytes; raises as `load_image`."""
         left, top, right, bottom = self.window
         # Twice the pixels that are needed: resizing from there looks like resizing from the full

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['BOX_TOLERANCE', 'validate_boxes', 'Regions', 'scene_regions', 'pool_regions',
            'region_fields', 'cell_boxes', 'region_field_names', 'as_regions',
-           'spatial_graph', 'regions_from_store']
+           'mean_region', 'spatial_graph', 'regions_from_store']
 
 # %% ../../nbs/14_regions.ipynb #9db2afa0
 import warnings
@@ -287,6 +287,21 @@ def as_regions(batch: Batch, max_boxes: int, grid: int) -> tuple[Tensor, Tensor,
         parts.append([cells, boxes, torch.ones_like(cells[..., 0], dtype=torch.bool)])
     features, boxes, mask = (torch.cat(part, 1) for part in zip(*parts, strict=True))
     return features, boxes, mask
+
+
+def mean_region(features: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean of each picture's real regions.
+
+    Args:
+        features: of regions, `(B, N, D)`.
+        mask: `(B, N)`, True for real regions.
+
+    Returns:
+        `(B, D)`; 0 where a picture has no regions.
+    """
+    is_real = mask[..., None]                                           # (B, N, 1)
+    total = features.masked_fill(~is_real, 0).sum(1)
+    return total / is_real.sum(1).clamp(min=1)
 
 # %% ../../nbs/14_regions.ipynb #5747b983
 def _interval_overlap(low: Tensor, high: Tensor) -> Tensor:

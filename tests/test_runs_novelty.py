@@ -1,0 +1,100 @@
+"""Pictures unlike the training pictures of a run are told from others."""
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+
+import captionlab
+from captionlab.data import load_dataset
+from captionlab.data.batches import Batch
+from captionlab.runs import (
+    NoveltyDetector,
+    NoveltyWarning,
+    load_novelty,
+    pooled_features,
+    save_novelty,
+    spherical_kmeans,
+)
+from captionlab.scenes import generate_scene, render
+
+def around(direction, count, width=8):
+    """Vectors of length 1 near an axis."""
+    centre = torch.eye(width)[direction]
+    return torch.nn.functional.normalize(centre + 0.1 * torch.randn(count, width), dim=-1)
+
+
+@pytest.fixture
+def detector():
+    torch.manual_seed(0)
+    return NoveltyDetector.fit(around(0, 300), around(0, 200), clusters=3, false_alarms=0.1)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_centroids_move_towards_the_points(seed):
+    torch.manual_seed(seed)
+    points = torch.cat([around(axis, 50) for axis in range(4)])
+    similarity = [
+        (points @ spherical_kmeans(points, 4, steps, seed).T).amax(1).mean() for steps in (0, 1, 30)
+    ]
+    assert similarity[0] < similarity[1] <= similarity[2]
+    torch.testing.assert_close(spherical_kmeans(points, 4).norm(dim=1), torch.ones(4))
+
+
+def test_the_share_of_false_alarms_is_that_of_the_validation_pictures(detector):
+    torch.manual_seed(1)
+    flagged = detector.similarity(around(0, 2000)[:, None]) < detector.threshold
+    assert 0.05 < flagged.float().mean() < 0.15
+    assert (detector.similarity(around(1, 50)[:, None]) < detector.threshold).all()
+
+
+def test_cells_are_averaged_before_they_are_scaled():
+    grid = torch.tensor([[[3.0, 0.0], [1.0, 4.0]]])
+    torch.testing.assert_close(pooled_features(grid), torch.tensor([[0.5**0.5, 0.5**0.5]]))
+
+
+def test_one_line_names_the_picture(detector):
+    batch = Batch(grid=torch.stack([around(0, 1), around(1, 1), around(2, 1)]))
+    with pytest.warns(NoveltyWarning, match=r"^page.png is unlike"):
+        detector.warn(batch.select(torch.tensor([1])), ["page.png"])
+    with pytest.warns(NoveltyWarning, match=r"^2 pictures, the first page.png, are unlike"):
+        detector.warn(batch, ["a.jpg", "page.png", Image.new("RGB", (8, 8))])
+
+
+def test_a_known_picture_does_not_warn(detector):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        detector.warn(Batch(grid=detector.centroids[:1, None]), ["a.jpg"])
+
+
+def test_it_is_stored_with_a_run(detector, tmp_path):
+    run = captionlab.load("scenes")
+    assert run.novelty is None
+    folder = replace(run, novelty=detector).save(tmp_path / "run")
+    again = captionlab.load(folder).novelty
+    assert again.threshold == detector.threshold
+    assert torch.equal(again.centroids, detector.centroids)
+
+
+def test_a_broken_file_is_one_clear_line(detector, tmp_path):
+    save_novelty(detector, tmp_path).write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match=r"novelty.safetensors is broken") as caught:
+        load_novelty(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_the_photo_captioner_warns_of_a_scene():
+    run = captionlab.load("photos")
+    with pytest.warns(NoveltyWarning, match="this picture is unlike"):
+        run.caption(render(generate_scene(7), 192))
+
+
+@pytest.mark.slow
+def test_the_photo_captioner_knows_photos_of_its_data_set(real_data):
+    run = captionlab.load("photos")
+    items = load_dataset(real_data / "flickr8k")["test"][:20]
+    similarity = run.novelty.similarity(run.processor([item.image for item in items]).grid)
+    assert (similarity < run.novelty.threshold).sum() <= 4
