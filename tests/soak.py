@@ -170,6 +170,7 @@ def soak(kills: int, seed: int, folder: Path) -> Counter:
         shutil.rmtree(out)
         counts[name] += killed
         rounds += killed > 0
+        print(f"{name}: killed {killed} times, then equal", flush=True)
     print(f"{rounds} interrupted jobs, {rounds} equal to an uninterrupted one, bit for bit")
     return counts
 
