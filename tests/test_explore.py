@@ -596,7 +596,7 @@ def test_the_command_line_draws_where_any_model_looked(
         calls.append(options)
         return trace_caption(run, TEST[0], "a red circle")
 
-    monkeypatch.setattr(captioning, "print_caption", lambda *rest: None)
+    monkeypatch.setattr(captioning, "print_captions", lambda *_, **__: [])
     monkeypatch.setattr(tracing, "trace_caption", trace_scene)
     result = CliRunner().invoke(
         application.app,

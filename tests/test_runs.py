@@ -46,9 +46,9 @@ from captionlab.runs import (
 from captionlab.runs import (
     run as run_module,
 )
+from captionlab.runs.blind_control import derangement
 from captionlab.runs.evaluation import (
     artifact_path,
-    derangement,
     evaluate,
     merge_result,
     result_name,
@@ -127,6 +127,20 @@ class TestSavedAndLoaded:
         assert not again.model.training
         assert again.vocabulary.to_dict() == run.vocabulary.to_dict()
         assert again.processor.preprocess == run.processor.preprocess
+
+    @pytest.mark.parametrize("part", ["model", "decoder"])
+    def test_a_compiled_model_is_saved_as_any_other(self, tmp_path, part):
+        run = fresh("vanilla")
+        plain = run.save(tmp_path / "plain")
+        if part == "model":
+            run.model = torch.compile(run.model, backend="eager")
+        else:
+            run.model.decoder = torch.compile(run.model.decoder, backend="eager")
+        compiled = run.save(tmp_path / "compiled")
+        assert Run.load(compiled).metadata == run.metadata
+        files = [sorted(path.name for path in folder.iterdir()) for folder in (plain, compiled)]
+        assert files[0] == files[1]  # the name of weights is a hash of their content
+        storage.load_weights(run.model, next(plain.glob("*.safetensors")))
 
     def test_tied_weights_are_stored_once_and_stay_tied(self, tmp_path):
         run = fresh("vanilla")

@@ -148,8 +148,8 @@ def export_coco(
         raise FileNotFoundError(f"{len(missing)} of {len(names)} pictures are not in {folder} "
                                 f"({missing[0]} for one): name their folder with --images")
     captioner = load(run, boxes=boxes)
-    captions = {
-        key: captioner.caption(folder / file, beam, length_penalty=length_penalty)
+    captions: dict[object, str] = {
+        key: str(captioner.caption(folder / file, beam, length_penalty=length_penalty))
         for key, file in names.items()
     }
     file = coco_results.export_coco(captions, images_json, out, split=split, name=system)

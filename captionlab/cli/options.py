@@ -4,9 +4,12 @@
 
 # %% auto #0
 __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split', 'Seed',
-           'WriteResult', 'PHOTO_RUN', 'BeamSize', 'LengthPenalty', 'FeatureFolders',
-           'Boxes', 'Epochs', 'LearningRate', 'Warmup', 'BatchSize', 'MinCount',
-           'Patience', 'split_run', 'is_given']
+           'WriteResult', 'PHOTO_RUN', 'PICTURE_SUFFIXES', 'Images', 'AttentionFile',
+           'CaptionFile', 'NumCaptions', 'Scores', 'ResumeJob', 'Sampling', 'Temperature',
+           'TopK', 'TopP', 'SamplingSeed', 'MinLength', 'MaxLength', 'NoRepeatNgram',
+           'RequiredWords', 'SuppressedWords', 'BeamSize', 'LengthPenalty',
+           'FeatureFolders', 'Boxes', 'Epochs', 'LearningRate', 'Warmup', 'BatchSize',
+           'MinCount', 'Patience', 'split_run', 'find_pictures', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
 from pathlib import Path
@@ -30,23 +33,81 @@ WriteResult = Annotated[bool, typer.Option("--json", help="Write a result file u
 PHOTO_RUN = "photos"  # the packaged captioner of photos
 
 
+PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
+
 def split_run(first: str, pictures: list[Path]) -> tuple[str, list[Path]]:
     """Return the run and the pictures that a command line names.
 
     Args:
-        first: the first argument: a run, or already a picture, which is then read by `PHOTO_RUN`.
+        first: the first argument: a run, or already a picture, or the only argument and a folder
+            that holds no run; these are then read by `PHOTO_RUN`.
         pictures: the other arguments.
 
     Raises:
         typer.BadParameter: there is no picture.
     """
     path = Path(first)
-    picture_suffixes = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-    if path.is_file() or path.suffix.lower() in picture_suffixes:
+    if path.is_file() or path.suffix.lower() in PICTURE_SUFFIXES:
         return PHOTO_RUN, [path, *pictures]
-    if not pictures:
-        raise typer.BadParameter("name at least one picture")
-    return first, pictures
+    if pictures:
+        return first, pictures
+    if path.is_dir() and not (path / "run.json").exists():
+        return PHOTO_RUN, [path]
+    raise typer.BadParameter("name at least one picture")
+
+
+def find_pictures(paths: list[Path]) -> list[Path]:
+    """Return files as they are named, and for each folder the pictures in it, sorted.
+
+    Args:
+        paths: files, whether they are there or not, and folders, which are searched with all
+            folders in them; hidden ones are left out.
+
+    Raises:
+        ValueError: a folder holds no pictures.
+    """
+    files = []
+    for path in paths:
+        if not path.is_dir():
+            files.append(path)
+            continue
+        inside = [file for file in path.rglob("*") if _is_picture(file.relative_to(path))]
+        if not inside:
+            raise ValueError(f"{path} holds no pictures ({', '.join(PICTURE_SUFFIXES)})")
+        files += sorted(inside)
+    return list(dict.fromkeys(files))
+
+
+def _is_picture(file: Path) -> bool:
+    """Return whether a path in a folder ends like a picture, and nothing in it is hidden."""
+    is_hidden = any(part.startswith(".") for part in file.parts)
+    return file.suffix.lower() in PICTURE_SUFFIXES and not is_hidden
+
+# %% ../../nbs/library/cli/options.ipynb #ae3ffacc
+Images = Annotated[list[Path] | None, typer.Argument(
+    metavar="IMAGE...", help="picture files, or folders of them")]
+AttentionFile = Annotated[Path | None, typer.Option(
+    metavar="FILE", help="Draw what each word of one picture's caption attended to.")]
+CaptionFile = Annotated[Path | None, typer.Option(
+    metavar="FILE", help="Write captions to a file: .json, .jsonl or .csv.")]
+NumCaptions = Annotated[int, typer.Option("--nbest", min=1, help="Captions of each picture.")]
+Scores = Annotated[bool, typer.Option("--scores", help="Show probabilities, too.")]
+ResumeJob = Annotated[bool, typer.Option(
+    "--resume", help="Go on with the job of --out that was interrupted.")]
+Sampling = Annotated[bool, typer.Option("--sample", help="Draw words at random, do not search.")]
+Temperature = Annotated[float, typer.Option(help="Of --sample: below 1 nearer to the likeliest.")]
+TopK = Annotated[int, typer.Option(help="Of --sample: only so many of the likeliest; 0 for all.")]
+TopP = Annotated[float, typer.Option(help="Of --sample: the likeliest with this probability.")]
+SamplingSeed = Annotated[int | None, typer.Option("--seed", help="Of --sample.")]
+MinLength = Annotated[int, typer.Option(help="Least tokens of a caption, its end included.")]
+MaxLength = Annotated[int | None, typer.Option(help="Most tokens, the end included.")]
+NoRepeatNgram = Annotated[int, typer.Option(
+    help="No sequence of so many tokens stands twice in a caption; 0 allows all.")]
+RequiredWords = Annotated[list[str] | None, typer.Option(
+    "--require", metavar="WORD", help="Each caption has it; may be given several times.")]
+SuppressedWords = Annotated[list[str] | None, typer.Option(
+    "--suppress", metavar="WORD", help="No caption has it; may be given several times.")]
 
 # %% ../../nbs/library/cli/options.ipynb #f7009056
 BeamSize = Annotated[int, typer.Option(min=1, help="Beam size.")]

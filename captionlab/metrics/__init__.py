@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['ARCHIVES', 'Chair', 'CiderDScorer', 'ClipScore', 'Comparison', 'Diversity', 'HashTable',
-           'JavaArchive', 'LearnedMetric', 'METRICS', 'MeteorScorer', 'NgramCounts',
-           'POOLS', 'PairPacker', 'ReferenceIndex', 'SCORER', 'SPICE_SCORER', 'SUBSCORES',
-           'Scores', 'SpiceScores', 'TRANSLATION_SCORER', 'TokenTable',
-           'bleu_from_counts', 'bootstrap_counts', 'caption_similarities',
+           'JAVA_HELP', 'JavaArchive', 'LearnedMetric', 'METRICS', 'MeteorScorer',
+           'NgramCounts', 'POOLS', 'PairPacker', 'ReferenceIndex', 'SCORER',
+           'SPICE_SCORER', 'SUBSCORES', 'Scores', 'SpiceScores', 'TRANSLATION_SCORER',
+           'TokenTable', 'bleu_from_counts', 'bootstrap_counts', 'caption_similarities',
            'caption_targets', 'chair_photos', 'chair_scenes', 'change_fact',
            'check_coco_results', 'compare', 'compare_pairs', 'confidence_intervals',
            'count_objects', 'count_sorted', 'draw_agreement', 'example_of', 'export_coco',
@@ -30,8 +30,8 @@ from typing import Any
 # %% ../../nbs/library/metrics/index.ipynb #metr0003
 _all_ = [
     "ARCHIVES", "Chair", "CiderDScorer", "ClipScore", "Comparison", "Diversity", "HashTable",
-    "JavaArchive", "LearnedMetric", "METRICS", "MeteorScorer", "NgramCounts", "POOLS", "PairPacker",
-    "ReferenceIndex", "SCORER", "SPICE_SCORER", "SUBSCORES", "Scores", "SpiceScores",
+    "JAVA_HELP", "JavaArchive", "LearnedMetric", "METRICS", "MeteorScorer", "NgramCounts", "POOLS",
+    "PairPacker", "ReferenceIndex", "SCORER", "SPICE_SCORER", "SUBSCORES", "Scores", "SpiceScores",
     "TRANSLATION_SCORER", "TokenTable", "bleu_from_counts", "bootstrap_counts",
     "caption_similarities", "caption_targets", "chair_photos", "chair_scenes", "change_fact",
     "check_coco_results", "compare", "compare_pairs", "confidence_intervals", "count_objects",
@@ -55,8 +55,8 @@ _SUBMODULES = {
         "measure_agreement", "compare_pairs", "draw_agreement",
     ],
     "captions": [
-        "METRICS", "SCORER", "find_java", "java_command", "java_environment", "last_message",
-        "tokenize", "MeteorScorer", "Scores", "example_of", "score_runs", "score", "leave_one_out",
+        "METRICS", "SCORER", "MeteorScorer", "Scores", "example_of", "score_runs", "score",
+        "leave_one_out",
     ],
     "chair": [
         "Chair", "count_objects", "shapes_in_caption", "chair_scenes", "objects_in_caption",
@@ -75,6 +75,9 @@ _SUBMODULES = {
     "files": [
         "read_json", "read_results", "read_annotations", "score_files", "format_report",
     ],
+    "java": [
+        "JAVA_HELP", "find_java", "java_command", "java_environment", "last_message",
+    ],
     "learned": [
         "LearnedMetric", "register_metric", "learned_metrics", "score_learned", "ClipScore",
     ],
@@ -88,6 +91,9 @@ _SUBMODULES = {
     "statistics": [
         "meteor_from_counts", "bleu_from_counts", "sacrebleu_from_counts", "ter_from_counts",
         "resampled_scores", "bootstrap_counts", "confidence_intervals", "Comparison", "compare",
+    ],
+    "tokenizer": [
+        "tokenize",
     ],
     "translation": [
         "TRANSLATION_SCORER", "moses", "judge_translations", "score_translations",

@@ -70,7 +70,11 @@ def caption_targets(captions: Sequence[str], scenes: Sequence[Scene]) -> dict[st
 
 # %% ../../nbs/library/metrics/agreement.ipynb #2ac6102e
 def safe_caption(scene: Scene) -> str:
-    """Return a true caption that says how many objects there are, and nothing else."""
+    """Return a true caption that says how many objects there are, and nothing else.
+
+    Args:
+        scene: what it describes.
+    """
     number = len(scene.objects)
     return f"The picture shows {NUMBERS[0][number]} shapes."
 
@@ -159,7 +163,12 @@ def _interval(taus: np.ndarray) -> dict | None:
 
 
 def compare_pairs(better: np.ndarray, worse: np.ndarray) -> dict[str, int]:
-    """Return in how many scenes the better caption scores above, equal to and below the worse."""
+    """Return in how many scenes the better caption scores above, equal to and below the worse.
+
+    Args:
+        better: scores of the better captions, shape `(N,)`.
+        worse: scores of the worse captions of the same scenes, likewise.
+    """
     gaps = (better - worse).round(9)
     return {
         "above": int((gaps > 0).sum()),

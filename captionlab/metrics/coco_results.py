@@ -109,6 +109,11 @@ def check_coco_results(file: str | Path, images_json: str | Path) -> dict[int, s
 def result_path(folder: str | Path, split: str, name: str) -> Path:
     """Return where a COCO result file goes.
 
+    Args:
+        folder: that it is written to.
+        split: such as "val2014".
+        name: of the method.
+
     Raises:
         ValueError: the split or the name cannot be part of the file's name.
     """

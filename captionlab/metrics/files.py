@@ -7,6 +7,7 @@ __all__ = ['read_json', 'read_results', 'read_annotations', 'score_files', 'form
 
 # %% ../../nbs/library/metrics/files.ipynb #cea5895f
 import json
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..files import check_output_path, write_json
-from .captions import SCORER, Scores, example_of, find_java, score_runs
+from .captions import SCORER, Scores, example_of, score_runs
+from .java import find_java
 from .spice import find_spice, score_spice, spice_report
 from .statistics import compare, confidence_intervals
 
@@ -31,6 +33,9 @@ def _refuse_constant(word: str) -> None:
 
 def read_json(path: str | Path) -> Any:
     """Return the content of a JSON file; NaN and Infinity, which Python would accept, are errors.
+
+    Args:
+        path: of the file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -79,7 +84,10 @@ def read_results(path: str | Path) -> dict[int | str, str]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not JSON, not of that form, or has a picture twice or an empty caption.
+        ValueError: it is not JSON, not of that form, or has a picture twice.
+
+    Warns:
+        UserWarning: captions are empty, as a model may leave them.
     """
     pairs = _caption_pairs(path, read_json(path), "results")
     counts = Counter(image_id for image_id, _ in pairs)
@@ -90,7 +98,10 @@ def read_results(path: str | Path) -> dict[int | str, str]:
         )
     empty = [image_id for image_id, caption in pairs if not caption.strip()]
     if empty:
-        raise ValueError(f"{path}: {len(empty)} captions are empty{example_of(empty)}")
+        warnings.warn(
+            f"{path}: {len(empty)} captions are empty{example_of(empty)}; each scores 0",
+            stacklevel=2,
+        )
     return dict(pairs)
 
 

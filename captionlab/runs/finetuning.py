@@ -31,6 +31,7 @@ from captionlab.runs.recipes import (
 
 from ..data.batches import CaptionDataset
 from ..data.datasets import CaptionData
+from ..data.text_files import warn_of_missing_blanks
 from ..files import short_hash
 from ..processors.base import reads_images
 from ..scst import FastCiderD, Gleu, SelfCritical
@@ -273,6 +274,7 @@ def _extended_run(
     """Return the preset of a fine-tuning without options, and the run that is to be trained."""
     original = replace(run.processor.preset, training=training, min_count=1)
     preset = apply_options(original, options)
+    warn_of_missing_blanks(data.captions("train"))
     vocabulary = extend_vocabulary(run.vocabulary, data.captions("train"), preset.min_count)
     processor: Any = copy(run.processor)
     processor.preset = preset

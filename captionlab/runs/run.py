@@ -13,12 +13,19 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 import captionlab
+from captionlab.runs.captions import (
+    Caption,
+    GenerationConfig,
+    collect_results,
+    generate_captions,
+    stream_results,
+)
 from captionlab.runs.storage import (
     MODEL_KEYS,
     check_weights,
@@ -36,6 +43,7 @@ from ..data.batches import Batch
 from ..data.datasets import Item
 from ..decoding.beam import Hypothesis, beam_search
 from ..decoding.generation import BOS
+from ..decoding.packing import packed_linears
 from ..files import write_json
 from ..models import model_module, preset_from_dict
 from ..processors.base import Processor, reads_images
@@ -48,6 +56,9 @@ from .metadata import RunMetadata
 from .novelty import NoveltyDetector, load_novelty, save_novelty
 
 # %% ../../nbs/library/runs/run.ipynb #67e10815
+_Result = TypeVar("_Result")
+
+
 @dataclass
 class Run:
     """A trained captioner or translator, and everything needed to use it anywhere.
@@ -172,6 +183,8 @@ class Run:
         beam: int = 3,
         length_penalty: float = 0.0,
         batch_size: int = 32,
+        *,
+        on_error: str = "raise",
     ) -> str | list[str]:
         """Caption a picture, or a list of B pictures.
 
@@ -181,26 +194,131 @@ class Run:
             beam: width of beam search, how many unfinished captions are kept.
             length_penalty: see `beam_search`.
             batch_size: pictures that go through the model together.
+            on_error: what happens where one of several pictures cannot be read: "raise" an error
+                after the last picture, or "warn" and leave that caption empty.
 
         Returns:
             The caption, or B captions in the order of the pictures.
 
         Raises:
+            CaptioningError: some of several pictures could not be read; it holds the captions of
+                the others.
             ValueError: the run translates sentences.
         """
+
+        def caption_part(batch: Batch) -> list[str]:
+            return self.caption_batch(batch, beam, length_penalty)
+
+        if is_one_picture(pictures):
+            return self._apply([pictures], caption_part)[0]
+        several = cast("Iterable[Picture]", pictures)
+        results = self._stream(several, caption_part, batch_size)
+        return collect_results(results, on_error, missing=str)
+
+    def generate(
+        self,
+        pictures: Picture | Iterable[Picture],
+        config: GenerationConfig | None = None,
+        *,
+        batch_size: int = 32,
+        on_error: str = "raise",
+        **settings: Any,
+    ) -> list[Caption] | list[list[Caption]]:
+        """Generate captions with their probabilities; several of each picture if desired.
+
+        Args:
+            pictures: as for `caption`.
+            config: how; by default as `caption`, beam search for one caption.
+            batch_size: pictures that go through the model together.
+            on_error: as for `caption`; a picture that cannot be read has no captions.
+            settings: of `GenerationConfig`, instead of `config`, such as `num_captions=3`.
+
+        Returns:
+            The N captions of the picture, best first; of B pictures B lists of N captions.
+
+        Raises:
+            CaptioningError: as for `caption`.
+            ValueError: the run translates sentences, a setting is out of its range, or no caption
+                obeys the constraints.
+        """
+        config = _resolve_config(config, settings)
+        if is_one_picture(pictures):
+            return self._apply([pictures], self._generator(config))[0]
+        several = cast("Iterable[Picture]", pictures)
+        results = self.stream(several, config, batch_size=batch_size)
+        return collect_results(results, on_error, missing=list)
+
+    def stream(
+        self,
+        pictures: Iterable[Picture],
+        config: GenerationConfig | None = None,
+        *,
+        batch_size: int = 32,
+        **settings: Any,
+    ) -> Iterator[list[Caption] | Exception]:
+        """Yield the captions of each picture in order, batch by batch, or the error of reading it.
+
+        Args:
+            pictures: any number, also more than fit into memory.
+            config: as for `generate`.
+            batch_size: likewise.
+            settings: likewise.
+
+        Raises:
+            ValueError: as for `generate`.
+        """
+        config = _resolve_config(config, settings)
+        return self._stream(pictures, self._generator(config), batch_size)
+
+    def _generator(self, config: GenerationConfig) -> Callable[[Batch], list[list[Caption]]]:
+        """Return the function that generates captions of batches."""
+        random = None
+        if config.seed is not None:
+            random = torch.Generator(self.device).manual_seed(config.seed)
+
+        @torch.no_grad()
+        def generate_part(batch: Batch) -> list[list[Caption]]:
+            memory = self.model.encode(batch.to(self.device))
+            options: dict[str, Any] = {"max_length": self.max_length, "generator": random}
+            return generate_captions(self.model, memory, self.vocabulary, config, **options)
+
+        return generate_part
+
+    def _stream(
+        self,
+        pictures: Iterable[Picture],
+        function: Callable[[Batch], list[_Result]],
+        batch_size: int,
+    ) -> Iterator[_Result | Exception]:
+        """Return an iterator over the results of pictures, or the errors of reading them."""
+        self._require_pictures()
+
+        def apply(batch: Batch, part: list[Picture]) -> list[_Result]:
+            self._warn(batch, part)
+            return function(batch)
+
+        return stream_results(
+            self.processor, iterate_pictures(pictures), apply, batch_size=batch_size
+        )
+
+    def _apply(
+        self, pictures: list[Picture], function: Callable[[Batch], list[_Result]]
+    ) -> list[_Result]:
+        """Return the results of a few pictures; an error of reading one is raised as it is."""
+        self._require_pictures()
+        batch = self.processor(pictures)
+        self._warn(batch, pictures)
+        return function(batch)
+
+    def _require_pictures(self) -> None:
+        """Raise a ValueError if the run translates."""
         if self.translates:
             raise ValueError("this run translates sentences and reads no pictures: use translate")
-        if is_one_picture(pictures):
-            return self.caption([pictures], beam, length_penalty)[0]
-        pictures = list(iterate_pictures(pictures))
-        captions = []
-        for first in range(0, len(pictures), batch_size):
-            part = pictures[first : first + batch_size]
-            batch = self.processor(part)
-            if self.novelty is not None:
-                self.novelty.warn(batch, part)
-            captions += self.caption_batch(batch, beam, length_penalty)
-        return captions
+
+    def _warn(self, batch: Batch, pictures: list[Picture]) -> None:
+        """Warn of pictures that are unlike those of the training."""
+        if self.novelty is not None:
+            self.novelty.warn(batch, pictures)
 
     def translate(
         self,
@@ -257,9 +375,10 @@ class Run:
             beam: as for `caption`.
             length_penalty: see `beam_search`.
         """
-        memory = self.model.encode(batch.to(self.device))
         options = {"max_length": self.max_length, "suppress_tokens": [self.vocabulary.unk]}
-        return beam_search(self.model, memory, beam, length_penalty, **options)
+        with packed_linears(self.model):
+            memory = self.model.encode(batch.to(self.device))
+            return beam_search(self.model, memory, beam, length_penalty, **options)
 
     @torch.no_grad()
     def read(self, batch: Batch, ids: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, list]]]:
@@ -322,6 +441,13 @@ def _run_errors(file: Path) -> Iterator[None]:
         raise ValueError(text if str(file.parent) in text else f"{file}: {text}") from None
 
 # %% ../../nbs/library/runs/run.ipynb #15edbac2
+def _resolve_config(config: GenerationConfig | None, settings: dict) -> GenerationConfig:
+    """Return a configuration, or that of some settings."""
+    if config is not None and settings:
+        raise ValueError(f"give a config, or {', '.join(settings)}, not both")
+    return config or GenerationConfig(**settings)
+
+
 def _map_by_length(
     sentences: Sequence[str], batch_size: int, function: Callable[[list[str]], list[str]]
 ) -> list[str]:

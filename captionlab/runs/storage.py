@@ -22,6 +22,7 @@ from torch import Tensor
 from ..captioner import Captioner
 from ..files import short_hash, write_atomically
 from ..models import upgrade_preset_name
+from ..training.checkpoint import plain_names
 from ..untrusted import check_regular, load_json
 from ..vision.attributes import AttributeDetector, load_detector, save_detector
 from .formats import FORMAT, READABLE_FORMATS, upgrade_tensors
@@ -31,11 +32,11 @@ def unique_tensors(model: Captioner) -> dict[str, Tensor]:
     """Return a model's tensors by name, of any shape `(...)`; one that layers share is there once.
 
     Args:
-        model: any captioner.
+        model: any captioner; if it is compiled, the names are those before `torch.compile`.
     """
     stored = model.state_dict()
     named = [*model.named_parameters(), *model.named_buffers()]
-    return {name: x.detach() for name, x in named if name in stored}
+    return plain_names({name: x.detach() for name, x in named if name in stored})
 
 
 def _weights_name(content: bytes) -> str:
