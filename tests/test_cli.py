@@ -431,11 +431,26 @@ def test_ctrl_c_is_quiet():
 
 
 @pytest.mark.slow
-def test_a_closed_pipe_is_quiet():
-    code = f"{sys.executable} -c 'from captionlab.cli import main; main()' data list | true"
-    assert (
-        subprocess.run(code, shell=True, capture_output=True, text=True, check=False).stderr == ""
-    )
+@pytest.mark.parametrize(
+    ("command", "reader"),
+    [
+        ("data list", "true"),
+        ("--help", "true"),
+        ("caption scenes pictures --nbest 3 --scores", "head -n 1"),
+        ("caption scenes absent.png pictures", "true"),
+        ("translate translation 'A dog runs.' 'A man sleeps.'", "true"),
+    ],
+)
+def test_a_closed_pipe_is_quiet(command, reader, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    for number in range(40):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "pictures" / f"{number}.png")
+    code = f"{sys.executable} -c 'from captionlab.cli import main; main()' {command} | {reader}"
+    child = subprocess.run(code, shell=True, capture_output=True, text=True, check=False)
+    # No line for each picture, and none for the pipe; a broken picture's line is its own.
+    assert "pipe" not in child.stderr.lower()
+    assert "Traceback" not in child.stderr
+    assert len(child.stderr.splitlines()) <= ("absent" in command)
 
 
 @pytest.fixture
@@ -511,6 +526,38 @@ def test_a_broken_note_of_the_beginning_is_one_line(begun, tmp_path):
     assert "begun.json is broken" in mistake("train", "--resume", "--out", "mine")
     (tmp_path / "mine/begun.json").write_text('{"arguments": ["train", 1]}')
     assert "name a model" in mistake("train", "--resume", "--out", "mine")
+def test_a_folder_is_captioned_into_a_file(few, tmp_path):
+    (tmp_path / "broken.png").write_text("no picture")
+    command = ("caption", "scenes", ".", "--out", "c.json", "--nbest", 2, "--scores")
+    result = call(*command)
+    assert result.exit_code == 1, result.output
+    assert result.stdout == "c.json: captions of 12 of 13 pictures\n"
+    assert "--resume" in result.stderr
+    assert "broken.png" in result.stderr.splitlines()[-1]
+    assert "resume that" in mistake(*command)
+    assert "another length_penalty" in mistake(*command, "--resume", "--length-penalty", 1)
+    (tmp_path / "broken.png").unlink()
+    assert success(*command, "--resume").stdout == "c.json: captions of 12 of 12 pictures\n"
+    records = json.loads((tmp_path / "c.json").read_text())
+    assert len(records) == 12
+    assert [len(record["captions"]) for record in records] == [2] * 12
+    assert not (tmp_path / "c.json.partial").exists()
+
+
+def test_options_of_generation_reach_the_captioner(few):
+    shown = success("caption", "scenes", few[0], "--nbest", 5, "--scores").stdout.splitlines()
+    assert len(shown) == 5
+    assert all(line.startswith(f"{few[0]}: ") and line.endswith(")") for line in shown)
+    word = "triangle"
+    required = success("caption", "scenes", few[0], "--require", word).stdout
+    assert word in required.split()
+    suppressed = success("caption", "scenes", few[0], "--require", word, "--suppress", "a").stdout
+    assert "a" not in suppressed.split()
+    sampled = ("caption", "scenes", few[0], "--sample", "--nbest", 2, "--seed")
+    assert success(*sampled, 1).stdout == success(*sampled, 1).stdout
+    assert "sample=True" in mistake("caption", "scenes", few[0], "--top-k", 3)
+    assert "name it with --out" in mistake("caption", "scenes", few[0], "--resume")
+    assert "ends in .json" in mistake("caption", "scenes", few[0], "--out", "c.txt")
 
 
 @pytest.mark.java

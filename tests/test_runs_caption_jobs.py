@@ -127,7 +127,7 @@ def test_half_a_line_is_cut_off(run, files, tmp_path, cut):
     caption_files(run, files, out, scores=True)
     expected = json.loads(out.read_text())
     files[-1].rename(files[-1].with_suffix(".away"))
-    caption_files(run, files, out)                      # leaves its journal
+    caption_files(run, files, out)  # leaves its journal
     files[-1].with_suffix(".away").rename(files[-1])
     journal = tmp_path / "captions.json.partial"
     journal.write_bytes(journal.read_bytes()[:-cut])

@@ -134,7 +134,7 @@ def _check_caption_options(
 
         check_caption_path(out, *files)
 
-# %% ../../nbs/library/cli/captioning.ipynb #720820f6
+# %% ../../nbs/library/cli/captioning.ipynb #636b1c9c
 def _generation_config(options: dict) -> "GenerationConfig":
     """Return the settings that the options of `caption` name."""
     from captionlab.runs.captions import GenerationConfig
