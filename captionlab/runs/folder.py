@@ -26,6 +26,7 @@ from captionlab.files import (
     short_hash,
     write_json,
 )
+
 from ..processors.base import Processor
 from ..training.config import BasePreset
 from ..training.distributed import world_size
