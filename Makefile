@@ -48,7 +48,7 @@ check: $(VENV)/.dev  ## before a commit: ruff, pyright and the quick tests, in u
 
 soak: $(VENV)/.dev  ## kill trainings and extractions at random moments, and read damaged files (minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py --kills 100
-	@test ! -f tests/mutations.py || OMP_NUM_THREADS=1 $(BIN)/python tests/mutations.py
+	@OMP_NUM_THREADS=1 $(BIN)/python tests/mutations.py --count 1000
 
 lab: $(VENV)/.lab  ## open the course in JupyterLab
 	@$(BIN)/jupyter lab nbs/00_start_here.ipynb

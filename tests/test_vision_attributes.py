@@ -50,6 +50,7 @@ from captionlab.vision.extraction import (
     extract_features,
 )
 from captionlab.vision.features import FeatureStore
+from captionlab.vision.images import Preprocess
 
 logits = st.lists(st.floats(-60, 60), min_size=1, max_size=60)
 
@@ -499,15 +500,23 @@ def test_the_store_holds_what_the_detector_says(on_a_net, tmp_path, capsys):
     assert again["0.png"].equal(store["0.png"])
 
 
-def test_interrupted_it_ends_with_the_same_bytes(on_a_net, tmp_path):
+def test_interrupted_it_ends_with_the_same_bytes(on_a_net, tmp_path, monkeypatch):
     folder, _, detector = on_a_net
     images = {f"{k}": folder / "pictures" / f"{k % 5}.png" for k in range(12)}
     whole = extract_attributes(images, detector, tmp_path / "whole", chunk_size=2, num_workers=2)
-    images["7"] = None
-    with pytest.raises(TypeError):
-        extract_attributes(images, detector, tmp_path / "again", chunk_size=2, num_workers=1)
+    pixels = Preprocess.pixels
+    numbers = iter(range(12))
+
+    def stop(preprocess, picture):
+        if next(numbers) == 7:
+            raise KeyboardInterrupt
+        return pixels(preprocess, picture)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Preprocess, "pixels", stop)
+        with pytest.raises(KeyboardInterrupt):
+            extract_attributes(images, detector, tmp_path / "again", chunk_size=2, num_workers=1)
     made = sorted(file.name for file in (tmp_path / "again").glob("chunk-*"))
-    images["7"] = folder / "pictures" / "2.png"
     extract_attributes(images, detector, tmp_path / "again", chunk_size=2, num_workers=1)
     assert 0 < len(made) < 6
     assert all(
