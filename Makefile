@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test export check lab docs run bench hooks clean
+.PHONY: help demo test soak export check lab docs run bench hooks clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /  make \1 \t/p' Makefile | expand -t 14
@@ -45,6 +45,10 @@ check: $(VENV)/.dev  ## before a commit: ruff, pyright and the quick tests, in u
 	@$(BIN)/ruff check captionlab
 	@$(BIN)/pyright
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m quick
+
+soak: $(VENV)/.dev  ## kill trainings and extractions at random moments, and read damaged files (minutes)
+	@OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py --kills 100
+	@test ! -f tests/mutations.py || OMP_NUM_THREADS=1 $(BIN)/python tests/mutations.py
 
 lab: $(VENV)/.lab  ## open the course in JupyterLab
 	@$(BIN)/jupyter lab nbs/00_start_here.ipynb

@@ -12,16 +12,18 @@ from captionlab.runs.results import provenance
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "bench.json"
 
 
-def timed(way: Callable) -> float:
-    start = time.perf_counter()
+def timed(way: Callable, clock: Callable[[], float] = time.perf_counter) -> float:
+    start = clock()
     way()
-    return time.perf_counter() - start
+    return clock() - start
 
 
-def medians(ours: Callable, peer: Callable, rounds: int) -> tuple[float, float]:
+def medians(
+    ours: Callable, peer: Callable, rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, float]:
     """Median seconds of both, taken in turns after a warm-up, so that both see the same machine."""
     timed(ours), timed(peer)
-    pairs = [(timed(ours), timed(peer)) for _ in range(rounds)]
+    pairs = [(timed(ours, clock), timed(peer, clock)) for _ in range(rounds)]
     return median(a for a, _ in pairs), median(b for _, b in pairs)
 
 

@@ -103,6 +103,10 @@ class KeyValue(NamedTuple):
         """Return the given rows in that order; `rows` is `(R,)`, repeats are allowed."""
         return KeyValue(self.key[rows], self.value[rows])
 
+    def contiguous(self) -> "KeyValue":
+        """Return the same numbers in the order of memory in which every step reads them."""
+        return KeyValue(self.key.contiguous(), self.value.contiguous())
+
 # %% ../nbs/01_attention.ipynb #a9918586
 class Dropout(nn.Dropout):
     """Dropout that is also fast on a CPU; maps `(..., D)` to `(..., D)`.
@@ -222,7 +226,9 @@ class MultiHeadAttention(nn.Module):
         low_precision = query.dtype.itemsize < 4
         # On a CPU the fused kernel is slow in 16 bits, and with dropout it stores the weights.
         prefer_plain = query.device.type == "cpu" and (dropout or low_precision)
-        if trace is None and not prefer_plain:
+        # A step of decoding has few queries, and cached keys lie in order.
+        decoding = query.device.type == "cpu" and query.shape[-2] <= 8 and kv.key.is_contiguous()
+        if trace is None and not (prefer_plain or decoding):
             return F.scaled_dot_product_attention(query, *kv, attn_mask=mask, dropout_p=dropout)
         mixed, weights = attend(query, *kv, mask, dropout=self.dropout)
         if trace is not None:

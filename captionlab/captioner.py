@@ -292,7 +292,8 @@ class TransformerCaptioner(Captioner):
 
     def start(self, memory: Memory, captions: int = 1) -> State:
         """Return a state of C captions without tokens. See `Captioner.start`."""
-        return State(memory, [], captions)
+        layers = [layer.contiguous() for layer in memory.layers]    # every step reads them
+        return State(replace(memory, layers=layers), [], captions)
 
     def step(self, state: State, tokens: Tensor,
              trace: dict[str, list] | None = None) -> tuple[Tensor, State]:

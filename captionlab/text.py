@@ -259,12 +259,23 @@ def learn_pieces(
 # %% ../nbs/10_text.ipynb #af9ccb3d
 def _build_tokenizer(ids: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
     """Return the library's tokenizer: bytes for what no piece spells, ▁ for spaces."""
-    tokenizer = Tokenizer(models.BPE(ids, merges, byte_fallback=True))
+    try:
+        tokenizer = Tokenizer(models.BPE(ids, merges, byte_fallback=True))
+    except Exception as error:      # the library has no narrower kind for merges that do not fit
+        reason = " ".join(str(error).split())[:120]
+        raise ValueError(f"not a subword vocabulary: its merges do not fit ({reason})") from None
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
     return tokenizer
 
 # %% ../nbs/10_text.ipynb #eacd08f5
+def _as_pair(merge: Sequence[str]) -> tuple[str, str]:
+    """Return a merge as a pair of pieces, once it is checked to be one."""
+    if not isinstance(merge, list | tuple) or [type(piece) for piece in merge] != [str, str]:
+        raise ValueError(f"not a subword vocabulary: {str(merge)[:60]} is no pair of pieces")
+    return merge[0], merge[1]
+
+
 class SubwordVocabulary:
     """Pieces of words by byte pair encoding, behind the same interface as `Vocabulary`.
 
@@ -287,7 +298,7 @@ class SubwordVocabulary:
         self, tokens: Sequence[str], merges: Iterable[Sequence[str]], language: str | None = None
     ):
         self.tokens = list(tokens)
-        self.merges = [(left, right) for left, right in merges]
+        self.merges = [_as_pair(merge) for merge in merges]
         self.language = language
         if self.tokens[: len(_SPECIAL_TOKENS)] != _SPECIAL_TOKENS:
             raise ValueError("not a subword vocabulary: special tokens and bytes come first")
@@ -375,6 +386,11 @@ def vocabulary_from_dict(stored: dict) -> Vocabulary | SubwordVocabulary:
     # A list, since an unhashable kind is no key of a dictionary but may be looked for in a list.
     if not isinstance(stored, dict) or stored.get("kind") not in list(kinds):
         raise ValueError("not a stored vocabulary: its 'kind' is neither 'words' nor 'subwords'")
+    for key in {"words", "tokens"} & stored.keys():
+        if not isinstance(stored[key], list) or not all(isinstance(x, str) for x in stored[key]):
+            raise ValueError(f"not a stored vocabulary: its {key} are not a list of texts")
+    if not isinstance(stored.get("language"), str | None):
+        raise ValueError("not a stored vocabulary: its language is no text")
     try:
         return kinds[stored["kind"]].from_dict(stored)
     except KeyError as missing:

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['DEFAULT_MAX_MB', 'max_bytes', 'check_size', 'check_archive', 'load_arrays', 'read_gzip',
-           'check_regular', 'printable', 'escape_markdown']
+           'check_regular', 'load_json', 'printable', 'escape_markdown']
 
 # %% ../nbs/library/untrusted.ipynb #2b2223f5
 import gzip
+import json
 import math
 import os
 import re
@@ -15,7 +16,7 @@ import stat
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,6 +141,33 @@ def check_regular(file: str | os.PathLike, content: str = "file") -> None:
     if not stat.S_ISREG(mode):
         raise ValueError(f"{os.fspath(file)} is a pipe or a device, not a regular file: "
                          "copy its content into a file")
+
+# %% ../nbs/library/untrusted.ipynb #48c19ef6
+def load_json(file: str | os.PathLike) -> Any:
+    """Return the content of a JSON file that somebody else may have written.
+
+    Args:
+        file: in UTF-8.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is too large, cannot be read, or is not JSON; the message names it.
+    """
+    check_regular(file)
+    check_size(Path(file).stat().st_size, f"{os.fspath(file)}: its content")
+    try:
+        return json.loads(Path(file).read_bytes().decode("utf-8"))
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except json.JSONDecodeError as error:
+        reason = str(error)
+    except UnicodeDecodeError:
+        reason = "it is not text in UTF-8"
+    except ValueError:      # Python's own limit of the digits of a whole number
+        reason = "one of its numbers has too many digits"
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+    raise ValueError(f"{os.fspath(file)} cannot be read as JSON ({reason})")
 
 # %% ../nbs/library/untrusted.ipynb #cd49e5b1
 # Control characters but tab and newline, line separators, marks that turn the direction of text

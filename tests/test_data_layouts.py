@@ -9,7 +9,6 @@ from captionlab.data import ImageFinder, load_dataset, split_in_name
 from captionlab.runs import train
 from captionlab.training import TrainingOptions
 
-
 def picture(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (8, 8)).save(path)

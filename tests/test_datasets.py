@@ -5,9 +5,11 @@ import hashlib
 import json
 import operator
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial, reduce
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -41,7 +43,10 @@ from captionlab.data.datasets import (
     multi30k,
     scenes,
 )
-from captionlab.files import data_home
+from captionlab.data.text_files import lack_blanks
+from captionlab.files import command_line, data_home
+from captionlab.models import find_preset
+from captionlab.runs.preparation import build_processor
 from captionlab.text import Vocabulary
 
 @pytest.fixture(autouse=True)
@@ -719,3 +724,45 @@ def test_a_badly_quoted_caption_is_reported_with_its_line(tmp_path, lines, where
     (tmp_path / "own.csv").write_text("\n".join(["image,caption", *lines, ""]))
     with pytest.raises(ValueError, match=where):
         from_files(tmp_path / "own.csv")
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["一只狗在草地上跑", "两个孩子在海滩上玩"], True),
+        (["一 只 狗 在 草地 上 跑", "两 个 孩子 在 海滩 上 玩"], False),
+        (["犬が草の上を走っている。"], True),
+        (["犬 が 草 の 上 を 走って いる 。"], False),
+        (["สุนัขกำลังวิ่งบนสนามหญ้า"], True),
+        (["สุนัข กำลัง วิ่ง บน สนามหญ้า"], False),
+        (["Ein Hund läuft über die Straße.", "собака бежит по траве"], False),
+        (["a dog"] * 20 + ["一只狗在草地上跑"], False),
+        ([], False),
+    ],
+)
+def test_scripts_without_blanks_must_be_segmented(texts, expected):
+    assert lack_blanks(texts) == expected
+
+
+def test_a_data_set_is_shown_in_one_line():
+    items = [Item(str(number), ("a dog",)) for number in range(1234)]
+    data = CaptionData("mine", {"train": items, "val": items[:2]})
+    assert repr(data) == "CaptionData('mine': train 1,234, val 2; en)"
+    assert repr(replace(data, source="de")).endswith("; de to en)")
+
+
+def test_training_on_captions_without_blanks_warns_in_one_line():
+    data = CaptionData("mine", {"train": [Item("1", ("一只狗在草地上跑",))]})
+    with pytest.warns(UserWarning, match="跑' have no blanks between words") as warned:
+        build_processor(data, find_preset("cptr", "tiny"))
+    assert len(warned) == 1
+
+
+def test_suggested_commands_quote_what_a_shell_would_split():
+    weights = "/my weights/detector.pth"
+    spec = {"kind": "attributes", "backbone": {"name": "resnet50", "weights": weights}}
+    words = shlex.split(command_line(spec, "out $1", "my photos"))
+    assert words[:4] == ["captionlab", "features", "extract", "my photos"]
+    options = dict(zip(words[4::2], words[5::2], strict=True))
+    assert options["--weights"] == weights
+    assert options["--out"] == "out $1"

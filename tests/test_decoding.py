@@ -4,6 +4,7 @@ import math
 from itertools import product
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -25,6 +26,8 @@ from captionlab.decoding.generation import (
     sample,
     sequence_log_probs,
 )
+from captionlab.decoding.packing import packed_linears
+from captionlab.decoding.search import constrained_beam_search
 
 PAD, BOS, EOS, WIDTH, V = 0, 1, 2, 16, 7
 SEEDS = st.integers(0, 10_000)
@@ -471,13 +474,19 @@ def test_no_word_left_is_one_line(search):
         {"temperature": 0.0},
         {"temperature": -1.0},
         {"temperature": math.inf},
+        {"temperature": math.nan},
+        {"temperature": "hot"},
         {"top_k": -1},
+        {"top_k": 2.5},
         {"top_p": 0.0},
+        {"max_length": 2.5},
+        {"captions": 1.5},
         {"top_p": 1.5},
     ],
 )
 def test_draws_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(ValueError, match="temperature must be a number from 1e-6") as error:
+    (name,) = wrong
+    with pytest.raises(ValueError, match=rf"^{name} is \S+: take a (whole )?number ") as error:
         sample(always(3), blank(1), **wrong)
     assert "\n" not in str(error.value)
 
@@ -536,14 +545,34 @@ def test_an_ensemble_says_what_is_wrong():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"width": 0}, {"max_length": 0}, {"length_penalty": math.nan}, {"length_penalty": 1000}],
+    [
+        {"width": 0},
+        {"width": 2.5},
+        {"width": True},
+        {"width": None},
+        {"max_length": 0},
+        {"max_length": 7.5},
+        {"length_penalty": math.nan},
+        {"length_penalty": 1000},
+        {"length_penalty": "1"},
+    ],
 )
-def test_a_search_out_of_range_is_refused(wrong):
+@pytest.mark.parametrize("search", [beam_search, constrained_beam_search])
+def test_a_search_out_of_range_is_refused(search, wrong):
+    (name,) = wrong
+    name = "beam width" if name == "width" else name
     model = GridCaptioner().eval()
-    with pytest.raises(
-        ValueError, match="take a width and a length of at least 1, and a penalty from -10 to 10"
-    ):
-        beam_search(model, model.encode(Batch(grid=torch.randn(1, 4, 3))), **wrong)
+    with pytest.raises(ValueError, match=f"^{name} is .*: take a (whole )?number ") as error:
+        search(model, model.encode(Batch(grid=torch.randn(1, 4, 3))), **wrong)
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_of_numpy_are_numbers():
+    model = GridCaptioner().eval()
+    memory = model.encode(Batch(grid=torch.randn(1, 4, 3)))
+    numbers = {"width": np.int64(2), "max_length": np.int32(4), "length_penalty": np.float32(1)}
+    expected = beam_search(model, memory, width=2, max_length=4, length_penalty=1.0)
+    assert beam_search(model, memory, **numbers) == expected
 
 
 def test_weights_that_are_no_numbers_write_no_caption():
@@ -571,7 +600,7 @@ def test_captions_without_a_token_are_refused():
     memory = model.encode(Batch(grid=torch.randn(1, 3, 3)))
     with pytest.raises(ValueError, match="at least 1"):
         greedy(model, memory, max_length=0)
-    with pytest.raises(ValueError, match="temperature nan"):
+    with pytest.raises(ValueError, match="temperature is nan"):
         sample(model, memory, temperature=math.nan)
 
 
@@ -636,3 +665,66 @@ def test_suppressed_tokens_equal_those_of_transformers(width, penalty):
         if width > 1:
             assert best.score == pytest.approx(theirs.sequences_scores.item(), rel=1e-4)
     assert compared >= 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.bfloat16, torch.double])
+def test_packed_layers_give_what_plain_ones_give(dtype):
+    torch.manual_seed(0)
+    layer = nn.Linear(24, 37, dtype=dtype)
+    x = torch.randn(2, 3, 1, 24, dtype=dtype)
+    with torch.no_grad():
+        plain = layer(x)
+        with packed_linears(layer), packed_linears(layer):
+            packed = layer(x)
+            empty = layer(x[:0])
+    torch.testing.assert_close(packed, plain)
+    assert empty.shape == (0, 3, 1, 37)
+    assert "forward" not in vars(layer)
+
+
+def test_packed_layers_are_plain_again_after_an_error_and_see_new_weights():
+    layer = nn.Linear(24, 37)
+    x = torch.randn(3, 24)
+    with pytest.raises(KeyError), packed_linears(layer):
+        raise KeyError
+    assert "forward" not in vars(layer)
+    for _ in range(2):
+        with torch.no_grad():
+            layer.weight.add_(1.0)
+            with packed_linears(layer):
+                torch.testing.assert_close(layer(x), nn.functional.linear(x, *layer.parameters()))
+    with packed_linears(layer):
+        layer(x).sum().backward()
+    assert layer.weight.grad is not None
+
+
+def test_steps_with_packed_layers_equal_reading_the_caption_at_once():
+    model = model_of(0).float()
+    memory = model.encode(Batch(grid=grid_of(1).float()))
+    ids = torch.randint(3, V, (4, 5, 6))
+    state = model.start(memory, 5)
+    steps = []
+    with torch.no_grad(), packed_linears(model):
+        for token in ids.unbind(-1):
+            logits, state = model.step(state, token)
+            steps.append(logits)
+        whole = model.decode(memory, ids)
+    torch.testing.assert_close(torch.stack(steps, 2), whole, rtol=1e-5, atol=1e-5)
+
+
+def test_memory_of_beams_grows_by_less_than_a_tenth_of_the_pictures_per_beam():
+    model = model_of(0).float()
+    memory = model.encode(Batch(grid=torch.randn(2, 300, 3)))
+    image_bytes = sum(x.nbytes for layer in memory.layers for x in layer)
+
+    def search_bytes(beams, tokens=20):
+        state = model.start(memory, beams)
+        with torch.no_grad():
+            for _ in range(tokens):
+                _, state = model.step(state, torch.full((2, beams), 4))
+                state = state.reorder(torch.zeros(2, beams, dtype=torch.long))
+        layers = [*state.memory.layers, *state.past]
+        return sum(x.nbytes for layer in layers for x in layer)
+
+    growth = (search_bytes(6) - search_bytes(1)) / 5
+    assert 0 < growth < 0.1 * image_bytes

@@ -181,7 +181,8 @@ def test_the_machine_accepts_exactly_the_captions_with_all_sequences(ids, requir
     ("options", "line"),
     [
         ({"num_captions": 4}, "beam of at least as many"),
-        ({"max_length": 0}, "length of at least 1"),
+        ({"num_captions": 1.5}, "num_captions is 1.5: take a whole number"),
+        ({"max_length": 0}, "max_length is 0: take a whole number of at least 1"),
         ({"max_length": 2, "required": [(3,), (4,)]}, "do not fit"),
         ({"required": [(3,)], "constraints": [SuppressSequences([(3,)])]}, "fulfils all"),
         ({"required": [(n,) for n in range(3, 10)]}, "require fewer"),
@@ -191,6 +192,13 @@ def test_searches_that_cannot_be(options, line):
     model, memory = encoded(0, words=12)
     with pytest.raises(ValueError, match=line):
         constrained_beam_search(model, memory, 3, **{"max_length": 12, **options})
+
+
+@pytest.mark.parametrize("constraint", [MinLength, NoRepeatNgram])
+@pytest.mark.parametrize("number", [0, 2.5, "3"])
+def test_constraints_of_no_number_are_refused(constraint, number):
+    with pytest.raises(ValueError, match="take a whole number of at least 1"):
+        constraint(number)
 
 
 def test_scores_are_log_probabilities_of_the_model():

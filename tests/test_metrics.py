@@ -6,6 +6,8 @@ import os
 import random
 import shutil
 import stat
+import subprocess
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,16 +27,14 @@ from sacrebleu.metrics import BLEU
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from captionlab import files
-from captionlab.metrics import captions, statistics
+from captionlab.metrics import captions, java, statistics, tokenizer
 from captionlab.metrics import files as metrics_files
 from captionlab.metrics.captions import (
     METRICS,
     MeteorScorer,
-    find_java,
     leave_one_out,
     score,
     score_runs,
-    tokenize,
 )
 from captionlab.metrics.files import (
     format_report,
@@ -42,6 +42,7 @@ from captionlab.metrics.files import (
     read_results,
     score_files,
 )
+from captionlab.metrics.java import find_java
 from captionlab.metrics.statistics import (
     bleu_from_counts,
     bootstrap_counts,
@@ -50,6 +51,7 @@ from captionlab.metrics.statistics import (
     meteor_from_counts,
     resampled_scores,
 )
+from captionlab.metrics.tokenizer import tokenize
 from captionlab.metrics.translation import (
     TRANSLATION_SCORER,
     judge_translations,
@@ -284,7 +286,7 @@ def started(monkeypatch):
 def test_meteor_that_dies_is_one_line_and_leaves_no_process(tmp_path, monkeypatch, started):
     real = find_java()
     program = fake_java(tmp_path, f'case "$*" in *PTB*) exec {real} "$@";; *) exit 3;; esac')
-    monkeypatch.setattr(captions, "find_java", lambda: program)
+    monkeypatch.setattr(java, "find_java", lambda: program)
     with pytest.raises(RuntimeError, match="METEOR stopped early"):
         score({1: "a dog"}, {1: ["a dog"]})
     assert len(started) == 1
@@ -314,8 +316,8 @@ def awkward_folder(tmp_path, monkeypatch):
     shutil.copy(original / "meteor-1.5.jar", folder)
     (folder / "data/paraphrase-en.gz").symlink_to(original / "data/paraphrase-en.gz")
     jar = folder / "tokenizer.jar"
-    jar.symlink_to(captions._TOKENIZER_JAR)
-    monkeypatch.setattr(captions, "_TOKENIZER_JAR", jar)
+    jar.symlink_to(tokenizer._TOKENIZER_JAR)
+    monkeypatch.setattr(tokenizer, "_TOKENIZER_JAR", jar)
     monkeypatch.setattr(captions.meteor, "__file__", str(folder / "meteor.py"))
     return folder
 
@@ -328,6 +330,57 @@ def test_scorers_work_in_a_folder_with_a_blank_and_an_umlaut(awkward_folder, mon
     assert scores.corpus_scores["METEOR"] == pytest.approx(100)
 
 
+FOREIGN_CANDIDATES = {1: "A DOG IN A CAFÉ", 2: "a größer cat sits"}
+FOREIGN_REFERENCES = {1: ["I see a dog in the café."], 2: ["A größer cat SITS on IT.", "a cat"]}
+
+
+@pytest.fixture(scope="module")
+def scores_here():
+    return score(FOREIGN_CANDIDATES, FOREIGN_REFERENCES).corpus_scores
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("locale", ["de_DE.UTF-8", "tr_TR.UTF-8", "C"])
+def test_another_process_in_another_locale_scores_the_same(tmp_path, scores_here, locale):
+    # All of pycocoevalcap lies in a folder with a blank and an umlaut, as a whole environment may.
+    folder = tmp_path / "Ä b"
+    original = Path(captions.meteor.__file__).parent
+    shutil.copytree(
+        original.parent,
+        folder / "pycocoevalcap",
+        copy_function=os.symlink,
+        ignore=shutil.ignore_patterns("spice", "__pycache__"),
+    )
+    jar = folder / "pycocoevalcap/meteor/meteor-1.5.jar"
+    jar.unlink()
+    shutil.copy(original / jar.name, jar)  # it looks for its data beside itself
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("LC_", "PYTHON"))
+    }
+    environment.update(
+        LC_ALL=locale, LANG=locale, PYTHONPATH=os.pathsep.join([str(folder), *sys.path])
+    )
+    if locale != "C":
+        language, country = locale.split(".")[0].split("_")
+        environment["JAVA_TOOL_OPTIONS"] = f"-Duser.language={language} -Duser.country={country}"
+    program = (
+        "import json, sys; from captionlab.metrics import captions\n"
+        f"scores = captions.score({FOREIGN_CANDIDATES!a}, {FOREIGN_REFERENCES!a})\n"
+        "print(json.dumps([captions.meteor.__file__, scores.corpus_scores]))"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    file, scores = json.loads(process.stdout)
+    assert Path(file).is_relative_to(folder)
+    assert scores == scores_here
+
+
 @pytest.mark.java
 @pytest.mark.parametrize("broken", ["PTB", "meteor"])
 def test_a_java_error_is_quoted(tmp_path, monkeypatch, broken):
@@ -337,14 +390,14 @@ def test_a_java_error_is_quoted(tmp_path, monkeypatch, broken):
         f'echo "	at edu.cmu.Main.main(Main.java:1)" >&2; exit 3;; *) exec {real} "$@";; esac'
     )
     program = fake_java(tmp_path, script)
-    monkeypatch.setattr(captions, "find_java", lambda: program)
+    monkeypatch.setattr(java, "find_java", lambda: program)
     with pytest.raises(RuntimeError, match=r"\(Error: heap is full\)"):
         score({1: "a dog"}, {1: ["a dog"]})
 
 
 @pytest.mark.java
 def test_a_fault_elsewhere_closes_meteor(tmp_path, monkeypatch, started):
-    monkeypatch.setattr(captions, "find_java", lambda: fake_java(tmp_path, "exec sleep 60"))
+    monkeypatch.setattr(java, "find_java", lambda: fake_java(tmp_path, "exec sleep 60"))
     monkeypatch.setattr(captions, "tokenize", lambda captions: {}["no"])
     with pytest.raises(KeyError):
         score({1: "a dog"}, {1: ["a dog"]})
@@ -376,6 +429,26 @@ def written(folder: Path, name: str, content: object) -> Path:
     return path
 
 
+@pytest.mark.java
+def test_scoring_captions_without_blanks_warns_in_one_line():
+    text = "一只狗在草地上跑"
+    with pytest.warns(UserWarning, match=f"{text!r} have no blanks between words") as warned:
+        score({1: text}, {1: [text]}, meteor=False)
+    assert len(warned) == 1
+
+
+@pytest.mark.java
+def test_captions_that_a_model_left_empty_score_zero(tmp_path):
+    annotations = [{"image_id": key, "caption": "a dog runs"} for key in (1, 2)]
+    people = written(tmp_path, "people.json", {"annotations": annotations})
+    results = [{"image_id": 1, "caption": " "}, {"image_id": 2, "caption": "a dog runs"}]
+    with pytest.warns(UserWarning, match=r"r\.json: 1 captions are empty \(1 for one\); each"):
+        report = score_files(written(tmp_path, "r.json", results), people, resamples=10)
+    empty, full = report["each"]
+    assert {empty[name] for name in METRICS} == {0}
+    assert full["METEOR"] == pytest.approx(100)
+
+
 @pytest.mark.parametrize(
     ("content", "line"),
     [
@@ -386,7 +459,6 @@ def written(folder: Path, name: str, content: object) -> Path:
         ([{"image_id": 1}], "entry 0"),
         ([{"image_id": 1, "caption": None}], "entry 0"),
         ([{"image_id": 1, "caption": "a"}] * 2, "more than one caption"),
-        ([{"image_id": 1, "caption": " "}], "empty"),
     ],
 )
 def test_results_that_are_none(tmp_path, content, line):
@@ -507,6 +579,9 @@ def test_results_merge_by_seed_and_refuse_to_mix(tmp_path):
     }
     assert format_metric(found, "CIDEr") == "50.0 \u00b1 2.8"
     assert "| demo | \u2013 |" in results_table([found], ["SPICE"])
+    assert "SPICE" not in results_table([found])
+    spice = {"model": "other", "runs": [{"metrics": {"SPICE": 20.0}}]}
+    assert results_table([found, spice]).splitlines()[-1].endswith("| \u2013 | 20.0 |")
     with pytest.raises(ValueError, match="another file"):
         merge_run(file, {"model": "demo", "data": "e"}, {"seed": 2, "metrics": {}})
     assert load_result(file) == found
@@ -600,7 +675,8 @@ def test_the_human_row_is_what_the_library_gives(real_data):
     row = load_result(Path(__file__).parent.parent / "results" / "flickr8k" / "human.json")["runs"][
         0
     ]["metrics"]
-    assert row == pytest.approx({name: 100 * corpus[name] for name in METRICS}, rel=1e-9)
+    expected = {name: 100 * corpus[name] for name in METRICS}
+    assert {name: row[name] for name in METRICS} == pytest.approx(expected, rel=1e-9)
 
 
 def translations(count: int = 40) -> tuple[list[str], list[str]]:
@@ -774,7 +850,7 @@ def test_the_score_of_one_translation_is_sacrebleus():
 def test_meteor_that_dies_does_not_keep_a_second_run_waiting(tmp_path, monkeypatch):
     real = find_java()
     program = fake_java(tmp_path, f'case "$*" in *PTB*) exec {real} "$@";; *) exit 3;; esac')
-    monkeypatch.setattr(captions, "find_java", lambda: program)
+    monkeypatch.setattr(java, "find_java", lambda: program)
     with pytest.raises(RuntimeError, match="METEOR stopped early"):
         captions.score_runs({"one": {1: "a dog"}, "other": {1: "a cat"}}, {1: ["a dog"]})
 

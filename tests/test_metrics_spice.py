@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captionlab.metrics import captions, compare, confidence_intervals, find_java, spice, tokenize
+from captionlab.metrics import compare, confidence_intervals, find_java, java, spice, tokenize
 from captionlab.metrics.spice import (
     ARCHIVES,
     SUBSCORES,
@@ -23,6 +23,7 @@ from captionlab.metrics.spice import (
     score_spice,
     spice_report,
 )
+from captionlab.runs.results import load_result, merge_run
 
 REFERENCES = {
     1: ["A brown dog sits on a red sofa.", "The dog is lying on the couch."],
@@ -69,7 +70,7 @@ def fake_program(tmp_path, monkeypatch):
         program = tmp_path / "program"
         program.write_text(f"#!/bin/sh\ncat > {tmp_path}/sent\n{script}\n")
         program.chmod(0o755)
-        monkeypatch.setattr(captions, "find_java", lambda: str(program))
+        monkeypatch.setattr(java, "find_java", lambda: str(program))
         return tmp_path / "sent"
 
     return play
@@ -180,6 +181,21 @@ class TestMerging:
         with pytest.raises(kind):
             merge_spice(spice_report({"cptr.seed0": scores, name: scores}, 10), folder)
         assert (folder / "cptr.json").read_bytes() == before
+
+
+def test_a_run_without_spice_replaces_one_with_it(tmp_path):
+    scorer = {"CIDEr": "pycocoevalcap"}
+    first = {"seed": 0, "metrics": {"CIDEr": 1.0}}
+    merge_run(tmp_path / "a.json", {"data": "x", "scorer": scorer}, first)
+    result = load_result(tmp_path / "a.json")
+    result["scorer"]["SPICE"] = spice.SPICE_SCORER
+    result["runs"][0]["metrics"]["SPICE"] = 2.0
+    (tmp_path / "a.json").write_text(json.dumps(result))
+    second = {"seed": 1, "metrics": {"CIDEr": 3.0}}
+    merge_run(tmp_path / "a.json", {"data": "x", "scorer": scorer}, second)
+    assert load_result(tmp_path / "a.json")["scorer"] == result["scorer"]
+    merge_run(tmp_path / "a.json", {"data": "x", "scorer": scorer}, first)
+    assert load_result(tmp_path / "a.json")["scorer"] == scorer
 
 
 class TestInstalling:

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+import torchvision
 import torch.nn.functional as F
 from PIL import Image
 from torch import nn
@@ -341,6 +342,26 @@ class TestStoresOfTheCommand:
         ) as fault:
             open_feature_stores(self.processor("regions", photos), photos[0], tmp_path / "p")
         one_line(fault)
+
+    def test_weights_of_a_file(self, photos, folder, tmp_path, monkeypatch):
+        """What `--weights FILE` made can be trained on without naming the file again."""
+        monkeypatch.setattr(image, "Backbone", Backbone)
+        monkeypatch.setattr(image, "find_weights", lambda _: "DEFAULT")
+        file = tmp_path / "own.pth"
+        torch.manual_seed(7)
+        torch.save(torchvision.models.squeezenet1_1().state_dict(), file)
+        monkeypatch.setitem(READS, "grid", ("grid",))
+        options = {"grid": "2", "size": 64, "backbone": "squeezenet1_1"}
+        extract_features([folder], tmp_path / "g", weights=str(file), **options)
+        processor = ImageProcessor(preset("grid", "squeezenet1_1"))
+        stores = open_feature_stores(processor, photos[0], tmp_path / "g")
+        assert [store.folder for store in stores] == [tmp_path / "g"]
+        assert processor.describe()["backbone"]["weights"] == str(file)
+        other = ImageProcessor(preset("grid", "squeezenet1_1"))
+        other.weights = str(tmp_path / "other.pth")
+        torch.save(torchvision.models.squeezenet1_1().state_dict(), other.weights)
+        with pytest.raises(ValueError, match="were made another way .*backbone fingerprint"):
+            open_feature_stores(other, photos[0], tmp_path / "g")
 
     def test_regions_and_what_is_missing(self, photos, tmp_path):
         data, boxes = photos

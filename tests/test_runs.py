@@ -46,9 +46,9 @@ from captionlab.runs import (
 from captionlab.runs import (
     run as run_module,
 )
+from captionlab.runs.blind_control import derangement
 from captionlab.runs.evaluation import (
     artifact_path,
-    derangement,
     evaluate,
     merge_result,
     result_name,
@@ -127,6 +127,20 @@ class TestSavedAndLoaded:
         assert not again.model.training
         assert again.vocabulary.to_dict() == run.vocabulary.to_dict()
         assert again.processor.preprocess == run.processor.preprocess
+
+    @pytest.mark.parametrize("part", ["model", "decoder"])
+    def test_a_compiled_model_is_saved_as_any_other(self, tmp_path, part):
+        run = fresh("vanilla")
+        plain = run.save(tmp_path / "plain")
+        if part == "model":
+            run.model = torch.compile(run.model, backend="eager")
+        else:
+            run.model.decoder = torch.compile(run.model.decoder, backend="eager")
+        compiled = run.save(tmp_path / "compiled")
+        assert Run.load(compiled).metadata == run.metadata
+        files = [sorted(path.name for path in folder.iterdir()) for folder in (plain, compiled)]
+        assert files[0] == files[1]  # the name of weights is a hash of their content
+        storage.load_weights(run.model, next(plain.glob("*.safetensors")))
 
     def test_tied_weights_are_stored_once_and_stay_tied(self, tmp_path):
         run = fresh("vanilla")
@@ -309,6 +323,120 @@ class TestRefused:
     def test_a_seed_that_is_no_whole_number(self, folder, seed):
         self.edit(folder, seed=seed)
         assert "not a whole number" in refusal(folder)
+
+    @pytest.mark.parametrize(
+        ("changes", "line"),
+        [
+            ({"width": 20000}, "does not fit"),
+            ({"decoder_layers": 900}, "does not fit"),
+            ({"decoder_layers": 1_000_000}, "decoder_layers is 1000000: it may be from 1 to 1,000"),
+            ({"encoder_layers": 1001}, "encoder_layers is 1001"),
+            ({"max_length": 10_000_000}, "max_length is 10000000"),
+            ({"width": 0}, "width is 0"),
+            ({"width": 10**30}, "width is 1000"),
+            ({"hidden": -1}, "hidden is -1"),
+            ({"channels": 12.0}, "not of the right type"),
+            ({"heads": True}, "heads is 'True', which is not of the right type"),
+            ({"heads": [1, [2]]}, "not of the right type"),
+            ({"dropout": float("nan")}, "dropout is 'nan'"),
+            ({"norm": None}, "norm is 'None'"),
+            ({"activation": "tanh"}, "tanh"),
+            ({"inputs": {"grid": [8, 65]}}, "grid is (8, 65)"),
+            ({"inputs": {"image_size": 10**9}}, "image_size is 1000000000"),
+            ({"inputs": 3}, "'3' stands where"),
+            ({"training": {"epochs": "4"}}, "epochs is '4'"),
+            ({"depth": 3}, "no value 'depth'"),
+        ],
+        ids=str,
+    )
+    def test_sizes_are_checked_before_anything_is_built(self, folder, monkeypatch, changes, line):
+        built = []
+
+        class Recorded(vanilla.Model):
+            def __init__(self, *arguments):
+                built.append(torch.empty(0).device.type)
+                super().__init__(*arguments)
+
+        monkeypatch.setattr(vanilla, "Model", Recorded)
+        preset = json.loads((folder / "run.json").read_text())["preset"]
+        self.edit(folder, preset=preset | changes)
+        assert line in refusal(folder)
+        assert set(built) <= {"meta"}, "memory was taken before the sizes were compared"
+
+    def test_a_length_of_format_1_is_bounded(self, folder):
+        self.edit(folder, format=1, preset={"width": 8, "longest": 10_000_000})
+        assert "max_length is 10000000" in refusal(folder)
+
+    def test_a_preset_that_is_not_complete(self, folder):
+        preset = json.loads((folder / "run.json").read_text())["preset"]
+        del preset["width"]
+        self.edit(folder, preset=preset)
+        assert "'width'" in refusal(folder)
+
+    @pytest.mark.parametrize("text", ["[" * 200_000, '{"seed": ' + "9" * 6000 + "}", "\xff{}"])
+    def test_json_that_pythons_reader_trips_over(self, folder, text):
+        (folder / "run.json").write_text(text, encoding="latin-1")
+        assert "cannot be read as JSON" in refusal(folder)
+
+    @pytest.mark.parametrize(
+        ("key", "value", "line"),
+        [
+            ("mean", [0.485, 0.9, 0.406], "its preprocessing has the fingerprint"),
+            ("size", 63, "its preprocessing has the fingerprint"),
+            ("mean", "abc", "mean and std are three numbers each"),
+            ("mean", [0.5, None, 0.5], "mean and std are three numbers each"),
+            ("std", [1, 1, float("nan")], "mean and std are three numbers each"),
+            ("size", True, "size is a whole number from 1 to 4,096"),
+            ("size", 10**6, "size is a whole number from 1 to 4,096"),
+            ("interpolation", ["bilinear"], "no such preprocessing"),
+            ("window", [0, 0, 1], "a window is left, top, right, bottom"),
+        ],
+    )
+    def test_a_changed_preprocessing(self, folder, key, value, line):
+        eyes = json.loads((folder / "run.json").read_text())["eyes"]
+        eyes["preprocess"][key] = value
+        self.edit(folder, eyes=eyes)
+        assert line in refusal(folder)
+
+    @pytest.mark.parametrize("key", ["preprocess", "backbone", "boxes"])
+    def test_a_processor_that_is_none(self, folder, key):
+        eyes = json.loads((folder / "run.json").read_text())["eyes"]
+        self.edit(folder, eyes=eyes | {key: [3]})
+        assert f"{key} of its processor" in refusal(folder) or "not complete" in refusal(folder)
+
+    def test_an_unknown_backbone(self, folder):
+        preset = json.loads((folder / "run.json").read_text())["preset"]
+        preset["inputs"]["backbone"] = "squeezenet9"
+        self.edit(folder, preset=preset)
+        assert "no backbone squeezenet9: there are" in refusal(folder)
+
+    def test_a_changed_word(self, folder):
+        vocabulary = json.loads((folder / "run.json").read_text())["vocabulary"]
+        vocabulary["words"][1] = "rod"
+        self.edit(folder, vocabulary=vocabulary)
+        assert "its checksum is another" in refusal(folder)
+
+    def test_a_run_of_an_earlier_version_has_no_checksum(self, folder):
+        content = json.loads((folder / "run.json").read_text())
+        del content["checksum"]
+        (folder / "run.json").write_text(json.dumps(content))
+        assert "checksum" not in Run.load(folder).metadata.to_dict()
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"words": "abc"},
+            {"words": [1, 2, 3]},
+            {"words": ["a", "a", "b"]},
+            {"kind": "subwords"},
+            {"kind": "subwords", "tokens": ["a"], "merges": []},
+        ],
+        ids=str,
+    )
+    def test_an_odd_vocabulary(self, folder, changes):
+        vocabulary = json.loads((folder / "run.json").read_text())["vocabulary"]
+        self.edit(folder, vocabulary=vocabulary | changes)
+        assert "vocabulary" in refusal(folder)
 
     def test_a_data_set_named_after_a_file_with_a_blank(self, folder):
         self.edit(folder, data="my photos (new)")

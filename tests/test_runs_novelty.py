@@ -20,7 +20,6 @@ from captionlab.runs import (
 )
 from captionlab.scenes import generate_scene, render
 
-
 def around(direction, count, width=8):
     """Vectors of length 1 near an axis."""
     centre = torch.eye(width)[direction]

@@ -166,3 +166,15 @@ def test_real_captions_make_the_round_trip(real_data):
 
 def test_how_an_emoji_is_drawn_is_no_word():
     assert normalise("my dog \u2764\ufe0f \u0031\u20e3") == ["my", "dog", "1"]
+
+
+@pytest.mark.parametrize(
+    "merges",
+    [[["a"]], [["a", "b", "c"]], [["x" * 9, "q"]], [[1, 2]], ["ab"], [None], [["a", "zzzz"]]],
+    ids=str,
+)
+def test_merges_that_do_not_fit_their_tokens(merges):
+    stored = SubwordVocabulary.build(["a red circle", "a red square"], 400).to_dict()
+    with pytest.raises(ValueError, match="not a subword vocabulary") as fault:
+        vocabulary_from_dict(stored | {"merges": merges})
+    assert "\n" not in str(fault.value)

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import random
+import re
 import socket
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from captionlab.data.batches import collate
 from captionlab.training import config
 from captionlab.training.checkpoint import read_checkpoint, write_checkpoint
 from captionlab.training.config import TrainingConfig
+from captionlab.training.distributed import explain_lost_process
 from captionlab.training.loop import Trainer, TrainStep, epochs_since_best, should_stop_early
 from captionlab.training.schedules import cosine, noam, step_decay
 
@@ -63,6 +66,17 @@ def test_killed_twenty_times_and_resumed_is_never_killed(tmp_path):
     )
     assert len(whole["history"]) == tiny_training.RECIPE.epochs
     assert same(untimed(resumed), untimed(whole))
+
+
+@pytest.mark.slow
+def test_five_kills_of_four_kinds_of_jobs(tmp_path):
+    """Trainings, SCST, extraction and attributes; `make soak` takes a hundred."""
+    command = [sys.executable, SCRIPT.with_name("soak.py"), "--kills", "5"]
+    result = subprocess.run(
+        command, env=ALONE, check=False, timeout=900, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr
+    assert "5 kills: 2 of cross-entropy, 1 of scst, 1 of extraction, 1 of attr" in result.stdout
 
 
 def free_port():
@@ -105,6 +119,86 @@ def test_two_processes_give_the_loss_curve_of_one(tmp_path):
         torch.testing.assert_close(
             torch.tensor(two["weights"][name]), torch.tensor(weights), atol=1e-4, rtol=1e-4
         )
+
+
+def two_processes(*arguments):
+    """Start two processes that train together; return their exit codes and error outputs."""
+    meet = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": free_port()}
+    children = []
+    for rank in ("0", "1"):
+        env = ALONE | meet | {"RANK": rank, "LOCAL_RANK": rank, "TQDM_DISABLE": "1"}
+        child = subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        children.append(child)
+    # A process that waits for one that is gone would wait for half an hour.
+    outputs = [child.communicate(timeout=200)[0] for child in children]
+    return [child.returncode for child in children], outputs
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """A checkpoint of `RECIPE` after three steps."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    run = tiny_training.trainer(folder)
+    steps = iter(range(3))
+    run.train_step.reseed = lambda state: next(steps)
+    with pytest.raises(StopIteration):
+        run.fit()
+    return folder / "checkpoint.pt"
+
+
+def last_lines(outputs):
+    """The last line of each process, without the rank that PyTorch writes before it."""
+    lines = [text.rstrip().rpartition("\n")[2] for text in outputs]
+    return [re.sub(r"^\[rank\d\]: ", "", line) for line in lines]
+
+
+@pytest.mark.slow
+class TestTwoProcesses:
+    @pytest.mark.parametrize("second", ["none", "damaged"])
+    def test_without_a_shared_folder_do_not_continue(self, interrupted, tmp_path, second):
+        for rank in ("0", "1"):
+            (tmp_path / rank).mkdir()
+        content = interrupted.read_bytes()
+        (tmp_path / "0/checkpoint.pt").write_bytes(content)
+        if second == "damaged":
+            (tmp_path / "1/checkpoint.pt").write_bytes(content[:1000])
+        codes, outputs = two_processes(SCRIPT, "apart", tmp_path)
+        lines = last_lines(outputs)
+        assert codes == [1, 1]
+        assert lines[0] == lines[1]
+        where = {
+            "none": "is at step 0 of 21 in epoch 1",
+            "damaged": "cannot read its checkpoint",
+        }[second]
+        assert f"rank 0 is at step 3 of 21 in epoch 1; rank 1 {where}" in lines[0]
+        assert "machines share" in lines[0]
+        assert (tmp_path / "0/checkpoint.pt").read_bytes() == content
+
+    def test_a_killed_one_is_one_line_that_names_resume(self, tmp_path):
+        codes, outputs = two_processes(SCRIPT, "lost", tmp_path)
+        assert codes == [1, -9]
+        line = last_lines(outputs)[0]
+        assert re.match(r"ConnectionError: rank 0 has lost the connection to .*--resume", line)
+        checkpoint = read_checkpoint(tmp_path / "checkpoint.pt", tiny_training.RECIPE)
+        assert checkpoint["state"]["step"] >= 3
+
+    def test_print_the_end_of_a_training_once(self, tmp_path):
+        command = ("train", "vanilla", "--epochs", "1", "--max-val-items", "4", "--seed", "3")
+        codes, outputs = two_processes("-m", "captionlab", *command, "--out", tmp_path / "run")
+        assert codes == [0, 0], outputs
+        assert [output.count("1 epochs in ") for output in outputs] == [1, 0]
+        assert (tmp_path / "run/run.json").exists()
+
+
+def test_an_error_of_a_process_alone_is_not_a_lost_connection():
+    with pytest.raises(RuntimeError, match=r"^Connection reset by peer$"), explain_lost_process():
+        raise RuntimeError("Connection reset by peer")
 
 
 SHORT = replace(tiny_training.RECIPE, epochs=1)
@@ -158,6 +252,138 @@ def test_a_broken_checkpoint_is_one_clear_line(tmp_path, content):
     ) as error:
         read_checkpoint(tmp_path / "checkpoint.pt", SHORT)
     assert "\n" not in str(error.value)
+
+
+def test_a_bit_that_changed_in_a_checkpoint_is_noticed(interrupted, tmp_path):
+    """Wherever it is: the file is refused, or its values are the same."""
+    content = interrupted.read_bytes()
+    whole = read_checkpoint(interrupted, tiny_training.RECIPE)
+    chance = random.Random(0)
+    messages = []
+    file = tmp_path / "checkpoint.pt"
+    for _ in range(60):
+        damaged = bytearray(content)
+        damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        file.write_bytes(damaged)
+        try:
+            same_values = same(read_checkpoint(file, tiny_training.RECIPE), whole)
+        except ValueError as error:
+            messages.append(str(error))
+        else:
+            assert same_values
+    assert len(messages) > 20
+    assert [text for text in messages if "no checkpoint that can be read (" not in text] == []
+    assert [text for text in messages if "\n" in text] == []
+
+
+def test_a_changed_weight_is_called_damage(interrupted, tmp_path):
+    state = torch.load(interrupted, weights_only=True)
+    weight = state["optimizer"]["state"][0]["exp_avg"].numpy().tobytes()
+    content = bytearray(interrupted.read_bytes())
+    content[content.index(weight)] ^= 1
+    (tmp_path / "checkpoint.pt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"it is damaged: .* has another checksum .*start anew"):
+        read_checkpoint(tmp_path / "checkpoint.pt", tiny_training.RECIPE)
+
+
+def put(value, *keys):
+    """A change of a checkpoint: `value` in the place that `keys` lead to."""
+
+    def change(state):
+        for key in keys[:-1]:
+            state = state[key]
+        state[keys[-1]] = value
+
+    return change
+
+
+RECORD = {"epoch": 1, "loss": 1.0, "rate": 0.1, "seconds": 1.0}
+ODD = {
+    "a text for a moment": put("text", "optimizer", "state", 0, "exp_avg"),
+    "a moment of another shape": put(torch.zeros(1), "optimizer", "state", 0, "exp_avg_sq"),
+    "a number for a step": put(3, "optimizer", "state", 0, "step"),
+    "moments of no parameter": put({}, "optimizer", "state", 900),
+    "no moments": put([], "optimizer", "state"),
+    "a text for a rate": put("fast", "optimizer", "param_groups", 0, "lr"),
+    "a text for betas": put("ab", "optimizer", "param_groups", 0, "betas"),
+    "no rate": lambda state: state["optimizer"]["param_groups"][0].pop("lr"),
+    "no groups": put(None, "optimizer", "param_groups"),
+    "a text for the scheduler's step": put("late", "scheduler", "last_epoch"),
+    "a step before the first": put(-5, "scheduler", "last_epoch"),
+    "a scheduler without a step": lambda state: state["scheduler"].pop("last_epoch"),
+    "base rates that are texts": put(["a"], "scheduler", "base_lrs"),
+    "a scheduler that is a list": put([1], "scheduler"),
+    "a history of texts": put(["good"], "history"),
+    "a history that is too long": put([RECORD], "history"),
+    "a dictionary for a history": put({}, "history"),
+    "numbers for the best": put([1], "best"),
+    "an epoch that is a text": put("2", "state", "epoch"),
+    "a negative step": put(-1, "state", "step"),
+    "a step past the end": put(10**9, "state", "step"),
+    "a loss that is no number": put(math.nan, "state", "total_loss"),
+    "weights that are texts": put("text", "model", "projection.weight"),
+    "an average that is a list": put([], "ema_model"),
+    "no averaged weights": put({}, "ema_model"),
+}
+
+
+@pytest.mark.parametrize("change", ODD.values(), ids=ODD)
+def test_an_odd_value_in_a_checkpoint_is_one_clear_line(interrupted, tmp_path, change):
+    state = torch.load(interrupted, weights_only=True)
+    change(state)
+    write_checkpoint(tmp_path / "checkpoint.pt", state)
+    with pytest.raises(ValueError, match=r"no checkpoint that can be read .*start anew") as error:
+        tiny_training.trainer(tmp_path).fit()
+    assert str(error.value).startswith(str(tmp_path / "checkpoint.pt"))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "record", [{"loss": "low"}, {"epoch": 2}, {"score": "good"}, {"seconds": None}, "none"]
+)
+def test_an_odd_record_in_a_history_is_one_clear_line(trained, tmp_path, record):
+    state = torch.load(trained / "checkpoint.pt", weights_only=True)
+    state["history"] = [RECORD | record if isinstance(record, dict) else record]
+    write_checkpoint(tmp_path / "checkpoint.pt", state)
+    with pytest.raises(ValueError, match=r"its history .*delete it to start anew"):
+        tiny_training.trainer(tmp_path, SHORT).fit()
+
+
+def test_values_that_a_scheduler_does_not_have_are_not_taken_over(interrupted, tmp_path):
+    state = torch.load(interrupted, weights_only=True)
+    state["scheduler"]["get_lr"] = "planted"
+    write_checkpoint(tmp_path / "checkpoint.pt", state)
+    run = tiny_training.trainer(tmp_path)
+    run.fit()
+    assert len(run.history) == tiny_training.RECIPE.epochs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [(True, False), (False, True), (True, True)])
+def test_a_compiled_training_is_continued_as_any_other(tmp_path, monkeypatch, compiled):
+    """The names in its checkpoint are those of the model before `torch.compile`."""
+
+    def captioner(words, dropout, compile_it):
+        model = tiny_training.GridCaptioner(words, dropout)
+        return torch.compile(model, backend="eager") if compile_it else model
+
+    def start(folder, compile_it):
+        data, words = tiny_training.examples()
+        torch.manual_seed(0)
+        model = captioner(words, 0.1, compile_it)
+        return Trainer(model, data, SHORT, folder, save_every=0)
+
+    whole = start(None, False).fit()
+    run = start(tmp_path, compiled[0])
+    steps = iter(range(3))
+    reseed = run.train_step.reseed
+    run.train_step.reseed = lambda state: (next(steps), reseed(state))
+    with pytest.raises(StopIteration):
+        run.fit()
+    stored = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert not [name for name in stored["model"] if "_orig_mod" in name]
+    resumed = start(tmp_path, compiled[1]).fit()
+    assert same(dict(resumed.state_dict()), dict(whole.state_dict()))
 
 
 def test_a_loss_that_is_no_number_changes_no_weight():
@@ -291,6 +517,65 @@ def test_pictures_without_a_caption_teach_nothing():
     assert train.train_step.step(bare) == (0.0, 0.0)
     assert train.train_step.lr == rate
     assert same(dict(train.train_step.model.state_dict()), before)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 8])
+def test_a_step_in_parts_is_the_step(parts):
+    results = []
+    for accumulation in (1, parts):
+        torch.manual_seed(0)
+        run = tiny_training.trainer(config=replace(SHORT, accumulation=accumulation))
+        for module in run.train_step.model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        batch = collate([run.data[row] for row in range(5)])
+        sums = [run.train_step.step(batch) for _ in range(3)]
+        # A key's bias changes no attention: its gradient is rounding, which Adam scales up.
+        state = run.train_step.model.state_dict()
+        weights = {name: x for name, x in state.items() if not name.endswith("key.bias")}
+        results.append((sums, weights))
+    (sums, weights), (part_sums, part_weights) = results
+    torch.testing.assert_close(torch.tensor(part_sums), torch.tensor(sums))
+    torch.testing.assert_close(part_weights, weights, rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_in_parts_is_resumed_exactly(tmp_path):
+    config = replace(SHORT, accumulation=2)
+    whole = tiny_training.trainer(tmp_path / "whole", config=config)
+    whole.fit()
+    first = tiny_training.trainer(tmp_path / "halves", config=config)
+    first.save_every = -1.0
+    step, calls = first.train_step.step, []
+
+    def interrupted(batch):
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append(batch)
+        return step(batch)
+
+    first.train_step.step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        first.fit()
+    second = tiny_training.trainer(tmp_path / "halves", config=config)
+    second.fit()
+    assert same(dict(second.best), dict(whole.best))
+
+
+def test_too_little_memory_is_one_line_that_names_the_option(monkeypatch):
+    run = tiny_training.trainer(config=replace(SHORT, accumulation=2))
+
+    def exhausted(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(run.train_step, "_loss", exhausted)
+    with pytest.raises(MemoryError, match="set accumulation=4") as error:
+        run.fit()
+    assert "\n" not in str(error.value)
+
+
+def test_accumulation_below_one_is_refused():
+    with pytest.raises(ValueError, match="accumulation 0"):
+        TrainingConfig(accumulation=0)
 
 
 def test_a_checkpoint_executes_no_code(tmp_path):

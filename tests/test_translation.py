@@ -23,6 +23,7 @@ from captionlab.models.translation import PRESETS, Model, Preset, symmetric_kl
 from captionlab.processors import image
 from captionlab.processors.text import TextProcessor
 from captionlab.runs import evaluation
+from captionlab.runs.blind_control import derangement
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.run import Run
 from captionlab.runs.training import train
@@ -373,7 +374,7 @@ class TestRun:
     def test_a_perfect_translator_scores_100_and_blind_it_does_not(self, world):
         items = world["test"]
         captions = [item.captions[0].lower() for item in items]
-        others = evaluation.derangement(len(items))
+        others = derangement(len(items))
         run = SimpleNamespace(translates=True)
         scores = evaluation.score_split(run, captions, items, others=others)
         assert scores["metrics"]["BLEU"] == pytest.approx(100)

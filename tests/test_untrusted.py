@@ -29,7 +29,6 @@ from captionlab.untrusted import (
 )
 from captionlab.vision.boxes import open_boxes
 
-
 def packed_zeros(file, shape=(2048, 1024)) -> None:
     """An .npz that is a thousand times larger when it is unpacked: 8 MB of zeros."""
     names = {"names": ["a"], "counts": [len(np.zeros(shape[0]))], "boxes": np.zeros((1, 4))}

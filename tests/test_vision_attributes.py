@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from captionlab.attention import MultiHeadAttention
@@ -399,6 +399,28 @@ def test_what_is_no_detector_is_refused_in_one_line(trained, tmp_path):
         ) as fault:
             load_detector(tmp_path / name)
         assert "\n" not in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"sizes": {"channels": 10**9, "words": ["a"], "hidden": 10**5}, "about": {}},
+        {"sizes": {"channels": 3, "words": 5}, "about": {}},
+        {"sizes": [], "about": {}},
+        {"sizes": {"channels": 0, "words": []}, "about": {}},
+        {"about": {}},
+        [],
+        "[" * 100_000,
+    ],
+    ids=lambda header: str(header)[:40],
+)
+def test_sizes_of_a_stranger_take_no_memory(trained, tmp_path, monkeypatch, header):
+    save_detector(trained, tmp_path / "a")
+    tensors = load_file(tmp_path / "a")
+    text = header if isinstance(header, str) else json.dumps(header)
+    save_file(tensors, tmp_path / "a", {"captionlab attributes 1": text})
+    with pytest.raises(ValueError, match="a holds no attribute detector, or a broken one"):
+        load_detector(tmp_path / "a")
 
 
 def test_a_failed_write_leaves_the_old_one(trained, tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -653,3 +654,119 @@ def test_a_broken_manifest_is_one_clear_line(text, tmp_path):
         ValueError, match=r"manifest.json is broken: delete its folder and extract once more"
     ):
         FeatureStore.open(tmp_path)
+
+
+class TestDamage:
+    """What is not as it was written is noticed: at opening, or when a chunk is first read."""
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        return fill_store(
+            tmp_path / "s", names(7), toy, shape=(1, 1), spec=TOY, chunk_size=3, num_workers=1
+        )
+
+    def chunk(self, store, number=1):
+        return store.folder / f"chunk-{number:05}.npy"
+
+    def edit(self, store, **changes):
+        file = store.folder / "manifest.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    def test_any_flipped_bit_of_a_chunk(self, store):
+        content = self.chunk(store).read_bytes()
+        for position in range(len(content)):
+            damaged = bytearray(content)
+            damaged[position] ^= 1 << position % 8
+            self.chunk(store).write_bytes(damaged)
+            with pytest.raises(ValueError, match="damaged|not complete") as fault:
+                FeatureStore.open(store.folder)[["0", "3"]]
+            one_line(fault)
+        self.chunk(store).unlink()
+        again = fill_store(store.folder, names(7), toy, shape=(1, 1), spec=TOY, chunk_size=3)
+        assert self.chunk(store).read_bytes() == content
+        assert again[names(7)].flatten().tolist() == list(range(7))
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            np.zeros((2, 1, 1), np.float16),
+            np.zeros((4, 1, 1), np.float16),
+            np.zeros((3, 1, 2), np.float16),
+            np.zeros((3, 1, 1), np.float32),
+            np.zeros((0, 1, 1), np.float16),
+            np.float16(1),
+        ],
+        ids=lambda rows: f"{rows.dtype}{rows.shape}",
+    )
+    def test_a_chunk_of_another_shape_never_opens(self, store, rows):
+        """Not even in a store of an earlier version, which has no checksums."""
+        for changes in ({}, {"checksums": None}):
+            self.edit(store, **changes)
+            np.save(self.chunk(store), rows)
+            with pytest.raises(ValueError, match="1 of 3 chunks missing or cut off"):
+                FeatureStore.open(store.folder)
+            again = fill_store(store.folder, names(7), toy, shape=(1, 1), spec=TOY, chunk_size=3)
+            assert again[names(7)].flatten().tolist() == list(range(7))
+
+    def test_a_store_of_an_earlier_version_opens(self, store):
+        file = store.folder / "manifest.json"
+        manifest = json.loads(file.read_text())
+        assert len(manifest.pop("checksums")) == 3
+        file.write_text(json.dumps(manifest))
+        assert FeatureStore.open(store.folder)["6"].item() == 6
+        fill_store(store.folder, names(7), toy, shape=(1, 1), spec=TOY, chunk_size=3)
+
+    def test_every_chunk_has_its_checksum_after_a_stop(self, tmp_path):
+        def stop(part):
+            if "3" in part:
+                raise KeyboardInterrupt
+            return toy(part)
+
+        options = {"shape": (1, 1), "spec": TOY, "chunk_size": 3, "num_workers": 1}
+        with pytest.raises(KeyboardInterrupt):
+            fill_store(tmp_path / "s", names(7), stop, **options)
+        store = fill_store(tmp_path / "s", names(7), toy, **options)
+        contents = [self.chunk(store, number).read_bytes() for number in range(3)]
+        assert store.checksums == [[zlib.crc32(data), len(data)] for data in contents]
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("complete", None),
+            ("complete", 1),
+            ("names", "0123456"),
+            ("names", ["0", "0"]),
+            ("names", [0, 1]),
+            ("names", None),
+            ("shape", []),
+            ("shape", {}),
+            ("shape", [1, -1]),
+            ("shape", [True]),
+            ("shape", {"low": 3}),
+            ("chunk", True),
+            ("chunk", 1.5),
+            ("made_by", []),
+            ("made_by", {"backbone": 3}),
+            ("made_by", {"backbone": {}, "boxes": []}),
+            ("skipped", []),
+            ("skipped", {"0": 1}),
+            ("sizes", 3),
+            ("checksums", [3]),
+            ("checksums", [["a", 1]]),
+        ],
+    )
+    def test_a_manifest_with_an_odd_entry(self, store, key, value):
+        self.edit(store, **{key: value})
+        for use in (
+            lambda: FeatureStore.open(store.folder),
+            lambda: fill_store(store.folder, names(7), toy, shape=(1, 1), spec=TOY),
+        ):
+            with pytest.raises(ValueError, match=f"manifest.json is broken.*no usable {key}"):
+                use()
+
+    @pytest.mark.parametrize("text", ["[" * 200_000, '{"chunk": ' + "9" * 6000 + "}"])
+    @pytest.mark.parametrize("name", ["manifest", "skipped-00000"])
+    def test_json_that_pythons_reader_trips_over(self, store, text, name):
+        (store.folder / f"{name}.json").write_text(text)
+        with pytest.raises(ValueError, match=f"{name}.json is broken"):
+            fill_store(store.folder, names(7), toy, shape=(1, 1), spec=TOY, chunk_size=3)

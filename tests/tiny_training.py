@@ -2,6 +2,8 @@
 
 python tests/tiny_training.py killed FOLDER     one run undisturbed, one killed 20 times and resumed
 python tests/tiny_training.py curve FILE        writes every step's loss; under `accelerate launch`
+python tests/tiny_training.py apart FOLDER      one of several processes, each with FOLDER/RANK
+python tests/tiny_training.py lost FOLDER       one of several processes; one is killed
 """
 
 import json
@@ -131,6 +133,20 @@ def curve(file):
         file.write_text(json.dumps(content))
 
 
+def apart(folder):
+    """Train in a folder of this process alone, as on machines that share none."""
+    trainer(folder / os.environ["RANK"]).fit()
+
+
+def lost(folder):
+    """Train in a shared folder; all processes but the first are killed in their fifth step."""
+    steps = iter(range(4))
+    if os.environ["RANK"] != "0":
+        watched(lambda result: next(steps, None) is None and os.kill(os.getpid(), signal.SIGKILL))
+    trainer(folder).fit()
+
+
 if __name__ == "__main__":
     os.environ.setdefault("TQDM_DISABLE", "1")
-    {"killed": killed, "curve": curve}[sys.argv[1]](Path(sys.argv[2]))
+    modes = {"killed": killed, "curve": curve, "apart": apart, "lost": lost}
+    modes[sys.argv[1]](Path(sys.argv[2]))

@@ -49,7 +49,11 @@ def data_use(
         metavar="FOLDER", help="a folder that holds a data set")],
 ) -> None:
     """Register a data set in a folder, after reading all of it."""
-    from captionlab.data.catalog import register_path
+    from captionlab.data.catalog import dataset_path, register_path
 
     data = register_path(folder)
     echo(f"{data.name} is {folder.absolute()}: {_format_counts(data.counts)}")
+    used = dataset_path(data.name)
+    if used != folder.expanduser().absolute():
+        echo(f"captionlab: CAPTIONLAB_DATA still comes first, and has {data.name} in {used}: "
+             "unset it, or move that folder away", err=True)

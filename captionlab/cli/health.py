@@ -41,7 +41,7 @@ def _device_health() -> tuple[str, str]:
 
 # %% ../../nbs/library/cli/health.ipynb #2b789a44
 def _java_health() -> tuple[str, str]:
-    from captionlab.metrics.captions import find_java
+    from captionlab.metrics.java import find_java
 
     try:
         java = find_java()

@@ -31,6 +31,7 @@ from captionlab.cli.options import (
 
 from .application import app, attributes_app, echo
 from .features import grid_inputs
+from .resumption import ResumableCommand
 
 if TYPE_CHECKING:
     from captionlab.runs.run import Run
@@ -108,7 +109,7 @@ def _report_training(run: "Run", out: Path) -> None:
                f"Next: captionlab evaluate {quote(str(out))}")
 
 # %% ../../nbs/library/cli/training.ipynb #0a0c4b46
-@app.command()
+@app.command(cls=ResumableCommand)
 def train(
     ctx: typer.Context,
     model: Annotated[str | None, typer.Argument(
@@ -125,7 +126,8 @@ def train(
         help="Folder of the run; runs/DATA-MODEL[-VARIANT]-PRESET[-distilled]-SEED, "
              "runs/RUN-scst or runs/RUN-DATA-SEED, by default.")] = None,
     resume: Annotated[bool, typer.Option(
-        "--resume", help="Resume the run in that folder.")] = False,
+        "--resume", help="Resume the run in that folder, with the options of its beginning.",
+    )] = False,
     device: Annotated[str | None, typer.Option(
         help="cpu or cuda; cuda if there is one by default.")] = None,
     features: FeatureFolders = None,

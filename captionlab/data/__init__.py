@@ -7,9 +7,10 @@ __all__ = ['Batch', 'CaptionData', 'CaptionDataset', 'DATASET_NAMES', 'ImageFind
            'InputFunctions', 'Item', 'ResumableBatchSampler', 'batch_by_count',
            'batch_by_tokens', 'caption_files', 'coco_karpathy', 'collate', 'dataset_path',
            'detect_dataset', 'download', 'epoch_permutation', 'flickr8k', 'from_files',
-           'image_folders', 'join_files', 'line_error', 'load_dataset', 'multi30k',
-           'padding_fraction', 'read_json_file', 'read_lines', 'read_text',
-           'register_path', 'registry', 'scenes', 'split_in_name']
+           'image_folders', 'join_files', 'lack_blanks', 'line_error', 'load_dataset',
+           'multi30k', 'padding_fraction', 'read_json_file', 'read_lines', 'read_text',
+           'register_path', 'registry', 'scenes', 'split_in_name',
+           'warn_of_missing_blanks']
 
 # %% ../../nbs/library/data/index.ipynb #data0002
 from importlib import import_module
@@ -20,9 +21,10 @@ _all_ = [
     "Batch", "CaptionData", "CaptionDataset", "DATASET_NAMES", "ImageFinder", "InputConfig",
     "InputFunctions", "Item", "ResumableBatchSampler", "batch_by_count", "batch_by_tokens",
     "caption_files", "coco_karpathy", "collate", "dataset_path", "detect_dataset", "download",
-    "epoch_permutation", "flickr8k", "from_files", "image_folders", "join_files", "line_error",
-    "load_dataset", "multi30k", "padding_fraction", "read_json_file", "read_lines", "read_text",
-    "register_path", "registry", "scenes", "split_in_name",
+    "epoch_permutation", "flickr8k", "from_files", "image_folders", "join_files", "lack_blanks",
+    "line_error", "load_dataset", "multi30k", "padding_fraction", "read_json_file", "read_lines",
+    "read_text", "register_path", "registry", "scenes", "split_in_name",
+    "warn_of_missing_blanks",
 ]
 
 # %% ../../nbs/library/data/index.ipynb #data0004
@@ -50,6 +52,7 @@ _SUBMODULES = {
     ],
     "text_files": [
         "line_error", "read_text", "read_lines", "read_json_file",
+        "lack_blanks", "warn_of_missing_blanks",
     ],
 }
 

@@ -85,6 +85,11 @@ class CaptionData:
     language: str = "en"
     source: str | None = None
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{split} {number:,}" for split, number in self.counts.items())
+        languages = f"{self.source} to {self.language}" if self.source else self.language
+        return f"CaptionData({self.name!r}: {counts}; {languages})"
+
     def __getitem__(self, split: str) -> list[Item]:
         if split not in self.splits:
             choices = ", ".join(self.splits)

@@ -6,8 +6,9 @@
 __all__ = ['BOS', 'Beams', 'BestHypotheses', 'Constraint', 'EOS', 'Ensemble', 'EnsembleState',
            'Hypothesis', 'MinLength', 'NoRepeatNgram', 'PAD', 'RequiredSequences',
            'SuppressSequences', 'apply_temperature', 'beam_search', 'bos_tokens',
-           'constrained_beam_search', 'generate', 'greedy', 'keep_top_k', 'keep_top_p',
-           'log_probabilities', 'mean_probabilities', 'sample', 'sequence_log_probs']
+           'constrained_beam_search', 'decode_packed', 'generate', 'greedy', 'keep_top_k',
+           'keep_top_p', 'log_probabilities', 'mean_probabilities', 'packed_linears',
+           'sample', 'sequence_log_probs']
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0002
 from importlib import import_module
@@ -17,9 +18,9 @@ from typing import Any
 _all_ = [
     "BOS", "Beams", "BestHypotheses", "Constraint", "EOS", "Ensemble", "EnsembleState",
     "Hypothesis", "MinLength", "NoRepeatNgram", "PAD", "RequiredSequences", "SuppressSequences",
-    "apply_temperature", "beam_search", "bos_tokens", "constrained_beam_search", "generate",
-    "greedy", "keep_top_k", "keep_top_p", "log_probabilities", "mean_probabilities", "sample",
-    "sequence_log_probs",
+    "apply_temperature", "beam_search", "bos_tokens", "constrained_beam_search", "decode_packed",
+    "generate", "greedy", "keep_top_k", "keep_top_p", "log_probabilities",
+    "mean_probabilities", "packed_linears", "sample", "sequence_log_probs",
 ]
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0004
@@ -40,6 +41,9 @@ _SUBMODULES = {
     "generation": [
         "PAD", "BOS", "EOS", "log_probabilities", "bos_tokens", "generate", "greedy",
         "apply_temperature", "keep_top_k", "keep_top_p", "sample", "sequence_log_probs",
+    ],
+    "packing": [
+        "packed_linears", "decode_packed",
     ],
 }
 

@@ -13,8 +13,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from captionlab.decoding.generation import (
+    EOS,
+    PAD,
+    bos_tokens,
+    check_count,
+    check_number,
+    log_probabilities,
+)
+
 from ..captioner import Captioner, Memory
-from .generation import EOS, PAD, bos_tokens, log_probabilities
+from .packing import decode_packed
 
 # %% ../../nbs/22_decoding.ipynb #fcddc722
 class Hypothesis(NamedTuple):
@@ -107,10 +116,13 @@ class Beams:
         """
         C, V = log_probs.shape[1:]
         # Each caption can end in one way only, so among 2·C continuations C are unfinished.
-        totals = (self.log_probs[..., None] + log_probs).flatten(1)         # (R, C·V)
-        totals, positions = totals.topk(min(2 * C, C * V))
-        parents = positions // V
-        tokens = positions % V
+        # They are among the 2·C best of each caption, so that most of the C·V are never added up.
+        best = min(2 * C, V)
+        token_log_probs, tokens = log_probs.topk(best)                      # (R, C, best)
+        totals = (self.log_probs[..., None] + token_log_probs).flatten(1)
+        totals, positions = totals.topk(min(2 * C, C * best))
+        parents = positions // best
+        tokens = tokens.flatten(1).gather(1, positions)
         prefixes = torch.take_along_dim(self.ids, parents[..., None], 1)
         ids = torch.cat([prefixes, tokens[..., None]], -1)                  # (R, 2·C, 1 + T)
         ended = tokens == EOS
@@ -141,6 +153,7 @@ class Beams:
 
 # %% ../../nbs/22_decoding.ipynb #882ec8ef
 @torch.no_grad()
+@decode_packed
 def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty: float = 0.0, *,
                 max_length: int = 30, suppress_tokens: Iterable[int] = ()) -> list[Hypothesis]:
     """Search for the best caption of each picture, keeping several unfinished ones.
@@ -166,10 +179,9 @@ def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty
     Raises:
         ValueError: if a number is out of its range, or the model's logits are not numbers.
     """
-    if width < 1 or max_length < 1 or not abs(length_penalty) <= 10:
-        raise ValueError(f"a search with width {width}, length {max_length} and length penalty "
-                         f"{length_penalty}: take a width and a length of at least 1, and a "
-                         "penalty from -10 to 10")
+    width = check_count("beam width", width)
+    max_length = check_count("max_length", max_length)
+    check_number("length_penalty", length_penalty, -10, 10)
     suppress_tokens = [*suppress_tokens]            # it may be a generator
     state = model.start(memory, width)
     beams = Beams(bos_tokens(model, len(memory), width), length_penalty, max_length)

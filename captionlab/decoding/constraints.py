@@ -14,7 +14,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from .generation import EOS
+from .generation import EOS, check_count
 
 # %% ../../nbs/library/decoding/constraints.ipynb #cons0003
 # From ids of shape `(R, C, 1 + T)`, bos first, and log-probabilities `(R, C, V)` to new ones.
@@ -30,6 +30,9 @@ class MinLength:
     """
 
     min_length: int
+
+    def __post_init__(self):
+        check_count("min_length", self.min_length)
 
     def __call__(self, ids: Tensor, log_probs: Tensor) -> Tensor:
         """Return the log-probabilities `(R, C, V)` of the next tokens; see `Constraint`."""
@@ -51,6 +54,9 @@ class NoRepeatNgram:
     """
 
     size: int
+
+    def __post_init__(self):
+        check_count("size", self.size)
 
     def __call__(self, ids: Tensor, log_probs: Tensor) -> Tensor:
         """Return the log-probabilities `(R, C, V)` of the next tokens; see `Constraint`."""

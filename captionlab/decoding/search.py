@@ -12,10 +12,18 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from captionlab.decoding.generation import (
+    EOS,
+    PAD,
+    bos_tokens,
+    check_count,
+    check_number,
+    log_probabilities,
+)
+
 from ..captioner import Captioner, Memory
 from .beam import Hypothesis
 from .constraints import Constraint, RequiredSequences
-from .generation import EOS, PAD, bos_tokens, log_probabilities
 
 # %% ../../nbs/library/decoding/search.ipynb #sear0004
 class _NBest:
@@ -158,7 +166,7 @@ def constrained_beam_search(model: Captioner, memory: Memory, width: int = 3,
         max_length: as for `beam_search`.
         suppress_tokens: likewise.
         constraints: see `captionlab.decoding.constraints`.
-        required: the ids of each word that every caption must hold.
+        required: the ids of each word that every caption must hold, shapes `(T,)`.
 
     Returns:
         For each picture its captions, best first: N, or fewer where there are no more. Captions
@@ -168,15 +176,11 @@ def constrained_beam_search(model: Captioner, memory: Memory, width: int = 3,
         ValueError: a number is out of its range, the required words are longer than a caption, or
             no caption fulfils all constraints.
     """
-    if not 1 <= num_captions <= width:
-        raise ValueError(f"{num_captions} captions of a search of width {width}: take at least "
-                         "1, and a beam of at least as many")
-    if max_length < 1 or not abs(length_penalty) <= 10:
-        raise ValueError(f"a search of length {max_length} with length penalty {length_penalty}: "
-                         "take a length of at least 1, and a penalty from -10 to 10")
-    if sum(map(len, required)) >= max_length:
-        raise ValueError(f"the required words do not fit into {max_length} tokens, the end "
-                         "included: require fewer, or allow longer captions")
+    width = check_count("beam width", width)
+    num_captions = check_count("num_captions", num_captions)
+    max_length = check_count("max_length", max_length)
+    check_number("length_penalty", length_penalty, -10, 10)
+    _check_fit(num_captions, width, required, max_length)
     suppress_tokens = [*suppress_tokens]            # it may be a generator
     machine = RequiredSequences(required, _vocabulary_size(model, memory))
     start = bos_tokens(model, len(memory), len(machine) * width)
@@ -198,7 +202,24 @@ def constrained_beam_search(model: Captioner, memory: Memory, width: int = 3,
             beams.select(remaining)
     unfinished = _NBest(len(memory), num_captions, device=start.device, **options)
     unfinished.add(beams.rows, *beams.accepted())
-    pairs = zip(finished.hypotheses(), unfinished.hypotheses(), strict=True)
+    return _join(finished.hypotheses(), unfinished.hypotheses(), num_captions)
+
+
+def _check_fit(num_captions: int, width: int, required: Sequence[Sequence[int]],
+               max_length: int) -> None:
+    """Raise an error if a search is too narrow, or its captions too short for what is required."""
+    if num_captions > width:
+        raise ValueError(f"{num_captions} captions of a search of width {width}: take at least "
+                         "1, and a beam of at least as many")
+    if sum(map(len, required)) >= max_length:
+        raise ValueError(f"the required words do not fit into {max_length} tokens, the end "
+                         "included: require fewer, or allow longer captions")
+
+
+def _join(finished: list[list[Hypothesis]], unfinished: list[list[Hypothesis]],
+          num_captions: int) -> list[list[Hypothesis]]:
+    """Return the best captions of each picture; unfinished ones fill up what is missing."""
+    pairs = zip(finished, unfinished, strict=True)
     captions = [(ended + others)[:num_captions] for ended, others in pairs]
     if not all(captions):
         raise ValueError("no caption fulfils all constraints: allow longer captions, or more words")

@@ -4,22 +4,24 @@
 
 # %% auto #0
 __all__ = ['ARCHIVES', 'Chair', 'CiderDScorer', 'ClipScore', 'Comparison', 'Diversity', 'HashTable',
-           'JavaArchive', 'LearnedMetric', 'METRICS', 'MeteorScorer', 'NgramCounts',
-           'PairPacker', 'ReferenceIndex', 'SCORER', 'SPICE_SCORER', 'SUBSCORES',
-           'Scores', 'SpiceScores', 'TRANSLATION_SCORER', 'TokenTable',
-           'bleu_from_counts', 'bootstrap_counts', 'caption_similarities', 'chair_photos',
-           'chair_scenes', 'change_fact', 'check_coco_results', 'compare',
-           'confidence_intervals', 'count_objects', 'count_sorted', 'example_of',
-           'export_coco', 'find_java', 'find_spice', 'flatten_captions', 'format_report',
+           'JAVA_HELP', 'JavaArchive', 'LearnedMetric', 'METRICS', 'MeteorScorer',
+           'NgramCounts', 'POOLS', 'PairPacker', 'ReferenceIndex', 'SCORER',
+           'SPICE_SCORER', 'SUBSCORES', 'Scores', 'SpiceScores', 'TRANSLATION_SCORER',
+           'TokenTable', 'bleu_from_counts', 'bootstrap_counts', 'caption_similarities',
+           'caption_targets', 'chair_photos', 'chair_scenes', 'change_fact',
+           'check_coco_results', 'compare', 'compare_pairs', 'confidence_intervals',
+           'count_objects', 'count_sorted', 'draw_agreement', 'example_of', 'export_coco',
+           'find_java', 'find_spice', 'flatten_captions', 'format_report',
            'install_spice', 'java_command', 'java_environment', 'judge_translations',
-           'last_message', 'learned_metrics', 'leave_one_out', 'measure_diversity',
-           'merge_spice', 'meteor_from_counts', 'moses', 'objects_in_caption',
-           'objects_in_photos', 'pack_ngrams', 'read_annotations', 'read_detections',
-           'read_image_ids', 'read_results', 'register_metric', 'resampled_scores',
-           'sacrebleu_from_counts', 'score', 'score_files', 'score_learned', 'score_runs',
-           'score_spice', 'score_translations', 'self_cider', 'shapes_in_caption',
-           'shuffle_words', 'spice_report', 'split_caption', 'ter_from_counts',
-           'tokenize']
+           'kendall_tau', 'known_captions', 'last_message', 'learned_metrics',
+           'leave_one_out', 'measure_agreement', 'measure_diversity', 'merge_spice',
+           'meteor_from_counts', 'moses', 'objects_in_caption', 'objects_in_photos',
+           'pack_ngrams', 'read_annotations', 'read_detections', 'read_image_ids',
+           'read_json', 'read_results', 'register_metric', 'resampled_scores',
+           'result_path', 'sacrebleu_from_counts', 'safe_caption', 'score', 'score_files',
+           'score_learned', 'score_runs', 'score_spice', 'score_translations',
+           'self_cider', 'shapes_in_caption', 'shuffle_words', 'spice_report',
+           'split_caption', 'ter_from_counts', 'tokenize']
 
 # %% ../../nbs/library/metrics/index.ipynb #metr0002
 from importlib import import_module
@@ -28,27 +30,33 @@ from typing import Any
 # %% ../../nbs/library/metrics/index.ipynb #metr0003
 _all_ = [
     "ARCHIVES", "Chair", "CiderDScorer", "ClipScore", "Comparison", "Diversity", "HashTable",
-    "JavaArchive", "LearnedMetric", "METRICS", "MeteorScorer", "NgramCounts", "PairPacker",
-    "ReferenceIndex", "SCORER", "SPICE_SCORER", "SUBSCORES", "Scores", "SpiceScores",
+    "JAVA_HELP", "JavaArchive", "LearnedMetric", "METRICS", "MeteorScorer", "NgramCounts", "POOLS",
+    "PairPacker", "ReferenceIndex", "SCORER", "SPICE_SCORER", "SUBSCORES", "Scores", "SpiceScores",
     "TRANSLATION_SCORER", "TokenTable", "bleu_from_counts", "bootstrap_counts",
-    "caption_similarities", "chair_photos", "chair_scenes", "change_fact", "check_coco_results",
-    "compare", "confidence_intervals", "count_objects", "count_sorted", "example_of",
-    "export_coco", "find_java", "find_spice", "flatten_captions", "format_report", "install_spice",
-    "java_command", "java_environment", "judge_translations", "last_message", "learned_metrics",
-    "leave_one_out", "measure_diversity", "merge_spice",
-    "meteor_from_counts", "moses", "objects_in_caption", "objects_in_photos", "pack_ngrams",
-    "read_annotations", "read_detections", "read_image_ids", "read_results", "register_metric",
-    "resampled_scores", "sacrebleu_from_counts", "score", "score_files", "score_learned",
-    "score_runs", "score_spice", "score_translations", "self_cider", "shapes_in_caption",
-    "shuffle_words", "spice_report", "split_caption", "ter_from_counts", "tokenize",
+    "caption_similarities", "caption_targets", "chair_photos", "chair_scenes", "change_fact",
+    "check_coco_results", "compare", "compare_pairs", "confidence_intervals", "count_objects",
+    "count_sorted", "draw_agreement", "example_of", "export_coco", "find_java", "find_spice",
+    "flatten_captions", "format_report", "install_spice", "java_command", "java_environment",
+    "judge_translations", "kendall_tau", "known_captions", "last_message", "learned_metrics",
+    "leave_one_out", "measure_agreement", "measure_diversity", "merge_spice", "meteor_from_counts",
+    "moses", "objects_in_caption", "objects_in_photos", "pack_ngrams", "read_annotations",
+    "read_detections", "read_image_ids", "read_json", "read_results", "register_metric",
+    "resampled_scores", "result_path", "sacrebleu_from_counts", "safe_caption", "score",
+    "score_files", "score_learned", "score_runs", "score_spice", "score_translations", "self_cider",
+    "shapes_in_caption", "shuffle_words", "spice_report", "split_caption", "ter_from_counts",
+    "tokenize",
 ]
 
 # %% ../../nbs/library/metrics/index.ipynb #metr0004
 # The module that defines each public name.
 _SUBMODULES = {
+    "agreement": [
+        "kendall_tau", "caption_targets", "safe_caption", "known_captions", "POOLS",
+        "measure_agreement", "compare_pairs", "draw_agreement",
+    ],
     "captions": [
-        "METRICS", "SCORER", "find_java", "java_command", "java_environment", "last_message",
-        "tokenize", "MeteorScorer", "Scores", "example_of", "score_runs", "score", "leave_one_out",
+        "METRICS", "SCORER", "MeteorScorer", "Scores", "example_of", "score_runs", "score",
+        "leave_one_out",
     ],
     "chair": [
         "Chair", "count_objects", "shapes_in_caption", "chair_scenes", "objects_in_caption",
@@ -59,13 +67,16 @@ _SUBMODULES = {
         "count_sorted", "ReferenceIndex", "CiderDScorer",
     ],
     "coco_results": [
-        "read_image_ids", "check_coco_results", "export_coco",
+        "read_image_ids", "check_coco_results", "result_path", "export_coco",
     ],
     "diversity": [
         "Diversity", "split_caption", "measure_diversity", "caption_similarities", "self_cider",
     ],
     "files": [
-        "read_results", "read_annotations", "score_files", "format_report",
+        "read_json", "read_results", "read_annotations", "score_files", "format_report",
+    ],
+    "java": [
+        "JAVA_HELP", "find_java", "java_command", "java_environment", "last_message",
     ],
     "learned": [
         "LearnedMetric", "register_metric", "learned_metrics", "score_learned", "ClipScore",
@@ -80,6 +91,9 @@ _SUBMODULES = {
     "statistics": [
         "meteor_from_counts", "bleu_from_counts", "sacrebleu_from_counts", "ter_from_counts",
         "resampled_scores", "bootstrap_counts", "confidence_intervals", "Comparison", "compare",
+    ],
+    "tokenizer": [
+        "tokenize",
     ],
     "translation": [
         "TRANSLATION_SCORER", "moses", "judge_translations", "score_translations",

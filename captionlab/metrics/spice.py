@@ -22,17 +22,11 @@ from zipfile import ZipFile
 import numpy as np
 from pycocoevalcap.spice import spice as spice_program
 
-from captionlab.metrics.captions import (
-    Scores,
-    example_of,
-    java_command,
-    java_environment,
-    last_message,
-    tokenize,
-)
-
 from ..files import cache_home, data_home, write_json
+from .captions import Scores, example_of
+from .java import java_command, java_environment, last_message
 from .statistics import bootstrap_counts
+from .tokenizer import tokenize
 
 # %% ../../nbs/library/metrics/spice.ipynb #769e7ef4
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ __all__ = ['ModelSpec', 'list_models', 'model_module', 'find_preset', 'register'
 
 # %% ../../nbs/library/models/registry.ipynb #2d254364
 import importlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import ModuleType
+from types import ModuleType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..captioner import Captioner
 from ..data.inputs import InputConfig
@@ -186,9 +188,76 @@ def upgrade_preset_name(model: str, name: str) -> str:
     return "squeezenet" if name == "small" and model != "translation" else name
 
 # %% ../../nbs/library/models/registry.ipynb #eff07a4e
+# The lowest and the highest value of numbers that a stored preset may have. A model of any of
+# these sizes is far larger than the library's, and a number above them is a mistake or an attack.
+_SIZE = (1, 65_536)
+_LIMITS = {
+    **dict.fromkeys(("width", "heads", "hidden", "channels", "fine_channels"), _SIZE),
+    **dict.fromkeys(("encoder_layers", "encoder_hidden", "max_boxes", "max_attributes"),
+                    (0, 65_536)),
+    **dict.fromkeys(("dropout", "inner_dropout", "word_dropout", "bpe_dropout",
+                     "attribute_threshold", "corner_crop"), (0, 1)),
+    **dict.fromkeys(("grid", "fine_grid"), (0, 64)),
+    "encoder_layers": (0, 1000), "decoder_layers": (1, 1000), "max_length": (2, 1000),
+    "image_size": (0, 4096), "patch_size": (1, 4096),
+}
+
+_Config = TypeVar("_Config", bound=BasePreset | InputConfig | TrainingConfig)
+
+# %% ../../nbs/library/models/registry.ipynb #5df07386
+def _has_type(value: object, expected: Any) -> bool:
+    """Return whether a value is of the annotated type; a boolean is no number."""
+    if get_origin(expected) in (Union, UnionType):
+        return any(_has_type(value, choice) for choice in get_args(expected))
+    if get_origin(expected) is tuple:
+        entries = get_args(expected)
+        if not isinstance(value, tuple):
+            return False
+        if entries[-1] is Ellipsis:
+            return all(_has_type(entry, entries[0]) for entry in value)
+        return len(value) == len(entries) and all(map(_has_type, value, entries))
+    if expected is float:
+        return type(value) in (int, float) and value == value      # not NaN
+    if expected in (int, str, bool, type(None)):
+        return type(value) is expected
+    return True
+
+
+def _check_values(config: type, values: dict) -> None:
+    """Raise a `ValueError` unless values are of the types and sizes of a dataclass's fields."""
+    types = get_type_hints(config)
+    unknown = values.keys() - types.keys()
+    if unknown:
+        raise ValueError(f"a preset has no value {min(unknown)[:60]!r}")
+    for name, value in values.items():
+        if not _has_type(value, types[name]):
+            raise ValueError(f"{name} is {str(value)[:60]!r}, which is not of the right type "
+                             f"({_type_name(types[name])})")
+        lowest, highest = _LIMITS.get(name, (-math.inf, math.inf))
+        numbers = value if isinstance(value, tuple) else (value,)
+        for number in numbers:
+            if isinstance(number, int | float) and not lowest <= number <= highest:
+                raise ValueError(f"{name} is {str(value)[:60]}: it may be from {lowest:,} to "
+                                 f"{highest:,}")
+
+
+def _type_name(expected: Any) -> str:
+    """Return what a message calls an annotated type."""
+    return expected.__name__ if isinstance(expected, type) else str(expected)
+
+# %% ../../nbs/library/models/registry.ipynb #07dd7578
 def _lists_to_tuples(values: dict) -> dict:
+    if not isinstance(values, dict):
+        raise ValueError(f"{str(values)[:60]!r} stands where names and values should")
     return {name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()}
+
+
+def _config_from_dict(config: type[_Config], values: dict) -> _Config:
+    """Return a dataclass of plain values, once they are checked."""
+    values = _lists_to_tuples(values)
+    _check_values(config, values)
+    return config(**values)
 
 
 def preset_from_dict(model: str, values: dict) -> BasePreset:
@@ -197,12 +266,20 @@ def preset_from_dict(model: str, values: dict) -> BasePreset:
     Args:
         model: one of `list_models()`.
         values: plain values from JSON, of format 1 or 2.
+
+    Raises:
+        ValueError: there is no such model, or a value is missing, is not of the type of its field
+            or is out of its range.
     """
-    values = _lists_to_tuples(upgrade_preset(values))
-    values["inputs"] = InputConfig(**_lists_to_tuples(values["inputs"]))
+    values = upgrade_preset(_lists_to_tuples(values))
+    values["inputs"] = _config_from_dict(InputConfig, values["inputs"])
     for stage in {"training", "scst"} & values.keys():
-        values[stage] = TrainingConfig(**_lists_to_tuples(values[stage]))
-    return model_module(model).Preset(**values)
+        values[stage] = _config_from_dict(TrainingConfig, values[stage])
+    preset_class = model_module(model).Preset
+    try:
+        return _config_from_dict(preset_class, values)
+    except TypeError as error:      # a field without a default is missing
+        raise ValueError(f"the preset of {model} is not complete: {error}") from None
 
 # %% ../../nbs/library/models/registry.ipynb #adecc32c
 def __getattr__(name: str) -> ModuleType:

@@ -699,10 +699,8 @@ PRESETS = {
                             ema_decay=0.0),
     ),
     "squeezenet": Preset(
-        inputs=InputConfig(
-            backbone="squeezenet1_1", boxes="flickr8k/regions.npz", max_boxes=20, grid=7,
-            image_size=227, hflip=True, corner_crop=0.8,
-        ),
+        inputs=InputConfig(backbone="squeezenet1_1", boxes="flickr8k/regions.npz", max_boxes=20,
+                           grid=7, image_size=227, hflip=True, corner_crop=0.8),
         width=256, heads=4, hidden=1024, dropout=0.3, channels=512, min_count=5, max_length=18,
         word_dropout=0.2, sampling_interval=5 * 6000,
         training=TrainingConfig(epochs=14, max_tokens=8 * 18, lr=8e-4, encoder_lr_scale=0.1,

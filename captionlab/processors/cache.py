@@ -26,7 +26,7 @@ from captionlab.processors.image import (
 )
 
 from ..data.datasets import CaptionData, Item
-from ..files import cache_home, command_line, short_hash
+from ..files import cache_home, command_line, data_home, short_hash
 from ..scenes.world import Scene
 from ..vision.boxes import RegionFile, check_boxes_unique
 from ..vision.features import FeatureStore, batched, diff_specs, fill_store
@@ -100,6 +100,7 @@ def _check_store(processor: ImageProcessor, store: FeatureStore) -> FeatureStore
             f"{store.folder} holds features of kind {' and '.join(kinds)}, "
             f"and this model reads {' and '.join(processor.feature_kinds)}"
         )
+    _adopt_weights(processor, store)
     expected = processor.feature_spec(kinds)
     if kinds == ["attributes"]:
         differences = _diff_detectors(store.spec, expected)
@@ -114,6 +115,23 @@ def _check_store(processor: ImageProcessor, store: FeatureStore) -> FeatureStore
             f"run {command}"
         )
     return store
+
+
+def _adopt_weights(processor: ImageProcessor, store: FeatureStore) -> None:
+    """Let the network have the weights that a store was made with, unless others are named.
+
+    Stores are made with `--weights FILE`, too. If the file is gone, its fingerprint is compared
+    with that of the usual weights.
+    """
+    backbone = store.spec.get("backbone") or {}
+    weights = backbone.get("weights")
+    is_same_network = backbone.get("name") == processor.backbone_name
+    if processor.weights or not is_same_network or not isinstance(weights, str):
+        return
+    # Weights of torchvision have a name such as IMAGENET1K_V2, others are a file.
+    is_file = Path(weights).is_file() or (data_home() / weights).is_file()
+    if is_file or weights.isidentifier():
+        processor.weights = weights
 
 
 def _diff_detectors(actual: dict, expected: dict) -> list[str]:

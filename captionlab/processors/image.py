@@ -219,6 +219,24 @@ def _feature_kinds(fields: Sequence[str]) -> list[str]:
         )
     return list(dict.fromkeys(_KIND_OF_FIELD[field] for field in fields))
 
+# %% ../../nbs/library/processors/image.ipynb #01e288cc
+def _trained_preprocess(trained_spec: dict) -> Preprocess:
+    """Return the preprocessing of a trained model, once its values fit their fingerprint."""
+    for key in ("preprocess", "backbone", "boxes"):
+        if not isinstance(trained_spec.get(key), dict | None):
+            raise ValueError(f"the {key} of its processor is no object with names and values")
+    backbone = trained_spec.get("backbone")
+    if backbone and not backbone.keys() >= {"fingerprint", "weights"}:
+        raise ValueError("the backbone of its processor has no fingerprint or weights")
+    preprocess = Preprocess.from_dict(trained_spec["preprocess"])
+    stored = trained_spec.get("fingerprint", preprocess.fingerprint)
+    if stored != preprocess.fingerprint:
+        raise ValueError(
+            f"its preprocessing has the fingerprint {preprocess.fingerprint}, and {stored!r} was "
+            "stored with it, so one of its values was changed: copy the run once more"
+        )
+    return preprocess
+
 # %% ../../nbs/library/processors/image.ipynb #1c5140b1
 class ImageProcessor:
     """Turns pictures into what a model reads, the same in training, evaluation and for a new photo.
@@ -262,6 +280,8 @@ class ImageProcessor:
         self.weights = weights
         self.vocabulary = vocabulary
         self.backbone_name = preset.inputs.backbone
+        if self.needs_network and not self.backbone_name.startswith(("timm:", "file")):
+            backbone_spec(self.backbone_name)       # raises here if there is no such network
         self.feature_kinds = _feature_kinds(preset.inputs.fields)
         if boxes and "regions" not in self.feature_kinds:
             kinds = " and ".join(self.feature_kinds)
@@ -270,7 +290,7 @@ class ImageProcessor:
         self.boxes_source = boxes or trained_boxes or preset.inputs.boxes
         self.boxes_overridden = bool(boxes)
         if "preprocess" in self.trained_spec:
-            self.preprocess = Preprocess.from_dict(self.trained_spec["preprocess"])
+            self.preprocess = _trained_preprocess(self.trained_spec)
         elif self.backbone_name in ("pixels", "file"):
             self.preprocess = Preprocess(size=preset.inputs.image_size)
         else:  # a network brings its own mean and standard deviation

@@ -121,8 +121,8 @@ def is_one_picture(pictures: object) -> TypeGuard[Picture]:
     """Return whether something is one picture, and not several.
 
     Args:
-        pictures: a picture, or any iterable of pictures. An array or tensor of four axes is a
-            batch; a file object, which is an iterable of lines, is one picture.
+        pictures: a picture, or any iterable of pictures. An array `(B, h, w, 3)` or a tensor
+            `(B, 3, h, w)` is a batch; a file object, though an iterable of lines, is one picture.
     """
     if isinstance(pictures, np.ndarray | Tensor):
         return pictures.ndim < 4
@@ -135,7 +135,8 @@ def iterate_pictures(pictures: Iterable[Picture]) -> Iterator[Picture]:
     """Yield several pictures one after the other.
 
     Args:
-        pictures: any iterable; a dictionary would yield its keys, which is refused.
+        pictures: any iterable, or a batch `(B, h, w, 3)`; a dictionary would yield its keys, which
+            is refused.
 
     Raises:
         ValueError: it is a dictionary.

@@ -60,6 +60,7 @@ _all_ = [
 # %% ../../nbs/library/runs/index.ipynb #runs0004
 # The module that defines each public name.
 _SUBMODULES = {
+    "blind_control": ["derangement"],
     "captions": [
         "GenerationConfig", "Caption", "required_ids", "make_constraints", "generate_captions",
         "CaptioningError", "collect_results", "stream_results",
@@ -86,7 +87,7 @@ _SUBMODULES = {
         "ensemble",
     ],
     "evaluation": [
-        "result_metadata", "result_run", "result_name", "artifact_path", "derangement", "evaluate",
+        "result_metadata", "result_run", "result_name", "artifact_path", "evaluate",
         "assign_stores", "score_split", "merge_result", "detector_result", "merge_detector",
     ],
     "finetuning": [

@@ -31,9 +31,10 @@ from captionlab.runs.recipes import (
 
 from ..data.batches import CaptionDataset
 from ..data.datasets import CaptionData
+from ..data.text_files import warn_of_missing_blanks
 from ..files import short_hash
 from ..processors.base import reads_images
-from ..scst import CiderD, Gleu, SelfCritical
+from ..scst import FastCiderD, Gleu, SelfCritical
 from ..training.config import BasePreset, TrainingConfig
 from ..training.loop import Trainer
 from ..training.options import TrainingOptions
@@ -170,7 +171,7 @@ def _scst_wrapper(run: Run, examples: CaptionDataset) -> SelfCritical:
     else:
         # CIDEr-D weighs n-grams by how rare they are in the training captions, without bos.
         captions = [[ids[1:] for ids in row] for row in examples.token_ids["captions"]]
-        reward = CiderD(captions)
+        reward = FastCiderD(captions, len(run.vocabulary))
     never = [run.vocabulary.unk]
     return SelfCritical(run.model, reward, max_length=run.max_length, suppress_tokens=never)
 
@@ -273,6 +274,7 @@ def _extended_run(
     """Return the preset of a fine-tuning without options, and the run that is to be trained."""
     original = replace(run.processor.preset, training=training, min_count=1)
     preset = apply_options(original, options)
+    warn_of_missing_blanks(data.captions("train"))
     vocabulary = extend_vocabulary(run.vocabulary, data.captions("train"), preset.min_count)
     processor: Any = copy(run.processor)
     processor.preset = preset

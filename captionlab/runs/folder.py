@@ -19,7 +19,14 @@ import torch
 from accelerate.state import AcceleratorState
 from filelock import FileLock, Timeout
 
-from ..files import check_writable, read_json_object, short_hash, write_json
+from captionlab.files import (
+    check_writable,
+    read_json_object,
+    remove_partial_files,
+    short_hash,
+    write_json,
+)
+
 from ..processors.base import Processor
 from ..training.config import BasePreset
 from ..training.distributed import world_size
@@ -74,6 +81,7 @@ def lock_folder(folder: Path, resume: bool) -> Iterator[None]:
         ) from None
     try:
         check_run_folder(folder, resume)
+        remove_partial_files(folder)
         yield
     finally:
         lock.release()
@@ -181,6 +189,7 @@ def check_resume_config(folder: Path, config: dict) -> dict:
         )
     folder.mkdir(parents=True, exist_ok=True)
     origin = {"command": run_command_line(), "trained": provenance()}
-    begun = config | origin | begun
+    # The whole command line: `captionlab train --resume` takes its options.
+    begun = config | origin | {"arguments": sys.argv[1:]} | begun
     write_json(file, begun)
     return {name: begun[name] for name in origin}

@@ -23,6 +23,7 @@ from captionlab.processors.cache import (
 from ..captioner import Captioner
 from ..data.batches import CaptionDataset
 from ..data.datasets import CaptionData, Item
+from ..data.text_files import warn_of_missing_blanks
 from ..processors.base import Processor, reads_images
 from ..processors.image import ImageProcessor
 from ..processors.text import TextProcessor
@@ -59,6 +60,7 @@ def build_processor(
         if boxes or detector:
             raise ValueError("a translator reads sentences: leave boxes and detector out")
         return _build_text_processor(data, preset)
+    warn_of_missing_blanks(data.captions("train"))
     vocabulary = Vocabulary.build(data.captions("train"), preset.min_count)
     reads_attributes = "attributes" in preset.inputs.fields
     if detector and not reads_attributes:

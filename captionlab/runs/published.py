@@ -39,51 +39,54 @@ _MULTI30K = [
 ]
 
 # %% ../../nbs/library/runs/published.ipynb #publ0003
-# Number of the table, what was special, and for each variant BLEU-4 and CIDEr.
+_COCO_SCORER = "COCO's caption evaluation, Karpathy's test split"
+COCO_METRICS = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "SPICE")
+
+# Number of the table, what was special, and for each variant its scores, as in COCO_METRICS.
 _ENTANGLED_TABLES = [
     (
         2,
         "cross-entropy",
-        [
-            ("semantic", 29.0, 96.2),
-            ("visual", 34.0, 112.2),
-            ("eta", 37.1, 117.9),
-            ("oracle", 76.7, 204.2),
-        ],
+        {
+            "semantic": (71.1, 29.0, 25.3, 52.8, 96.2, 18.2),
+            "visual": (75.9, 34.0, 27.5, 56.1, 112.2, 21.0),
+            "eta": (77.3, 37.1, 28.2, 57.1, 117.9, 21.4),
+            "oracle": (97.0, 76.7, 47.9, 84.2, 204.2, 34.7),
+        },
     ),
     (
         4,
         "cross-entropy, vision from a 7x7 grid",
-        [
-            ("semantic", 29.0, 96.2),
-            ("semantic_no_encoder", 28.5, 93.1),
-            ("visual", 30.2, 93.8),
-            ("visual_no_encoder", 28.2, 91.8),
-            ("eta", 31.9, 99.2),
-        ],
+        {
+            "semantic": (71.1, 29.0, 25.3, 52.8, 96.2, 18.2),
+            "semantic_no_encoder": (70.3, 28.5, 24.8, 52.0, 93.1, 17.7),
+            "visual": (71.0, 30.2, 24.9, 52.6, 93.8, 18.0),
+            "visual_no_encoder": (70.2, 28.2, 24.2, 51.6, 91.8, 17.2),
+            "eta": (72.2, 31.9, 25.7, 53.4, 99.2, 18.6),
+        },
     ),
     (
         5,
         "CIDEr optimised",
-        [
-            ("visual", 38.3, 124.1),
-            ("semantic", 32.6, 102.8),
-            ("visual+semantic", 37.5, 118.7),
-            ("parallel", 38.7, 124.9),
-            ("stacked_v", 39.1, 125.0),
-            ("stacked_s", 38.8, 124.5),
-            ("eta", 39.3, 126.6),
-        ],
+        {
+            "visual": (80.6, 38.3, 28.5, 58.3, 124.1, 22.3),
+            "semantic": (76.6, 32.6, 25.5, 54.4, 102.8, 19.1),
+            "visual+semantic": (79.6, 37.5, 27.6, 57.6, 118.7, 19.8),
+            "parallel": (80.9, 38.7, 28.8, 58.7, 124.9, 22.4),
+            "stacked_v": (80.7, 39.1, 28.6, 58.6, 125.0, 22.4),
+            "stacked_s": (80.8, 38.8, 28.6, 58.5, 124.5, 22.5),
+            "eta": (81.5, 39.3, 28.8, 58.9, 126.6, 22.7),
+        },
     ),
     (
         6,
         "cross-entropy",
-        [
-            ("sigmoid", 32.1, 104.9),
-            ("tanh", 32.0, 104.1),
-            ("relu", 36.1, 114.0),
-            ("eta", 36.3, 115.2),
-        ],
+        {
+            "sigmoid": (74.5, 32.1, 26.3, 54.8, 104.9, 19.4),
+            "tanh": (74.8, 32.0, 26.2, 54.8, 104.1, 19.6),
+            "relu": (76.3, 36.1, 27.9, 56.2, 114.0, 20.8),
+            "eta": (76.3, 36.3, 28.1, 56.5, 115.2, 21.0),
+        },
     ),
 ]
 
@@ -93,16 +96,14 @@ def _entangled_rows() -> list[dict]:
     for number, stage, variants in _ENTANGLED_TABLES:
         source = f"the Entangled Transformer's text, Table {number}"
         scorer = f"COCO caption tools, {stage}"
-        for variant, bleu, cider in variants:
-            scores = {"CIDEr": cider, "BLEU-4": bleu}
+        for variant, values in variants.items():
+            scores = dict(zip(COCO_METRICS, values, strict=True))
             row = _reported("entangled", source, scorer, **scores)
             rows.append(row | {"table": number, "variant": variant})
     return rows
 
 # %% ../../nbs/library/runs/published.ipynb #b61c9e4d
 _IMAGE_TRANSFORMER = "He et al. 2020, Image Captioning through Image Transformer, Table"
-_COCO_SCORER = "COCO's caption evaluation, Karpathy's test split"
-COCO_METRICS = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "SPICE")
 
 # Scores in the order of COCO_METRICS. Of two rows of table 3 BLEU-1 cannot be read.
 _IMAGE_TRANSFORMER_TABLE_1 = {
@@ -136,10 +137,46 @@ def _image_transformer_rows() -> list[dict]:
         rows.append(row | {"variant": variant, "stage": "xe"})
     return rows
 
+# %% ../../nbs/library/runs/published.ipynb #publ0007
+_POSITION_AWARE_METRICS = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr",
+                           "SPICE", "SPICE, objects", "SPICE, relations")
+
+# Tables 2 and 3 of the paper, in the order above; table 5 has no SPICE.
+_POSITION_AWARE_TABLES = {
+    "vanilla": (74.9, 58.2, 44.6, 34.1, 27.1, 55.4, 107.6, 20.1, 36.2, 5.4),
+    "fpn": (76.2, 60.0, 46.3, 35.6, 27.6, 56.7, 113.9, 20.1, 37.0, 5.5),
+    "position_aware": (76.7, 60.8, 46.9, 36.0, 27.8, 56.5, 114.9, 20.9, 37.8, 6.0),
+}
+_POSITION_AWARE_OPTIMISED = (79.8, 64.7, 50.2, 38.4, 28.3, 58.4, 125.5)
+
+
+def _position_aware_rows() -> list[dict]:
+    text = "the Position-Aware Transformer's text"
+    rows = []
+    for variant, values in _POSITION_AWARE_TABLES.items():
+        scores = dict(zip(_POSITION_AWARE_METRICS, values, strict=True))
+        row = _reported("position_aware", f"{text}, Tables 2 and 3", _COCO_SCORER, **scores)
+        rows.append(row | {"variant": variant, "stage": "xe"})
+    names = _POSITION_AWARE_METRICS[: len(_POSITION_AWARE_OPTIMISED)]
+    scores = dict(zip(names, _POSITION_AWARE_OPTIMISED, strict=True))
+    row = _reported("position_aware", f"{text}, Table 5", _COCO_SCORER, **scores)
+    return [*rows, row | {"variant": "position_aware", "stage": "scst"}]
+
+
+def _cptr_rows() -> list[dict]:
+    """The article that we build from has no scores; these are of the paper that it explains."""
+    source = "Liu et al. 2021, CPTR: Full Transformer Network for Image Captioning"
+    return [_reported("cptr", source, _COCO_SCORER, CIDEr=129.4) | {"stage": "scst"}]
+
 # %% ../../nbs/library/runs/published.ipynb #cc973df5
 _PUBLISHED = {
     "multi30k": _MULTI30K,
-    "coco": _entangled_rows() + _image_transformer_rows(),
+    "coco": [
+        *_entangled_rows(),
+        *_image_transformer_rows(),
+        *_position_aware_rows(),
+        *_cptr_rows(),
+    ],
 }
 
 

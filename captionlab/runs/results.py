@@ -18,6 +18,7 @@ from statistics import mean, stdev
 import captionlab
 
 from ..files import check_writable, write_json
+from ..untrusted import load_json
 
 # %% ../../nbs/library/runs/results.ipynb #e303bb66
 def results_home() -> Path:
@@ -63,13 +64,11 @@ def load_result(name: str | Path) -> dict:
     """
     path = _result_path(name)
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = load_json(path)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{path}: no such result; captionlab evaluate RUN --json writes one"
         ) from None
-    except ValueError as fault:
-        raise ValueError(f"{path}: not a JSON file ({fault})") from None
     runs = result.get("runs") if isinstance(result, dict) else None
     if not isinstance(runs, list) or not all(_is_run(run) for run in runs):
         raise ValueError(f"{path}: not a result file, it has no list of runs")
@@ -133,9 +132,12 @@ def check_mergeable(
     if not path.exists():
         return None
     old = load_result(path)
+    compared = dict(old)
+    if "SPICE" in compared.get("scorer", ()):       # added after the evaluation, by merge_spice
+        compared["scorer"] = {k: v for k, v in old["scorer"].items() if k != "SPICE"}
     problems = [
         f"its {key} is {old_value!r}, that of this run is {new_value!r}"
-        for key, old_value, new_value in diff_metadata(old, metadata, {"runs", *later})
+        for key, old_value, new_value in diff_metadata(compared, metadata, {"runs", *later})
     ]
     if run:
         problems += _conflicts(old["runs"], run)
@@ -173,6 +175,9 @@ def merge_run(
     old = check_mergeable(path, metadata, run) or {"runs": []}
     runs = [other for other in old["runs"] if other.get("seed") != run.get("seed")]
     runs = sorted([*runs, run], key=lambda one: one.get("seed") or 0)
+    if any("SPICE" in one["metrics"] for one in runs if one is not run):
+        spice = {"SPICE": old["scorer"]["SPICE"]}
+        metadata = metadata | {"scorer": metadata["scorer"] | spice}
     seed = "" if run.get("seed") is None else f".seed{run['seed']}"
     contents = {
         f"{path.stem}{seed}.captions.json": captions,
@@ -238,16 +243,23 @@ def format_metric(result: dict, metric: str, digits: int = 1) -> str:
     return f"{mean(values):.{digits}f}{deviation}"
 
 # %% ../../nbs/library/runs/results.ipynb #645a9df1
+_CAPTION_METRICS = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr")
+
+
 def results_table(
     results: Iterable[dict],
-    metrics: Iterable[str] = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr"),
+    metrics: Iterable[str] | None = None,
 ) -> str:
     """Return a Markdown table with a row for each result.
 
     Args:
         results: from `load_result`.
-        metrics: the columns.
+        metrics: the columns; by default those of captions, with SPICE if a result has it.
     """
+    results = list(results)
+    if metrics is None:
+        measured = {name for result in results for run in result["runs"] for name in run["metrics"]}
+        metrics = [*_CAPTION_METRICS, *measured & {"SPICE"}]
     metrics = list(metrics)
     rows = [["model", *metrics], ["---", *["---:"] * len(metrics)]]
     rows.extend(_table_row(result, metrics) for result in results)
@@ -277,10 +289,12 @@ def trials_table(name: str | Path) -> str:
         ValueError: the file holds something else.
     """
     file = _result_path(name)
-    content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"rows": []}
+    content = load_json(file) if file.exists() else {"rows": []}
     rows = content.get("rows") if isinstance(content, dict) else None
     keys = {"name", "changed", "CIDEr"}
-    if not isinstance(rows, list) or not all(keys <= set(row) for row in rows):
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and keys <= row.keys() for row in rows
+    ):
         raise ValueError(
             f"{file}: its rows are not trials with a name, what was changed and CIDEr by epoch: "
             "name a file that has those"

@@ -9,7 +9,9 @@ __all__ = ['Run', 'caption_split', 'source_sentences', 'make_batch', 'require_me
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
@@ -25,8 +27,11 @@ from captionlab.runs.captions import (
     stream_results,
 )
 from captionlab.runs.storage import (
+    MODEL_KEYS,
+    check_weights,
     load_run_detector,
     load_weights,
+    model_checksum,
     read_run_json,
     remove_old_files,
     save_run_detector,
@@ -38,6 +43,7 @@ from ..data.batches import Batch
 from ..data.datasets import Item
 from ..decoding.beam import Hypothesis, beam_search
 from ..decoding.generation import BOS
+from ..decoding.packing import packed_linears
 from ..files import write_json
 from ..models import model_module, preset_from_dict
 from ..processors.base import Processor, reads_images
@@ -116,6 +122,7 @@ class Run:
             "preset": asdict(self.processor.preset),
             "vocabulary": self.vocabulary.to_dict(),
         }
+        content["checksum"] = model_checksum(content)
         # Written last: before it there is the old run, after it the new one.
         write_json(folder / "run.json", content)
         remove_old_files(folder, files)
@@ -144,7 +151,7 @@ class Run:
         folder = Path(folder)
         file = folder / "run.json"
         content = read_run_json(file)
-        try:
+        with _run_errors(file):
             preset = preset_from_dict(content["model"], content["preset"])
             vocabulary = vocabulary_from_dict(content["vocabulary"])
             processor = load_processor(
@@ -155,12 +162,17 @@ class Run:
                 vocabulary=vocabulary,
                 detector=load_run_detector(folder, content["eyes"]),
             )
-            model = model_module(content["model"]).Model(preset, len(vocabulary))
+            build = partial(model_module(content["model"]).Model, preset, len(vocabulary))
             weights_file = folder / Path(content["weights"]).name
-        except (KeyError, TypeError, AttributeError) as fault:
-            raise ValueError(f"{file} is not complete or not a run's ({fault})") from None
+            check_weights(build, weights_file)
+            if content.get("checksum", "") not in ("", model_checksum(content)):
+                raise ValueError(
+                    "its checksum is another, so a part that decides about the captions was "
+                    "changed: copy the whole folder of the run once more"
+                )
+            model = build()
         load_weights(model, weights_file)
-        other_keys = {"format", "captionlab", "weights", "eyes", "preset", "vocabulary"}
+        other_keys = {"format", "captionlab", "weights", "checksum", *MODEL_KEYS} - {"model"}
         metadata = {key: value for key, value in content.items() if key not in other_keys}
         novelty = load_novelty(folder)
         return cls(model.eval(), vocabulary, processor, RunMetadata.from_dict(metadata), novelty)
@@ -363,9 +375,10 @@ class Run:
             beam: as for `caption`.
             length_penalty: see `beam_search`.
         """
-        memory = self.model.encode(batch.to(self.device))
         options = {"max_length": self.max_length, "suppress_tokens": [self.vocabulary.unk]}
-        return beam_search(self.model, memory, beam, length_penalty, **options)
+        with packed_linears(self.model):
+            memory = self.model.encode(batch.to(self.device))
+            return beam_search(self.model, memory, beam, length_penalty, **options)
 
     @torch.no_grad()
     def read(self, batch: Batch, ids: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, list]]]:
@@ -413,6 +426,19 @@ class Run:
             rows.append(weights[0, :, 0].mean(0).cpu())
         words = [self.vocabulary.decode([token]) for token in ids]
         return words, torch.stack(rows) if rows else torch.zeros(0, 0)
+
+# %% ../../nbs/library/runs/run.ipynb #d9ba7cd6
+@contextmanager
+def _run_errors(file: Path) -> Iterator[None]:
+    """Let every error that the values of a `run.json` cause name the file."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as fault:
+        raise ValueError(f"{file} is not complete or not a run's ({fault})") from None
+    except ValueError as fault:
+        # Errors of other files of the run name those.
+        text = str(fault)
+        raise ValueError(text if str(file.parent) in text else f"{file}: {text}") from None
 
 # %% ../../nbs/library/runs/run.ipynb #15edbac2
 def _resolve_config(config: GenerationConfig | None, settings: dict) -> GenerationConfig:

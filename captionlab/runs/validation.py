@@ -8,10 +8,11 @@ __all__ = ['quick_cider', 'quick_bleu', 'make_validate_fn']
 # %% ../../nbs/library/runs/validation.ipynb #vali0002
 from collections.abc import Callable, Sequence
 
-from pycocoevalcap.cider.cider import Cider
+import numpy as np
 
 from ..captioner import Captioner
 from ..data.datasets import Item
+from ..metrics.ciderd import CiderDScorer
 from ..metrics.translation import score_translations
 from ..processors.base import Processor
 from ..processors.cache import InputTransforms
@@ -28,12 +29,16 @@ def quick_cider(run: Run, items: Sequence[Item], inputs: InputTransforms) -> flo
         inputs: from `input_transforms`: functions from an item to its tensors, such as (N, D).
     """
     captions = caption_split(run, items, inputs, beam=1)
-    candidates = {}
-    references = {}
-    for item, caption in zip(items, captions, strict=True):
-        candidates[item.name] = [" ".join(normalise(caption))]
-        references[item.name] = [" ".join(normalise(text)) for text in item.captions]
-    return 100 * float(Cider().compute_score(references, candidates)[0])
+    numbers: dict[str, int] = {}
+
+    def to_ids(text: str) -> list[int]:
+        return [numbers.setdefault(word, len(numbers)) for word in normalise(text)]
+
+    references = [[to_ids(text) for text in item.captions] for item in items]
+    candidates = [to_ids(caption) for caption in captions]
+    scorer = CiderDScorer(references, len(numbers))
+    scores = scorer.score(candidates, np.arange(len(items)), scorer.index(references))
+    return 100 * float(scores.mean())
 
 
 def quick_bleu(run: Run, items: Sequence[Item]) -> float:

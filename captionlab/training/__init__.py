@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['AVERAGE_SHARE', 'BasePreset', 'LEAST_COVERAGE', 'LEAST_STEPS', 'MOST_EPOCHS',
            'TrainStep', 'Trainer', 'TrainerState', 'TrainingConfig', 'TrainingOptions',
-           'WARMUP_SHARE', 'adapt_config', 'adapt_min_count', 'bf16_speedup', 'constant',
-           'cosine', 'describe_changes', 'epochs_since_best', 'live_plot', 'noam',
-           'param_groups', 'read_checkpoint', 'resolve_precision', 'should_stop_early',
-           'step_decay', 'tune_malloc', 'unreadable_checkpoint', 'world_size',
-           'write_checkpoint']
+           'WARMUP_SHARE', 'adapt_config', 'adapt_min_count', 'bf16_speedup',
+           'check_same_progress', 'check_training_state', 'constant', 'cosine',
+           'describe_changes', 'epochs_since_best', 'explain_lost_process', 'live_plot',
+           'noam', 'param_groups', 'plain_names', 'read_checkpoint', 'resolve_precision',
+           'restore_names', 'should_stop_early', 'step_decay', 'tune_malloc',
+           'unreadable_checkpoint', 'world_size', 'write_checkpoint']
 
 # %% ../../nbs/library/training/index.ipynb #trai0002
 from importlib import import_module
@@ -19,24 +20,25 @@ from typing import Any
 _all_ = [
     "AVERAGE_SHARE", "BasePreset", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS", "TrainStep",
     "Trainer", "TrainerState", "TrainingConfig", "TrainingOptions", "WARMUP_SHARE", "adapt_config",
-    "adapt_min_count", "bf16_speedup", "constant", "cosine", "describe_changes",
-    "epochs_since_best", "live_plot", "noam", "param_groups", "read_checkpoint",
-    "resolve_precision", "should_stop_early", "step_decay",
-    "tune_malloc", "unreadable_checkpoint",
-    "world_size", "write_checkpoint",
+    "adapt_min_count", "bf16_speedup", "check_same_progress", "check_training_state", "constant",
+    "cosine", "describe_changes", "epochs_since_best", "explain_lost_process", "live_plot", "noam",
+    "param_groups", "plain_names", "read_checkpoint", "resolve_precision", "restore_names",
+    "should_stop_early", "step_decay", "tune_malloc", "unreadable_checkpoint", "world_size",
+    "write_checkpoint",
 ]
 
 # %% ../../nbs/library/training/index.ipynb #trai0004
 # The module that defines each public name.
 _SUBMODULES = {
     "checkpoint": [
-        "write_checkpoint", "read_checkpoint", "unreadable_checkpoint",
+        "write_checkpoint", "read_checkpoint", "unreadable_checkpoint", "check_training_state",
+        "plain_names", "restore_names",
     ],
     "config": [
         "TrainingConfig", "BasePreset", "bf16_speedup", "resolve_precision",
     ],
     "distributed": [
-        "world_size", "tune_malloc",
+        "world_size", "check_same_progress", "explain_lost_process", "tune_malloc",
     ],
     "loop": [
         "param_groups", "TrainStep", "TrainerState", "epochs_since_best", "should_stop_early",

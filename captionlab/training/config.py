@@ -28,6 +28,9 @@ class TrainingConfig:
     Args:
         epochs: times through the data.
         batch_size: B, pictures per step, over all devices together.
+        accumulation: in how many parts, one after the other, a step's pictures are processed. The
+            step is the same and needs less memory. It is not the number of steps whose gradients
+            are added: `batch_size` remains the pictures of a whole step.
         max_tokens: if above 0, a step takes pictures with captions of similar length instead, as
             many as fit into this number of padded tokens (see `batch_by_tokens`).
         lr: peak learning rate.
@@ -65,8 +68,11 @@ class TrainingConfig:
     patience: int = 0
     precision: str = "no"
     seed: int = 0
+    accumulation: int = 1
 
     def __post_init__(self):
+        if self.accumulation < 1:
+            raise ValueError(f"accumulation {self.accumulation}: process a step in 1 part or more")
         if min(self.epochs, self.batch_size, self.warmup) < 1:
             raise ValueError(f"{self.epochs} epochs, batch_size {self.batch_size}, "
                              f"{self.warmup} steps of warm-up: give at least one of each")

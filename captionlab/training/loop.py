@@ -22,11 +22,23 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
+from captionlab.training.checkpoint import (
+    check_training_state,
+    plain_names,
+    read_checkpoint,
+    restore_names,
+    unreadable_checkpoint,
+    write_checkpoint,
+)
+from captionlab.training.distributed import (
+    check_same_progress,
+    explain_lost_process,
+    tune_malloc,
+)
+
 from ..captioner import Captioner
 from ..data.batches import Batch, CaptionDataset, collate
-from .checkpoint import read_checkpoint, unreadable_checkpoint, write_checkpoint
 from .config import TrainingConfig, resolve_precision
-from .distributed import tune_malloc
 
 # %% ../../nbs/21_training.ipynb #71e7b08a
 def param_groups(model: nn.Module, config: TrainingConfig) -> list[dict]:
@@ -70,7 +82,9 @@ class TrainStep:
         AcceleratorState._reset_state()
         self.config = config
         self.accelerator = Accelerator(mixed_precision=resolve_precision(config.precision))
-        self.ema_model = AveragedModel(model.to(self.accelerator.device),
+        # Of a compiled model it averages the one inside, which can be saved and loaded anywhere.
+        averaged = getattr(model, "_orig_mod", model).to(self.accelerator.device)
+        self.ema_model = AveragedModel(averaged,
                                        multi_avg_fn=get_ema_multi_avg_fn(config.ema_decay))
         optimizer = torch.optim.AdamW(param_groups(model, config), config.lr, config.betas,
                                       weight_decay=config.weight_decay, fused=True)
@@ -85,20 +99,42 @@ class TrainStep:
 
         Raises:
             ValueError: if the loss is not a number; the weights are still those before the step.
+            MemoryError: if the device's memory does not suffice.
         """
-        loss, tokens = self._loss(batch)
+        try:
+            return self._step(batch)
+        except torch.OutOfMemoryError:
+            parts = 2 * self.config.accumulation
+            raise MemoryError(f"a step of {len(batch)} pictures does not fit into the memory of "
+                              f"{self.accelerator.device}: set accumulation={parts}, which "
+                              "processes it in more parts, or a smaller batch_size") from None
+
+    def _step(self, batch: Batch) -> tuple[float, float]:
+        """Do what `step` does."""
+        parts = self.config.accumulation
+        if parts > 1:
+            loss, tokens = self._accumulate(batch)
+        else:
+            loss, tokens = self._loss(self._share(batch))
         sums = torch.stack([loss.detach().float(), tokens.float()])
         sums = cast(Tensor, self.accelerator.reduce(sums, "sum"))
         total_loss, total_tokens = sums.tolist()
         if not math.isfinite(total_loss):
+            self.optimizer.zero_grad()      # of the parts
             raise ValueError(f"the loss of a step is {total_loss}: train with a lower lr, or look "
                              "for inputs that are not numbers")
         if not total_tokens:
+            self.optimizer.zero_grad()
             return 0.0, 0.0         # pictures without a caption change nothing
         # Accelerate averages the gradients of the processes. The loss per token over all processes
         # needs their sum, divided by all tokens.
-        processes = self.accelerator.num_processes
-        self.accelerator.backward(loss * (processes / total_tokens))
+        scale = self.accelerator.num_processes / total_tokens
+        if parts > 1:
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(scale)
+        else:
+            self.accelerator.backward(loss * scale)
         self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
         self.optimizer.step()
         self.scheduler.step()
@@ -106,12 +142,27 @@ class TrainStep:
         self.ema_model.update_parameters(self.accelerator.unwrap_model(self.model))
         return total_loss, total_tokens
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the summed loss and the number of tokens of this process's pictures."""
+    def _share(self, batch: Batch) -> Batch:
+        """Return this process's pictures of a batch."""
         rank = self.accelerator.process_index
-        rows = torch.arange(rank, len(batch), self.accelerator.num_processes)
-        share = batch.select(rows).to(self.accelerator.device)
+        return batch.select(torch.arange(rank, len(batch), self.accelerator.num_processes))
+
+    def _loss(self, share: Batch) -> tuple[Tensor, Tensor]:
+        """Return the summed loss and the number of tokens of pictures of this process."""
+        share = share.to(self.accelerator.device)
         return self.model.train()(share, self.config.label_smoothing)
+
+    def _accumulate(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Add up gradients of the summed loss, part by part; return the sums of all parts."""
+        share = self._share(batch)
+        losses = []
+        counts = []
+        for rows in torch.arange(len(share)).tensor_split(self.config.accumulation):
+            loss, tokens = self._loss(share.select(rows))
+            self.accelerator.backward(loss)
+            losses.append(loss.detach())
+            counts.append(tokens)
+        return torch.stack(losses).sum(), torch.stack(counts).sum()
 
     @property
     def lr(self) -> float:
@@ -229,18 +280,25 @@ class Trainer:
         self.validate = validate
         self.on_epoch_end = on_epoch_end
         self.sampler = config.batch_sampler(data)
-        self.train_step = TrainStep(model, config, len(self.sampler))
+        with explain_lost_process():
+            self.train_step = TrainStep(model, config, len(self.sampler))
         self.state = TrainerState()
         self.history = []
         self.best = {}          # weights of the best epoch
         self.save_every = save_every
         self.last_save = time.monotonic()
 
+    @explain_lost_process()
     def fit(self) -> Captioner:
         """Train to the end, from the checkpoint if there is one.
 
         Returns:
             The averaged model of the best epoch, in evaluation mode.
+
+        Raises:
+            ValueError: the checkpoint cannot be read, is of another config, or processes would
+                continue from different places.
+            ConnectionError: another process of the training has ended.
         """
         _restore(self)
         while self.state.epoch < self.config.epochs:
@@ -249,7 +307,7 @@ class Trainer:
             self.train_epoch()
             self._finish_epoch()
         model = self.train_step.averaged_model
-        model.load_state_dict(self.best)
+        model.load_state_dict(restore_names(self.best, model))
         return model.eval()
 
     def train_epoch(self) -> None:
@@ -299,15 +357,31 @@ def _save(trainer: Trainer) -> None:
     trainer.last_save = time.monotonic()
     if trainer.folder is None or not trainer.train_step.is_main_process:
         return
+    write_checkpoint(trainer.folder / "checkpoint.pt", _checkpoint(trainer))
+
+
+def _checkpoint(trainer: Trainer) -> dict:
+    """Return everything that a training is continued from."""
     parts = trainer.train_step.checkpoint_parts()
-    checkpoint = {name: part.state_dict() for name, part in parts.items()}
-    checkpoint |= {"config": asdict(trainer.config), "state": asdict(trainer.state),
-                   "history": trainer.history, "best": trainer.best}
-    write_checkpoint(trainer.folder / "checkpoint.pt", checkpoint)
+    checkpoint = {name: plain_names(part.state_dict()) for name, part in parts.items()}
+    return checkpoint | {"config": asdict(trainer.config), "state": asdict(trainer.state),
+                         "history": trainer.history, "best": plain_names(trainer.best)}
 
 
 def _restore(trainer: Trainer) -> None:
-    """Continue where the checkpoint ends; an incomplete one is refused as unreadable."""
+    """Continue where the checkpoint ends, in every process at the same place."""
+    try:
+        _load(trainer)
+    except Exception:
+        check_same_progress("cannot read its checkpoint")       # the other processes wait for it
+        raise
+    state = trainer.state
+    check_same_progress(f"is at step {state.step} of {len(trainer.sampler)} "
+                        f"in epoch {state.epoch + 1}")
+
+
+def _load(trainer: Trainer) -> None:
+    """Load the checkpoint, if there is one; an incomplete one is refused as unreadable."""
     if trainer.folder is None:
         return
     file = trainer.folder / "checkpoint.pt"
@@ -315,14 +389,20 @@ def _restore(trainer: Trainer) -> None:
     if checkpoint is None:
         return
     try:
-        if not isinstance(checkpoint["history"], list) or not isinstance(checkpoint["best"], dict):
-            raise TypeError("it has no history")
+        parts = trainer.train_step.checkpoint_parts()
+        optimizer = parts.pop("optimizer")
+        parameters = [x for group in optimizer.param_groups for x in group["params"]]
+        check_training_state(checkpoint, _checkpoint(trainer), parameters, len(trainer.sampler))
         trainer.state = TrainerState(**checkpoint["state"])
         trainer.history = checkpoint["history"]
         trainer.best = checkpoint["best"]
-        for name, part in trainer.train_step.checkpoint_parts().items():
-            part.load_state_dict(checkpoint[name])
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        scheduler = parts.pop("scheduler")
+        known = scheduler.state_dict().keys() & checkpoint["scheduler"].keys()
+        scheduler.load_state_dict({name: checkpoint["scheduler"][name] for name in known})
+        for name, module in parts.items():
+            module.load_state_dict(restore_names(checkpoint[name], module))
+    except Exception as error:      # whatever a file may hold that no training wrote
         raise unreadable_checkpoint(file, error) from None
 
 # %% ../../nbs/21_training.ipynb #8864b3d2

@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -481,17 +482,31 @@ def load_detector(name: str | os.PathLike) -> AttributeDetector:
     file = detector_file(name)
     try:
         with safe_open(file, "pt") as opened:
-            header = json.loads(opened.metadata()[_HEADER])
-            detector = AttributeDetector(**header["sizes"])
             # A `safe_open` is no dictionary and can only be asked for its keys.
             keys = list(opened.keys())
+            header = _read_header(opened, keys)
+            detector = AttributeDetector(**header["sizes"])
             detector.load_state_dict({key: opened.get_tensor(key) for key in keys})
     except FileNotFoundError:
         raise FileNotFoundError(
             f"there is no detector {name}: captionlab attributes train makes one") from None
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError,
+            AttributeError) as error:       # a `RecursionError` of JSON is a `RuntimeError`
         reason = " ".join(str(error).split())[:120]
         raise ValueError(f"{file} holds no attribute detector, or a broken one ({reason}): "
                          "train it again") from None
     detector.metadata = header["about"]
     return detector.eval()
+
+
+def _read_header(opened: Any, keys: list[str]) -> dict:
+    """Return the sizes and metadata of a file, once the sizes fit its tensors."""
+    header = json.loads(opened.metadata()[_HEADER])
+    with torch.device("meta"):      # takes no memory, whatever the sizes are
+        expected = AttributeDetector(**header["sizes"]).state_dict()
+    shapes = {key: tuple(opened.get_slice(key).get_shape()) for key in keys}
+    if shapes != {key: tuple(x.shape) for key, x in expected.items()}:
+        raise ValueError("its tensors have other sizes than it says")
+    if not isinstance(header["about"], dict):
+        raise TypeError("what it was made of is missing")
+    return header

@@ -10,19 +10,25 @@ __all__ = ['FeatureShape', 'FeatureRows', 'ComputeFn', 'diff_specs', 'FeatureSto
 import json
 import math
 import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..files import command_line, read_json_object, write_atomically
+from captionlab.files import (
+    command_line,
+    read_json_object,
+    remove_partial_files,
+    write_atomically,
+)
 
 # %% ../../nbs/library/vision/features.ipynb #b246fd2d
 FeatureShape = tuple[int, ...] | dict[str, tuple[int, ...]]     # of one image's features
@@ -37,12 +43,53 @@ def _read_manifest(folder: Path) -> dict | None:
     if not file.exists():
         return None
     remedy = "delete its folder and extract once more"
-    manifest = read_json_object(file, remedy, "names", "shape", "made_by", "chunk")
-    if not isinstance(manifest["chunk"], int) or manifest["chunk"] < 1:
-        raise ValueError(f"{file} is broken: {remedy}")
+    manifest = read_json_object(file, remedy)
+    if wrong := _wrong_entries(manifest):
+        raise ValueError(f"{file} is broken: {remedy} (it holds no usable {', '.join(wrong)})")
     return manifest
 
 
+def _wrong_entries(manifest: dict) -> list[str]:
+    """Return the names of the entries of a manifest that are missing or of another kind."""
+    sides = manifest.get("shape")
+    shapes = list(sides.values()) if isinstance(sides, dict) else [sides]
+    names = manifest.get("names", [None])
+    skipped = manifest.get("skipped")
+    checksums = manifest.get("checksums")       # stores of earlier versions have none
+    sizes = manifest.get("sizes", [])           # likewise
+    usable = {
+        "names": _all_of(names, str) and len({*names}) == len(names),     # none twice
+        "shape": bool(shapes) and all(_all_of(one, int) and one and min(one) > 0
+                                      for one in shapes),
+        "chunk": type(manifest.get("chunk")) is int and manifest["chunk"] > 0,
+        "made_by": _has_command(manifest.get("made_by")),
+        "complete": isinstance(manifest.get("complete"), bool),
+        "skipped": isinstance(skipped, dict) and _all_of([*skipped.values()], str),
+        "sizes": _all_of(sizes, int),
+        "checksums": checksums is None or (isinstance(checksums, list)
+                                           and all(map(_is_checksum, checksums))),
+    }
+    return [name for name, is_usable in usable.items() if not is_usable]
+
+
+def _all_of(values: Any, kind: type) -> bool:
+    """Return whether values are a list of one type; a boolean is no number."""
+    return isinstance(values, list) and all(type(value) is kind for value in values)
+
+
+def _is_checksum(entry: object) -> bool:
+    """Return whether an entry is the checksum and the size of a chunk, or None."""
+    return entry is None or (_all_of(entry, int) and len(cast(list, entry)) == 2)
+
+
+def _has_command(spec: Any) -> bool:
+    """Return whether a spec names what a command that extracts features needs."""
+    try:
+        return command_line(spec, "FOLDER") != ""
+    except (AttributeError, KeyError, TypeError):
+        return False
+
+# %% ../../nbs/library/vision/features.ipynb #f3f72287
 def _write_manifest(folder: Path, manifest: dict) -> None:
     """Write the manifest of a store."""
     text = json.dumps(manifest, ensure_ascii=False, separators=(",", ":"))
@@ -71,20 +118,49 @@ def _chunk_names(manifest: dict, number: int) -> list[str]:
     return manifest["names"][start:start + manifest["chunk"]]
 
 
-def _is_intact(folder: Path, number: int) -> bool:
-    """Return whether a chunk is there and was not cut off while somebody copied it."""
+def _is_intact(folder: Path, manifest: dict, number: int) -> bool:
+    """Return whether a chunk is there with all its rows; its checksum is compared later."""
+    file = _chunk_file(folder, number)
+    checksum = _stored_checksum(manifest, number)
     try:
+        if checksum and file.stat().st_size != checksum[1]:
+            return False
         # NumPy compares the header with the length of the file when it maps it.
-        return np.load(_chunk_file(folder, number), mmap_mode="r") is not None
-    except (OSError, EOFError, ValueError):
+        rows = np.load(file, mmap_mode="r")
+    except Exception:       # a damaged header raises whatever its reader meets first
         return False
+    return rows.dtype == np.float16 and rows.shape == _chunk_shape(manifest, number)
+
+
+def _chunk_shape(manifest: dict, number: int) -> tuple[int, ...]:
+    """Return the shape of a chunk: (B, N, D), or (B, all of them) of several arrays."""
+    shape = _parse_shape(manifest)
+    if isinstance(shape, dict):
+        shape = (sum(math.prod(sides) for sides in shape.values()),)
+    return (len(_chunk_names(manifest, number)), *shape)
+
+
+def _stored_checksum(manifest: dict, number: int) -> list[int] | None:
+    """Return the CRC-32 and the size of a chunk's file; None in a store of an earlier version."""
+    checksums = manifest.get("checksums") or []
+    return checksums[number] if number < len(checksums) else None
+
+
+def _file_checksum(file: Path) -> list[int]:
+    """Return the CRC-32 and the size of a file."""
+    checksum = 0
+    with open(file, "rb") as opened:
+        while part := opened.read(2**20):
+            checksum = zlib.crc32(part, checksum)
+        return [checksum, opened.tell()]
 
 # %% ../../nbs/library/vision/features.ipynb #04e39359
 def _read_skipped(folder: Path) -> dict[str, str]:
     """Return name to reason for all images without features."""
     skipped = {}
     for file in sorted(folder.glob("skipped-*.json")):
-        skipped |= read_json_object(file, "delete it")
+        content = read_json_object(file, "delete it")
+        skipped |= {name: str(reason) for name, reason in content.items()}
     return skipped
 
 
@@ -99,11 +175,11 @@ def _parse_shape(manifest: dict) -> FeatureShape:
 def _check_complete(folder: Path, manifest: dict) -> None:
     """Raise a `ValueError` unless all chunks of a store are there."""
     numbers = _chunk_numbers(manifest)
-    missing = sum(not _is_intact(folder, number) for number in numbers)
+    missing = sum(not _is_intact(folder, manifest, number) for number in numbers)
     if missing or not manifest["complete"]:
         raise ValueError(
             f"the features in {folder} are not complete ({missing} of {len(numbers)} chunks "
-            f"missing): run {command_line(manifest['made_by'], folder)} again")
+            f"missing or cut off): run {command_line(manifest['made_by'], folder)} again")
 
 # %% ../../nbs/library/vision/features.ipynb #e435316e
 # Entries of a flat spec that do not matter, because a fingerprint beside them decides.
@@ -161,6 +237,8 @@ class FeatureStore:
         self.skipped = manifest["skipped"]
         self.shape = _parse_shape(manifest)
         self.chunk_size = manifest["chunk"]
+        self.checksums = manifest.get("checksums") or []
+        self.checked: set[int] = set()      # chunks whose checksum was compared
         self.rows = {name: row for row, name in enumerate(self.names)}
         self.mmaps: dict[int, np.ndarray] = {}
 
@@ -218,8 +296,20 @@ class FeatureStore:
             if len(self.mmaps) >= _MAX_OPEN_FILES:
                 oldest = next(iter(self.mmaps))
                 self.mmaps.pop(oldest)
+            self._check_chunk(number)
             self.mmaps[number] = np.load(_chunk_file(self.folder, number), mmap_mode="r")
         return self.mmaps[number][row]
+
+    def _check_chunk(self, number: int) -> None:
+        """Raise a `ValueError` if a chunk is not what was written, once for each chunk."""
+        if number in self.checked:
+            return
+        file = _chunk_file(self.folder, number)
+        expected = self.checksums[number] if number < len(self.checksums) else None
+        if expected and _file_checksum(file) != expected:
+            raise ValueError(f"{file} is damaged, its checksum is another: delete this file and "
+                             f"run {command_line(self.spec, self.folder)} again")
+        self.checked.add(number)
 
     def __reduce__(self):
         # A pickled memory map would be the whole array. Worker processes open the store anew.
@@ -255,18 +345,36 @@ def fill_store(folder: str | os.PathLike, names: Sequence[str], compute: Compute
     manifest = {"made_by": spec, "shape": shape, "chunk": chunk_size, "names": list(names),
                 "sizes": [_file_size(images[name]) for name in names] if images else [],
                 "skipped": {}, "complete": False}
-    manifest = _begin_store(folder, manifest)
+    manifest = _begin_store(folder, json.loads(json.dumps(manifest)))
     todo = [number for number in _chunk_numbers(manifest)
             if _is_pending(folder, manifest, number)]
     if todo:        # a job that ends before the last chunk must not look complete
+        manifest["checksums"] = _checksums_without(manifest, todo)
         _write_manifest(folder, manifest | {"complete": False})
     fill = partial(_fill_chunk, folder, manifest, compute)
     num_workers = num_workers or min(16, os.cpu_count() or 1)
     with _progress_bar(manifest, todo) as bar:
         for number in _run_parallel(fill, todo, num_workers):
             bar.update(len(_chunk_names(manifest, number)))
+    if not manifest["complete"]:        # those of a job that was stopped
+        for number in _chunk_numbers(manifest):
+            _note_checksum(folder, manifest, number)
     _write_manifest(folder, manifest | {"skipped": _read_skipped(folder), "complete": True})
     return FeatureStore.open(folder)
+
+
+def _checksums_without(manifest: dict, todo: Sequence[int]) -> list[list[int] | None]:
+    """Return the checksums of all chunks, None for those that will be written."""
+    return [None if number in {*todo} else _stored_checksum(manifest, number)
+            for number in _chunk_numbers(manifest)]
+
+
+def _note_checksum(folder: Path, manifest: dict, number: int) -> None:
+    """Put the checksum of a chunk into the manifest, if it is not there."""
+    if not manifest.get("checksums"):
+        manifest["checksums"] = _checksums_without(manifest, ())
+    if manifest["checksums"][number] is None:
+        manifest["checksums"][number] = _file_checksum(_chunk_file(folder, number))
 
 
 def _is_pending(folder: Path, manifest: dict, number: int) -> bool:
@@ -275,9 +383,13 @@ def _is_pending(folder: Path, manifest: dict, number: int) -> bool:
     In a complete store a chunk with skipped images is tried again: the files may be mended.
     """
     has_skipped = _skipped_file(folder, number).exists()
-    return not _is_intact(folder, number) or (manifest["complete"] and has_skipped)
+    return not _is_intact(folder, manifest, number) or (manifest["complete"] and has_skipped)
 
 # %% ../../nbs/library/vision/features.ipynb #a31b4e9b
+# Seconds: two processes may fill one store, and none takes so long to write a chunk.
+_PARTIAL_AGE = 24 * 3600
+
+
 def _begin_store(folder: Path, manifest: dict) -> dict:
     """Return the manifest to go on with; write it if the store is new."""
     if len(set(manifest["names"])) < len(manifest["names"]):
@@ -287,6 +399,7 @@ def _begin_store(folder: Path, manifest: dict) -> dict:
     if existing is None:
         _write_manifest(folder, manifest)
         return manifest
+    remove_partial_files(folder, min_age=_PARTIAL_AGE)
     differences = _diff_manifests(folder, existing, manifest)
     if differences:
         raise ValueError(f"{folder} holds other features ({'; '.join(differences)}): "
@@ -320,7 +433,7 @@ def _changed_files(folder: Path, existing: dict, manifest: dict) -> list[str]:
     sizes = zip(manifest["names"], existing.get("sizes", []), manifest["sizes"], strict=False)
     changed = {name for name, old, new in sizes if old and new and old != new}
     changed -= _read_skipped(folder).keys()
-    done = [number for number in _chunk_numbers(existing) if _is_intact(folder, number)]
+    done = [number for number in _chunk_numbers(existing) if _is_intact(folder, existing, number)]
     return [name for number in done for name in _chunk_names(existing, number) if name in changed]
 
 # %% ../../nbs/library/vision/features.ipynb #b8963847
@@ -336,6 +449,7 @@ def _fill_chunk(folder: Path, manifest: dict, compute: ComputeFn, number: int) -
     if skipped:
         write_atomically(note, lambda file: file.write(json.dumps(skipped).encode()))
     write_atomically(_chunk_file(folder, number), lambda file: np.save(file, rows))
+    _note_checksum(folder, manifest, number)
     if not skipped:         # only now: a job that is killed before this line reads the chunk again
         note.unlink(missing_ok=True)
     return number

@@ -8,6 +8,7 @@ __all__ = ['FULL_WINDOW', 'INTERPOLATIONS', 'load_image', 'error_reason', 'Prepr
 
 # %% ../../nbs/library/vision/images.ipynb #5503be03
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -147,6 +148,13 @@ FULL_WINDOW = (0.0, 0.0, 1.0, 1.0)      # left, top, right, bottom: nothing is c
 
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 INTERPOLATIONS = tuple(_FILTERS)
+_MAX_SIZE = 4096        # of the side of what a network reads
+
+
+def _are_numbers(values: object, count: int) -> bool:
+    """Return whether values are a tuple or list of so many finite numbers."""
+    return isinstance(values, tuple | list) and len(values) == count and all(
+        isinstance(value, int | float) and math.isfinite(value) for value in values)
 
 # %% ../../nbs/library/vision/images.ipynb #eaa2da97
 @dataclass(frozen=True)
@@ -177,15 +185,19 @@ class Preprocess:
     window: tuple[float, float, float, float] = FULL_WINDOW
 
     def __post_init__(self):
-        is_known = self.resize in ("stretch", "crop") and self.interpolation in _FILTERS
-        if self.size < 1 or not is_known:
-            raise ValueError(f"no such preprocessing: {self.to_dict()}; resize is stretch or crop, "
+        # A tuple is searched, since a list is no key of a dictionary.
+        is_known = self.resize in ("stretch", "crop") and self.interpolation in INTERPOLATIONS
+        is_size = isinstance(self.size, int) and not isinstance(self.size, bool)
+        if not is_size or not 1 <= self.size <= _MAX_SIZE or not is_known:
+            raise ValueError(f"no such preprocessing: {self.to_dict()}; size is a whole number "
+                             f"from 1 to {_MAX_SIZE:,}, resize stretch or crop, "
                              f"interpolation {' or '.join(_FILTERS)}")
-        has_three = len(self.mean) == 3 and len(self.std) == 3
+        has_three = _are_numbers(self.mean, 3) and _are_numbers(self.std, 3)
         if not has_three or not all(value > 0 for value in self.std):
             raise ValueError("mean and std are three numbers each, std above 0, "
                              f"not {self.mean} and {self.std}")
-        left, top, right, bottom = self.window
+        window = self.window if _are_numbers(self.window, 4) else (1, 1, 0, 0)
+        left, top, right, bottom = window
         if not (0 <= left < right <= 1 and 0 <= top < bottom <= 1):
             raise ValueError("a window is left, top, right, bottom in shares of the picture, "
                              f"0 to 1, not {self.window}")

@@ -1,0 +1,1 @@
+"""Measurements on scenes, each of which writes a file under `results/scenes/`."""

@@ -1,0 +1,153 @@
+"""An exported captioner writes what the run writes, without PyTorch."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import captionlab
+from captionlab.cli import app
+from captionlab.data.catalog import load_dataset
+from captionlab.deploy import OnnxCaptioner, export_onnx, prepare_picture
+from captionlab.models import find_preset, model_module
+from captionlab.processors.image import ImageProcessor
+from captionlab.runs.run import Run
+from captionlab.scenes import generate_scene
+from captionlab.text import Vocabulary
+from captionlab.vision import Preprocess
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+def random_run(name: str) -> Run:
+    torch.manual_seed(0)
+    preset = find_preset(name, "tiny")
+    vocabulary = Vocabulary([f"word{number}" for number in range(30)])
+    model = model_module(name).Model(preset, len(vocabulary)).eval()
+    return Run(model, vocabulary, ImageProcessor(preset, vocabulary=vocabulary))
+
+
+@pytest.fixture(scope="module")
+def scenes_run() -> Run:
+    return captionlab.load("scenes")
+
+
+@pytest.fixture(scope="module")
+def exported_scenes(scenes_run, tmp_path_factory):
+    return export_onnx(scenes_run, tmp_path_factory.mktemp("scenes"))
+
+
+@pytest.mark.slow
+class TestScenes:
+    def test_a_hundred_greedy_captions_are_equal(self, scenes_run, exported_scenes):
+        pictures = [scenes_run.processor.pixels(generate_scene(seed)) for seed in range(100)]
+        captions = OnnxCaptioner(exported_scenes).caption(pictures)
+        assert captions == scenes_run.caption(pictures, beam=1)
+        assert len(set(captions)) > 50
+
+    def test_one_picture_and_any_batch_give_the_same(self, scenes_run, exported_scenes):
+        pictures = [scenes_run.processor.pixels(generate_scene(seed)) for seed in range(7)]
+        captioner = OnnxCaptioner(exported_scenes)
+        together = captioner.caption(pictures)
+        assert [captioner.caption(picture) for picture in pictures] == together
+        assert captioner.caption(pictures, batch_size=3) == together
+
+    def test_it_captions_a_file_without_torch(self, scenes_run, exported_scenes, tmp_path):
+        pixels = scenes_run.processor.pixels(generate_scene(3))
+        Image.fromarray(pixels).save(tmp_path / "scene.png")
+        code = (
+            "import sys; from captionlab.deploy import OnnxCaptioner; "
+            "print(OnnxCaptioner(sys.argv[1]).caption(sys.argv[2])); "
+            "assert 'torch' not in sys.modules"
+        )
+        command = [sys.executable, "-c", code, str(exported_scenes), str(tmp_path / "scene.png")]
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert result.stdout.strip() == scenes_run.caption(pixels, beam=1)
+
+    def test_the_json_file_says_what_a_reader_needs(self, scenes_run, exported_scenes):
+        spec = json.loads((exported_scenes / "captioner.json").read_text())
+        assert spec["vocabulary"] == scenes_run.vocabulary.tokens
+        assert spec["max_length"] == scenes_run.max_length
+        assert spec["preprocess"]["size"] == 48
+        assert spec["encoder"]["inputs"][0]["shape"] == ["rows", 3, 48, 48]
+        lengths = {tuple(entry["shape"]) for entry in spec["step"]["state"]}
+        assert lengths == {("rows", 4, "length", 24)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vanilla", "position_aware"])
+def test_captioners_of_whole_pictures_get_pictures(name, tmp_path):
+    run = random_run(name)
+    pictures = [run.processor.pixels(generate_scene(seed)) for seed in range(3)]
+    captioner = OnnxCaptioner(export_onnx(run, tmp_path))
+    inputs = captioner.prepare(pictures)
+    memory = captioner.encode(inputs)
+    first, state = captioner.step(np.array([1, 1, 1]), memory, captioner.start(3))
+    second, _ = captioner.step(np.array([5, 6, 7]), memory, state)
+    with torch.no_grad():
+        tokens = torch.tensor([[[1, 5]], [[1, 6]], [[1, 7]]])
+        logits = run.model.decode(run.model.encode(run.processor(pictures)), tokens)[:, 0]
+    expected = logits.log_softmax(-1).numpy()
+    np.testing.assert_allclose(np.stack([first, second], 1), expected, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_captioner_of_regions_gets_the_fields_of_a_batch(tmp_path):
+    run = random_run("entangled")
+    captioner = OnnxCaptioner(export_onnx(run, tmp_path))
+    with pytest.raises(ValueError, match="reads .*attributes.* and no pictures"):
+        captioner.prepare([np.zeros((8, 8, 3), np.uint8)])
+    names = [entry["name"] for entry in captioner.spec["encoder"]["inputs"]]
+    assert names == list(run.processor.preset.inputs.fields)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_a_hundred_photos_get_equal_captions(tmp_path):
+    run = captionlab.load("photos")
+    photos = [item.image for item in load_dataset("flickr8k").splits["test"][:100]]
+    captions = OnnxCaptioner(export_onnx(run, tmp_path)).caption(photos)
+    assert captions == run.caption(photos, beam=1)
+
+
+@pytest.mark.parametrize("resize", ["stretch", "crop"])
+def test_pictures_are_prepared_as_in_training(resize, tmp_path):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (150, 210, 4), dtype=np.uint8)
+    preprocess = Preprocess(size=32, resize=resize, interpolation="bicubic")
+    Image.fromarray(pixels, "RGBA").save(tmp_path / "alpha.png")
+    Image.fromarray(pixels[..., :3]).save(tmp_path / "large.jpg")
+    for file in (tmp_path / "alpha.png", tmp_path / "large.jpg"):
+        ours = prepare_picture(file, preprocess.to_dict())
+        np.testing.assert_allclose(ours, preprocess([file])[0].numpy(), atol=1e-5)
+
+
+class TestMistakes:
+    def test_a_translator_is_one_line(self):
+        result = CliRunner().invoke(app, ["export", "translation", "--onnx", "folder"])
+        assert result.exit_code == 1
+        assert "translates sentences" in result.output
+        assert len(result.output.splitlines()) == 1
+
+    def test_a_missing_package_is_one_line(self, monkeypatch, tmp_path):
+        monkeypatch.setattr("captionlab.deploy.onnx.find_spec", lambda name: None)
+        command = ["export", "scenes", "--onnx", str(tmp_path / "folder")]
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 1
+        assert "pip install 'captionlab[export]'" in result.output
+        assert not (tmp_path / "folder").exists()
+
+    def test_a_folder_without_an_export_says_so(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match="captionlab export RUN --onnx"):
+            OnnxCaptioner(tmp_path)
+
+    @pytest.mark.slow
+    def test_a_model_that_the_exporter_does_not_know_is_one_line(self, tmp_path):
+        with pytest.raises(ValueError, match="cannot write this model as encoder.onnx"):
+            export_onnx(random_run("image_transformer"), tmp_path)
