@@ -210,6 +210,13 @@ class CaptionerWrapper(Captioner):
         return self.model.step(state, tokens, trace)
 
 # %% ../nbs/20_captioner.ipynb #db2217bd
+def _contiguous(layer: KeyValue | dict[str, KeyValue]) -> KeyValue | dict[str, KeyValue]:
+    """Return keys and values, of one memory or of several by name, laid out contiguously."""
+    if isinstance(layer, dict):
+        return {name: projected.contiguous() for name, projected in layer.items()}
+    return layer.contiguous()
+
+
 class TransformerCaptioner(Captioner):
     """A captioner with a Transformer decoder; a model adds an encoder for its inputs.
 
@@ -292,7 +299,7 @@ class TransformerCaptioner(Captioner):
 
     def start(self, memory: Memory, captions: int = 1) -> State:
         """Return a state of C captions without tokens. See `Captioner.start`."""
-        layers = [layer.contiguous() for layer in memory.layers]    # every step reads them
+        layers = [_contiguous(layer) for layer in memory.layers]        # every step reads them
         return State(replace(memory, layers=layers), [], captions)
 
     def step(self, state: State, tokens: Tensor,

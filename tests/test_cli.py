@@ -717,7 +717,8 @@ class TestEscapeSequences:
         )
         scores = {"mAP": 1.0, "chance": 1.0, "words": {self.name: {}}}
         run = SimpleNamespace(
-            caption=lambda *_, **__: self.name, translate=lambda *_, **__: [self.name]
+            stream=lambda *_, **__: iter([[SimpleNamespace(text=self.name)]]),
+            translate=lambda *_, **__: [self.name],
         )
         monkeypatch.setattr("captionlab.runs.catalog.load", lambda *_, **__: run)
 

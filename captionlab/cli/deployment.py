@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from .application import app
+from .application import app, echo
 from .options import RunName
 
 # %% ../../nbs/library/cli/deployment.ipynb #cdp00003
@@ -31,7 +31,7 @@ def export_run(
     except ImportError as error:
         raise RuntimeError(str(error)) from None
     size = sum(file.stat().st_size for file in folder.glob("*.onnx"))
-    typer.echo(f"encoder.onnx, step.onnx and captioner.json: {folder} ({size / 1e6:.1f} MB)")
+    echo(f"encoder.onnx, step.onnx and captioner.json: {folder} ({size / 1e6:.1f} MB)")
 
 # %% ../../nbs/library/cli/deployment.ipynb #cdp00006
 @app.command()

@@ -218,6 +218,9 @@ def make_constraints(config: GenerationConfig,
     Args:
         config: of the generation.
         vocabulary: of the run. Words that it does not have are never generated anyway.
+
+    Returns:
+        Constraints on tokens `(B, C, T)` and their log-probabilities `(B, C, V)`.
     """
     constraints: list[Constraint] = []
     if config.min_length > 1:
@@ -357,7 +360,7 @@ def stream_results(processor: Processor, pictures: Iterable[Picture],
 
     Args:
         processor: of the run.
-        pictures: any number, also more than fit into memory.
+        pictures: any number, also more than fit into memory; a tensor `(B, 3, h, w)`, too.
         function: returns the results of a batch of B pictures.
         batch_size: the largest B.
 
