@@ -184,7 +184,7 @@ def printable(text: object) -> str:
     return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
 
 # %% ../nbs/library/untrusted.ipynb #ebc09725
-_MARKUP = re.compile(r"[\\`*_\[\]#|~<>&$!]")
+_MARKUP = re.compile(r"[\\`*_\[\]#~<|>&$!]")
 
 
 def escape_markdown(text: object) -> str:
