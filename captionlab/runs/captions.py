@@ -317,11 +317,11 @@ class CaptioningError(ValueError):
             " (the captions of the others are the error's captions; on_error='warn' only warns)")
 
 
-_Result = TypeVar("_Result")
+_R = TypeVar("_R")
 
 
-def collect_results(results: Iterable[_Result | Exception], on_error: str, *,
-                    missing: Callable[[], _Result]) -> list[_Result]:
+def collect_results(results: Iterable[_R | Exception], on_error: str, *,
+                    missing: Callable[[], _R]) -> list[_R]:
     """Return the results of B pictures, after the last one, whatever happened to the others.
 
     Args:
@@ -351,8 +351,8 @@ def collect_results(results: Iterable[_Result | Exception], on_error: str, *,
 
 # %% ../../nbs/library/runs/captions.ipynb #capt0015
 def stream_results(processor: Processor, pictures: Iterable[Picture],
-                   function: Callable[[Batch, list[Picture]], Sequence[_Result]], *,
-                   batch_size: int) -> Iterator[_Result | Exception]:
+                   function: Callable[[Batch, list[Picture]], Sequence[_R]], *,
+                   batch_size: int) -> Iterator[_R | Exception]:
     """Yield the result of each picture in order, or the error that reading it raised.
 
     Threads read the next pictures while the model works on a batch. Pictures that cannot be read

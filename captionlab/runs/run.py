@@ -56,7 +56,7 @@ from .metadata import RunMetadata
 from .novelty import NoveltyDetector, load_novelty, save_novelty
 
 # %% ../../nbs/library/runs/run.ipynb #67e10815
-_Result = TypeVar("_Result")
+_R = TypeVar("_R")
 
 
 @dataclass
@@ -287,13 +287,13 @@ class Run:
     def _stream(
         self,
         pictures: Iterable[Picture],
-        function: Callable[[Batch], list[_Result]],
+        function: Callable[[Batch], list[_R]],
         batch_size: int,
-    ) -> Iterator[_Result | Exception]:
+    ) -> Iterator[_R | Exception]:
         """Return an iterator over the results of pictures, or the errors of reading them."""
         self._require_pictures()
 
-        def apply(batch: Batch, part: list[Picture]) -> list[_Result]:
+        def apply(batch: Batch, part: list[Picture]) -> list[_R]:
             self._warn(batch, part)
             return function(batch)
 
@@ -302,8 +302,8 @@ class Run:
         )
 
     def _apply(
-        self, pictures: list[Picture], function: Callable[[Batch], list[_Result]]
-    ) -> list[_Result]:
+        self, pictures: list[Picture], function: Callable[[Batch], list[_R]]
+    ) -> list[_R]:
         """Return the results of a few pictures; an error of reading one is raised as it is."""
         self._require_pictures()
         batch = self.processor(pictures)
