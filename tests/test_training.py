@@ -237,6 +237,21 @@ def test_a_config_has_something_to_do(nothing):
             TrainingConfig(betas=betas)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 2.5}, {"epochs": 2.0}, {"epochs": True}, {"epochs": "3"}, {"batch_size": 1.5},
+        {"max_tokens": 0.5}, {"warmup": float("nan")}, {"patience": None}, {"seed": 1.0},
+        {"accumulation": 1.5},
+    ],
+)  # fmt: skip
+def test_what_is_counted_is_a_whole_number(wrong):
+    (name,) = wrong
+    with pytest.raises(ValueError, match=f"^{name} .*: give a whole number$"):
+        TrainingConfig(**wrong)
+    assert TrainingConfig(epochs=np.int64(3)).epochs == 3
+
+
 def test_a_checkpoint_without_a_newer_field_is_read(tmp_path):
     stored = asdict(SHORT)
     del stored["encoder_lr_scale"]

@@ -143,6 +143,7 @@ def _generation_config(options: dict) -> "GenerationConfig":
         "length_penalty", "min_length", "max_length", "no_repeat_ngram", "sample", "temperature",
         "top_k", "top_p", "seed",
     )
+    _check_sampling(options)
     return GenerationConfig(
         beam=max(options["beam"], options["nbest"]),
         num_captions=options["nbest"],
@@ -150,6 +151,14 @@ def _generation_config(options: dict) -> "GenerationConfig":
         suppress_words=tuple(options["suppress"] or ()),
         **{name: options[name] for name in names},
     )
+
+
+def _check_sampling(options: dict) -> None:
+    """Raise an error if options of sampling are there, and nothing is sampled."""
+    defaults = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": None}
+    names = [f"--{name.replace('_', '-')}" for name in defaults if options[name] != defaults[name]]
+    if names and not options["sample"]:
+        raise ValueError(f"{', '.join(names)}: only for sampling, so add --sample")
 
 
 def _caption_to_file(

@@ -24,6 +24,7 @@ from captionlab.data.datasets import (
 )
 
 from ..files import cache_home, data_home, write_atomically
+from ..untrusted import load_json
 from .image_search import image_folders
 from .layouts import caption_files, join_files
 from .text_files import read_json_file
@@ -78,7 +79,7 @@ def _registered_paths() -> dict[str, str]:
     """Return the folders that `register_path` stored, by name of the data set."""
     file = cache_home() / "places.json"
     try:
-        paths = json.loads(file.read_text()) if file.exists() else {}
+        paths = load_json(file) if file.exists() else {}
     except ValueError:
         paths = None
     if not isinstance(paths, dict) or not all(isinstance(path, str) for path in paths.values()):

@@ -10,7 +10,6 @@ __all__ = ['DATASET_NAMES', 'Item', 'CaptionData', 'registry', 'scenes', 'flickr
 import csv
 import hashlib
 import io
-import json
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ import captionlab
 from ..scenes.generator import SPLITS, describe_scene, generate_scene, split_of
 from ..scenes.world import Scene, render
 from ..text import normalise
+from ..untrusted import load_json
 from .image_search import ImageFinder
 from .text_files import line_error, read_json_file, read_lines, read_text
 
@@ -133,7 +133,7 @@ DATASET_NAMES = ("scenes", "flickr8k", "multi30k", "coco")
 
 def registry() -> dict[str, dict]:
     """Return what each data set is, its licence and where it comes from, by name."""
-    return json.loads((Path(captionlab.__file__).parent / "registry.json").read_text())
+    return load_json(Path(captionlab.__file__).parent / "registry.json")
 
 # %% ../../nbs/library/data/datasets.ipynb #a6886982
 def scenes(

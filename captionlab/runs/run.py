@@ -24,6 +24,7 @@ from captionlab.runs.captions import (
     GenerationConfig,
     collect_results,
     generate_captions,
+    picture_generator,
     stream_results,
 )
 from captionlab.runs.storage import (
@@ -206,7 +207,7 @@ class Run:
             ValueError: the run translates sentences.
         """
 
-        def caption_part(batch: Batch) -> list[str]:
+        def caption_part(batch: Batch, _: list[int]) -> list[str]:
             return self.caption_batch(batch, beam, length_penalty)
 
         if is_one_picture(pictures):
@@ -254,6 +255,7 @@ class Run:
         config: GenerationConfig | None = None,
         *,
         batch_size: int = 32,
+        numbers: Sequence[int] | None = None,
         **settings: Any,
     ) -> Iterator[list[Caption] | Exception]:
         """Yield the captions of each picture in order, batch by batch, or the error of reading it.
@@ -262,23 +264,28 @@ class Run:
             pictures: any number, also more than fit into memory.
             config: as for `generate`.
             batch_size: likewise.
+            numbers: of the pictures, which decide with the seed what is sampled for each; by
+                default 0, 1, 2 and so on.
             settings: likewise.
 
         Raises:
             ValueError: as for `generate`.
         """
         config = _resolve_config(config, settings)
-        return self._stream(pictures, self._generator(config), batch_size)
+        return self._stream(pictures, self._generator(config, numbers), batch_size)
 
-    def _generator(self, config: GenerationConfig) -> Callable[[Batch], list[list[Caption]]]:
-        """Return the function that generates captions of batches."""
-        random = None
-        if config.seed is not None:
-            random = torch.Generator(self.device).manual_seed(config.seed)
+    def _generator(
+        self, config: GenerationConfig, numbers: Sequence[int] | None = None
+    ) -> Callable[[Batch, list[int]], list[list[Caption]]]:
+        """Return the function that generates captions of batches, given the pictures' places."""
 
         @torch.no_grad()
-        def generate_part(batch: Batch) -> list[list[Caption]]:
+        def generate_part(batch: Batch, places: list[int]) -> list[list[Caption]]:
             memory = self.model.encode(batch.to(self.device))
+            random = None
+            if config.seed is not None:
+                chosen = places if numbers is None else [numbers[place] for place in places]
+                random = [picture_generator(config.seed, number) for number in chosen]
             options: dict[str, Any] = {"max_length": self.max_length, "generator": random}
             return generate_captions(self.model, memory, self.vocabulary, config, **options)
 
@@ -287,28 +294,28 @@ class Run:
     def _stream(
         self,
         pictures: Iterable[Picture],
-        function: Callable[[Batch], list[_R]],
+        function: Callable[[Batch, list[int]], list[_R]],
         batch_size: int,
     ) -> Iterator[_R | Exception]:
         """Return an iterator over the results of pictures, or the errors of reading them."""
         self._require_pictures()
 
-        def apply(batch: Batch, part: list[Picture]) -> list[_R]:
+        def apply(batch: Batch, part: list[Picture], places: list[int]) -> list[_R]:
             self._warn(batch, part)
-            return function(batch)
+            return function(batch, places)
 
         return stream_results(
             self.processor, iterate_pictures(pictures), apply, batch_size=batch_size
         )
 
     def _apply(
-        self, pictures: list[Picture], function: Callable[[Batch], list[_R]]
+        self, pictures: list[Picture], function: Callable[[Batch, list[int]], list[_R]]
     ) -> list[_R]:
         """Return the results of a few pictures; an error of reading one is raised as it is."""
         self._require_pictures()
         batch = self.processor(pictures)
         self._warn(batch, pictures)
-        return function(batch)
+        return function(batch, list(range(len(pictures))))
 
     def _require_pictures(self) -> None:
         """Raise a ValueError if the run translates."""

@@ -9,6 +9,7 @@ __all__ = ['TrainingConfig', 'BasePreset', 'bf16_speedup', 'resolve_precision']
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from numbers import Integral
 
 import torch
 from accelerate.state import PartialState
@@ -71,6 +72,7 @@ class TrainingConfig:
     accumulation: int = 1
 
     def __post_init__(self):
+        self._check_whole_numbers()
         if self.accumulation < 1:
             raise ValueError(f"accumulation {self.accumulation}: process a step in 1 part or more")
         if min(self.epochs, self.batch_size, self.warmup) < 1:
@@ -91,6 +93,14 @@ class TrainingConfig:
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm {self.max_grad_norm}: nothing could be learned; "
                              "for no clipping give float('inf')")
+
+    def _check_whole_numbers(self) -> None:
+        """Raise a ValueError if a number that counts something is no whole number."""
+        for name in _WHOLE_NUMBERS:
+            value = getattr(self, name)
+            # True is an int to Python, and numpy's integers are not.
+            if isinstance(value, bool) or not isinstance(value, Integral):
+                raise ValueError(f"{name} {value!r}: give a whole number")
 
     def batch_sampler(self, data: batches.CaptionDataset) -> batches.ResumableBatchSampler:
         """Return the sampler of the rows of `data` in each step of each epoch."""
@@ -115,6 +125,10 @@ class TrainingConfig:
         if self.schedule not in schedules:
             raise ValueError(f"no schedule {self.schedule!r}: choose from {', '.join(schedules)}")
         return schedules[self.schedule]
+
+
+_WHOLE_NUMBERS = (
+    "epochs", "batch_size", "max_tokens", "warmup", "patience", "seed", "accumulation")
 
 # %% ../../nbs/library/training/config.ipynb #eb064fcb
 @dataclass(frozen=True, kw_only=True)
