@@ -9,7 +9,7 @@ from benchmarks.flickr8k import judgement
 JUDGED = json.loads(judgement.JUDGED.read_text())
 
 
-@pytest.mark.parametrize("name", ["judged", "biases"])
+@pytest.mark.parametrize("name", ["judged", "outside", "biases"])
 def test_card_holds_the_section(name):
     card = judgement.CARD.read_text()
     assert judgement.with_section(card, name, judgement.sections()[name]) == card

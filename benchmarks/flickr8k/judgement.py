@@ -2,10 +2,10 @@
 
 python -m benchmarks.flickr8k.judgement sheets FOLDER    photos and captions to look at
 python -m benchmarks.flickr8k.judgement biases           counts words against the references
-python -m benchmarks.flickr8k.judgement card             writes both into the model card
+python -m benchmarks.flickr8k.judgement card             writes all into the model card
 
 `sheets` draws 100 of the 1,000 test photos, ten on a sheet. A reader writes the verdicts into
-`vanilla-small-scst.judged.json`.
+`vanilla-small-scst.judged.json`, and those about photos of other sources into `….outside.json`.
 """
 
 import json
@@ -28,6 +28,7 @@ RESULTS = ROOT / "results/flickr8k"
 CAPTIONS = RESULTS / "vanilla-small-scst.seed0.captions.json"
 JUDGED = RESULTS / "vanilla-small-scst.judged.json"
 BIASES = RESULTS / "vanilla-small-scst.biases.json"
+OUTSIDE = RESULTS / "vanilla-small-scst.outside.json"
 CARD = ROOT / "captionlab/checkpoints/photos/README.md"
 SEED, PHOTOS, PER_SHEET = 0, 100, 10
 VERDICTS = {
@@ -236,6 +237,17 @@ def bias_sentences(biases: dict) -> list[str]:
     ]
 
 
+def outside_table(outside: dict) -> str:
+    """Markdown: photos that are in no data set, with what is right and wrong in their captions."""
+    lines = ["| photo, from | caption | right | wrong | warning |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {row['file']}, {row['comes_with']} | {row['caption']} | {row['right']} "
+        f"| {row['wrong']} | {'yes' if row['warning'] else 'no'} |"
+        for row in outside["photos"]
+    ]
+    return "\n".join(lines)
+
+
 def with_section(text: str, name: str, section: str) -> str:
     """The text with what stands between the marks of a section replaced."""
     begin, end = f"<!-- {name} begins -->", f"<!-- {name} ends -->"
@@ -250,6 +262,7 @@ def sections() -> dict[str, str]:
     """The generated sections of the model card."""
     return {
         "judged": judged_table(json.loads(JUDGED.read_text())),
+        "outside": outside_table(json.loads(OUTSIDE.read_text())),
         "biases": bias_table(json.loads(BIASES.read_text())),
     }
 
