@@ -197,9 +197,8 @@ class Run:
         check_device(device)
         dtype = inference_dtype(precision, device or "cpu")
         folder = Path(folder)
-        file = folder / "run.json"
-        content = read_run_json(file)
-        with _run_errors(file):
+        content = read_run_json(folder / "run.json")
+        with _run_errors(folder / "run.json"):
             preset = preset_from_dict(content["model"], content["preset"])
             vocabulary = vocabulary_from_dict(content["vocabulary"])
             processor = load_processor(
@@ -223,8 +222,8 @@ class Run:
         other_keys = {"format", "captionlab", "weights", "checksum", *MODEL_KEYS} - {"model"}
         metadata = {key: value for key, value in content.items() if key not in other_keys}
         novelty = load_novelty(folder)
-        run = cls(model.eval(), vocabulary, processor, RunMetadata.from_dict(metadata), novelty)
-        return run.to(device, dtype)
+        metadata = RunMetadata.from_dict(metadata)
+        return cls(model.eval(), vocabulary, processor, metadata, novelty).to(device, dtype)
 
     def caption(
         self,
