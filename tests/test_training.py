@@ -23,7 +23,7 @@ from torch import nn
 
 from captionlab.captioner import CaptionerWrapper
 from captionlab.data.batches import collate
-from captionlab.training import config
+from captionlab.training import devices
 from captionlab.training.checkpoint import read_checkpoint, write_checkpoint
 from captionlab.training.config import TrainingConfig
 from captionlab.training.distributed import explain_lost_process
@@ -468,12 +468,12 @@ def test_an_encoder_learns_at_a_rate_of_its_own(wrap):
 def test_a_processor_takes_16_bits_only_if_it_has_them_and_is_faster(monkeypatch, has, gain, found):
     """Also where there is a GPU that the training was told not to use."""
     monkeypatch.setattr(
-        config, "PartialState", lambda **_: SimpleNamespace(device=torch.device("cpu"))
+        devices, "PartialState", lambda **_: SimpleNamespace(device=torch.device("cpu"))
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has, raising=False)
-    monkeypatch.setattr(config, "bf16_speedup", lambda: gain)
-    assert config.resolve_precision("auto") == found
+    monkeypatch.setattr(devices, "bf16_speedup", lambda: gain)
+    assert devices.resolve_precision("auto") == found
 
 
 def test_a_half_written_part_file_is_ignored(trained, tmp_path):

@@ -7,7 +7,7 @@ __all__ = ['print_scores', 'evaluate', 'faithfulness', 'score', 'export_coco', '
 
 # %% ../../nbs/library/cli/evaluation.ipynb #59cf5df5
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -40,6 +40,8 @@ def evaluate(
     json: options.WriteResult = False,
     features: options.FeatureFolders = None,
     boxes: options.Boxes = None,
+    device: options.Device = None,
+    precision: options.Precision = "no",
     oracle: Annotated[bool, typer.Option(
         "--oracle",
         help="For models that read attributes: take them from the reference captions.")] = False,
@@ -51,8 +53,9 @@ def evaluate(
     from captionlab.runs import evaluation
     from captionlab.runs.catalog import load
 
-    first = load(run, boxes=boxes)
-    others = [load(name, boxes=boxes) for name in ensemble or ()]
+    where: dict[str, Any] = {"boxes": boxes, "device": device, "precision": precision}
+    first = load(run, **where)
+    others = [load(name, **where) for name in ensemble or ()]
     scores = evaluation.evaluate(
         first, data, split, beam=beam, length_penalty=length_penalty,
         features=features or (), oracle=oracle, members=others, check_output=json,

@@ -63,7 +63,7 @@ def features_extract(
     size: Annotated[int | None, typer.Option(
         min=1, help="Side of the pictures in pixels; the backbone's by default.")] = None,
     resize: Annotated[str, typer.Option(help="stretch or crop")] = "stretch",
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda or mps")] = "cpu",
     boxes: Annotated[str | None, typer.Option(
         help="For regions: a file or folder of boxes, or a detector of torchvision.")] = None,
     max_boxes: Annotated[int | None, typer.Option(

@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split', 'Seed',
-           'WriteResult', 'PHOTO_RUN', 'PICTURE_SUFFIXES', 'Images', 'AttentionFile',
-           'CaptionFile', 'NumCaptions', 'Scores', 'ResumeJob', 'Sampling', 'Temperature',
-           'TopK', 'TopP', 'SamplingSeed', 'MinLength', 'MaxLength', 'NoRepeatNgram',
-           'RequiredWords', 'SuppressedWords', 'BeamSize', 'LengthPenalty',
-           'FeatureFolders', 'Boxes', 'Epochs', 'LearningRate', 'Warmup', 'BatchSize',
-           'MinCount', 'Patience', 'split_run', 'find_pictures', 'is_given']
+           'WriteResult', 'PHOTO_RUN', 'PICTURE_SUFFIXES', 'Images', 'Device',
+           'Precision', 'AttentionFile', 'CaptionFile', 'NumCaptions', 'Scores',
+           'ResumeJob', 'Sampling', 'Temperature', 'TopK', 'TopP', 'SamplingSeed',
+           'MinLength', 'MaxLength', 'NoRepeatNgram', 'RequiredWords', 'SuppressedWords',
+           'BeamSize', 'LengthPenalty', 'FeatureFolders', 'Boxes', 'Epochs',
+           'LearningRate', 'Warmup', 'BatchSize', 'MinCount', 'Patience', 'split_run',
+           'find_pictures', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
 from pathlib import Path
@@ -87,6 +88,9 @@ def _is_picture(file: Path) -> bool:
 # %% ../../nbs/library/cli/options.ipynb #ae3ffacc
 Images = Annotated[list[Path] | None, typer.Argument(
     metavar="IMAGE...", help="picture files, or folders of them")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps; cpu by default.")]
+Precision = Annotated[str, typer.Option(
+    help="no for 32 bits, bf16, fp16, or auto for what is fast on the device.")]
 AttentionFile = Annotated[Path | None, typer.Option(
     metavar="FILE", help="Draw what each word of one picture's caption attended to.")]
 CaptionFile = Annotated[Path | None, typer.Option(

@@ -129,7 +129,7 @@ def train(
         "--resume", help="Resume the run in that folder, with the options of its beginning.",
     )] = False,
     device: Annotated[str | None, typer.Option(
-        help="cpu or cuda; cuda if there is one by default.")] = None,
+        help="cpu, cuda or mps; the fastest there is by default.")] = None,
     features: FeatureFolders = None,
     boxes: Annotated[str | None, typer.Option(
         help="For models that read regions: a file, or a detector of torchvision.")] = None,

@@ -135,6 +135,9 @@ _FIELD_HELP = {
 }
 
 
+_FEATURE_FIELDS = {"images", "grid", "low", "high", "regions"}      # what weights are applied to
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Inputs of models; fields that no model asked for are None.
@@ -189,9 +192,19 @@ class Batch:
             )
         return getattr(self, name)
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the batch on a device."""
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Self:
+        """Return the batch on a device, its features in a precision.
+
+        Args:
+            device: None leaves the fields where they are.
+            dtype: of images and features; None leaves it. Boxes keep theirs: places need more
+                digits than bfloat16 has.
+        """
         moved = {name: tensor.to(device) for name, tensor in self._tensors().items()}
+        for name in _FEATURE_FIELDS & moved.keys():
+            moved[name] = moved[name].to(dtype)
         return replace(self, **moved)
 
     def select(self, rows: Tensor) -> Self:

@@ -10,6 +10,7 @@ __all__ = ['InputTransforms', 'open_feature_stores', 'store_kinds', 'require_fea
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,7 @@ def _extract_missing(
     processor: ImageProcessor, data: CaptionData, kinds: Sequence[str]
 ) -> FeatureStore:
     """Return a complete store of some kinds of features in the cache folder."""
+    processor = _in_32_bits(processor)
     items = {item.name: item for item in _all_items(data)}
     shapes = _feature_shapes(processor, kinds)
 
@@ -210,6 +212,15 @@ def _extract_missing(
         spec=processor.feature_spec(kinds) | {"batch": EXTRACTION_BATCH},
         images={name: item.image for name, item in items.items()},
     )
+
+
+def _in_32_bits(processor: ImageProcessor) -> ImageProcessor:
+    """Return a processor whose network has the digits that stored features are made with."""
+    if processor.dtype == torch.float32:
+        return processor
+    processor = copy(processor)
+    vars(processor).pop("backbone", None)       # is opened again
+    return processor.to(dtype=torch.float32)
 
 
 def _image_of(item: Item) -> Picture:

@@ -8,7 +8,7 @@ __all__ = ['CAPTION_FORMATS', 'COCO_METRICS', 'Caption', 'CaptioningError', 'DEF
            'NoveltyDetector', 'NoveltyWarning', 'READABLE_FORMATS', 'Run', 'RunMetadata',
            'TrainingSetup', 'adapt_recipe', 'apply_options', 'artifact_path',
            'assign_stores', 'augmentations', 'build_processor', 'caption_files',
-           'caption_split', 'check_caption_path', 'check_data_fits_model', 'check_device',
+           'caption_split', 'check_caption_path', 'check_data_fits_model',
            'check_mergeable', 'check_resume_config', 'check_run_folder', 'check_weights',
            'collect_results', 'derangement', 'detector_result', 'diff_metadata',
            'ensemble', 'evaluate', 'extend_model', 'extend_rows', 'extend_vocabulary',
@@ -38,7 +38,7 @@ _all_ = [
     "DataSource", "FORMAT", "Folders", "GenerationConfig", "MODEL_KEYS", "NoveltyDetector",
     "NoveltyWarning", "READABLE_FORMATS", "Run", "RunMetadata", "TrainingSetup", "adapt_recipe",
     "apply_options", "artifact_path", "assign_stores", "augmentations", "build_processor",
-    "caption_files", "caption_split", "check_caption_path", "check_data_fits_model", "check_device",
+    "caption_files", "caption_split", "check_caption_path", "check_data_fits_model",
     "check_mergeable", "check_resume_config", "check_run_folder", "check_weights",
     "collect_results", "derangement", "detector_result", "diff_metadata", "ensemble", "evaluate",
     "extend_model", "extend_rows", "extend_vocabulary", "finetune", "finetune_scst",
@@ -93,7 +93,7 @@ _SUBMODULES = {
         "finetune_scst", "finetuning_config", "finetune",
     ],
     "folder": [
-        "DEFAULT_USE_CPU", "check_run_folder", "lock_folder", "check_device", "set_device",
+        "DEFAULT_USE_CPU", "check_run_folder", "lock_folder", "set_device",
         "run_command_line", "model_config", "processor_fingerprint", "check_resume_config",
     ],
     "formats": [

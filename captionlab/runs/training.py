@@ -44,7 +44,8 @@ from ..files import short_hash
 from ..models import find_preset, model_module
 from ..processors.cache import InputTransforms, input_transforms, open_feature_stores
 from ..text import SubwordVocabulary, Vocabulary
-from ..training.config import BasePreset, resolve_precision
+from ..training.config import BasePreset
+from ..training.devices import resolve_precision
 from ..training.loop import Trainer
 from ..training.options import TrainingOptions
 from ..vision.attributes import AttributeDetector, split_fingerprint

@@ -38,7 +38,8 @@ from captionlab.training.distributed import (
 
 from ..captioner import Captioner
 from ..data.batches import Batch, CaptionDataset, collate
-from .config import TrainingConfig, resolve_precision
+from .config import TrainingConfig
+from .devices import resolve_precision
 
 # %% ../../nbs/21_training.ipynb #71e7b08a
 def param_groups(model: nn.Module, config: TrainingConfig) -> list[dict]:
