@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PALETTE', 'PAPER', 'INK', 'ACCENT', 'weight_colours', 'use_style', 'heatmap', 'panels',
            'heads', 'stretch', 'as_picture', 'over_patches', 'over_words', 'over_boxes',
-           'diagram']
+           'clocks', 'diagram']
 
 # %% ../nbs/06_visualise.ipynb #deaa6fa9
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .diagrams import diagram
+from .diagrams import clocks, diagram
 
-_all_ = ["diagram"]
+_all_ = ["clocks", "diagram"]
 
 # %% ../nbs/06_visualise.ipynb #a509b32a
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")

@@ -9,13 +9,15 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.path import Path
 
 from captionlab import visualise
 from captionlab.diagram_layout import LABEL_SIZE, text_size
-from captionlab.diagrams import diagram
+from captionlab.diagrams import clocks, diagram
+from captionlab.positions import sinusoids
 from captionlab.visualise import PAPER, use_style
 
 CHAIN = "x | y\nnorm |\nlayer | z\nsum |"
@@ -179,5 +181,23 @@ class TestMistakes:
             diagram(CHAIN, [arrow])
 
 
-def test_visualise_has_it_too():
+class TestClocks:
+    def test_a_hand_ends_at_its_sine_and_cosine(self):
+        encodings = sinusoids(5, 6)
+        figure = clocks(encodings, positions=[0, 3], pairs=[0, 2])
+        tips = [ax.lines[0].get_xydata()[1] for ax in figure.axes]
+        expected = encodings[[0, 3]].view(2, 3, 2)[:, [0, 2]].reshape(4, 2)
+        np.testing.assert_allclose(tips, expected, atol=1e-6)
+
+    def test_of_everything_by_default(self):
+        assert len(clocks(sinusoids(3, 8)).axes) == 3 * 4
+
+    @pytest.mark.parametrize("shape", [(4, 3), (4,), (1, 4, 4)])
+    def test_pairs_need_an_even_width(self, shape):
+        with pytest.raises(ValueError, match=r"shape \(T, D\) with D even"):
+            clocks(torch.zeros(shape))
+
+
+def test_visualise_has_them_too():
     assert visualise.diagram is diagram
+    assert visualise.clocks is clocks
