@@ -187,12 +187,12 @@ class Graph:
                                  f"{', '.join(known)}")
 
     def label(self, name: str) -> str:
-        """Return the text that stands in a box.
+        """Return the text that stands in a box: its name up to "#", or its entry in `labels`.
 
         Args:
             name: of the box.
         """
-        return self.labels.get(name, name)
+        return self.labels.get(name, name.split("#")[0].strip())
 
 # %% ../nbs/library/diagram_layout.ipynb #75351ad2
 @dataclass

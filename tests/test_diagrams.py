@@ -16,7 +16,7 @@ from matplotlib.path import Path
 
 from captionlab import visualise
 from captionlab.diagram_layout import LABEL_SIZE, text_size
-from captionlab.diagrams import clocks, diagram
+from captionlab.diagrams import clocks, diagram, parse_arrows
 from captionlab.positions import sinusoids
 from captionlab.visualise import PAPER, use_style
 
@@ -130,6 +130,18 @@ class TestDrawing:
             diagram(" | ".join(f"a long name, number {n}" for n in range(6)), []).draw()
 
 
+def test_chains_are_tuples_in_short():
+    chains = "x -> norm : (B, T)\n\n norm -> layer -> sum\n x -> sum : skip"
+    assert diagram(CHAIN, chains) == diagram(CHAIN, ARROWS)
+    assert parse_arrows("a -> b -> c : (B, T)") == [("a", "b", "(B, T)"), ("b", "c", "(B, T)")]
+
+
+def test_what_follows_a_hash_is_not_shown():
+    one = diagram("+#1 | +#2", "+#1 -> +#2")
+    assert [text.get_text() for text in one.draw().axes[0].texts] == ["+", "+"]
+    assert "From + to +." in one.alt_text
+
+
 class TestWords:
     def test_they_name_every_box_at_an_arrow_every_shape_and_every_group(self):
         one = diagram(
@@ -169,16 +181,22 @@ class TestMistakes:
         [
             (("x", "q"), "no box 'q'"),
             (("q", "x"), "no box 'q'"),
-            ("xy", "'xy' is no arrow"),
             (("x",), "is no arrow"),
             (("x", "y", "", "", ""), "is no arrow"),
+            ("x to y", "'x to y' is no chain of arrows"),
+            ("x -> ", "is no chain of arrows"),
+            ("x -> q", "no box 'q'"),
             (("x", "x"), "to itself"),
             (("x", "y", "", "around"), "no route 'around': choose vertical"),
         ],
     )
     def test_an_arrow_that_cannot_be_drawn(self, arrow, message):
         with pytest.raises(ValueError, match=message):
-            diagram(CHAIN, [arrow])
+            diagram(CHAIN, arrow if isinstance(arrow, str) else [arrow])
+
+    def test_a_text_in_a_list_is_no_tuple(self):
+        with pytest.raises(ValueError, match="'xy' is no arrow"):
+            diagram(CHAIN, ["xy"])
 
 
 class TestClocks:
