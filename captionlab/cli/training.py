@@ -26,6 +26,7 @@ from captionlab.cli.options import (
     Seed,
     TrainingData,
     Warmup,
+    Workers,
     is_given,
 )
 
@@ -153,6 +154,7 @@ def train(
     batch_size: BatchSize = None,
     min_count: MinCount = None,
     patience: Patience = None,
+    workers: Workers = None,
     all_weights: Annotated[bool, typer.Option(
         "--all-weights", help="With --from RUN --data MINE: let all weights learn, for thousands "
                               "of captions; by default only those that write.")] = False,
@@ -166,7 +168,7 @@ def train(
                               min_count=min_count, patience=patience)
     model = _model_name(model, start)
     inputs = {"features": features or (), "boxes": boxes, "max_val_items": max_val_items,
-              "resume": resume, "device": device, "options": options}
+              "resume": resume, "device": device, "options": options, "workers": workers}
     out = out or _run_folder(data, [model, variant, preset, "distilled" if teacher else None],
                              seed=seed, start=start, stage=stage)
     with _resume_hint(out):

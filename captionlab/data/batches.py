@@ -189,10 +189,22 @@ class Batch:
             )
         return getattr(self, name)
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the batch on a device."""
-        moved = {name: tensor.to(device) for name, tensor in self._tensors().items()}
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """Return the batch on a device.
+
+        Args:
+            device: where it is copied to.
+            non_blocking: whether to go on before the copies are done; has an effect for batches in
+                page-locked memory that go to a GPU.
+        """
+        moved = {name: tensor.to(device, non_blocking=non_blocking)
+                 for name, tensor in self._tensors().items()}
         return replace(self, **moved)
+
+    def pin_memory(self) -> Self:
+        """Return the batch in page-locked memory, from where a GPU can copy it by itself."""
+        pinned = {name: tensor.pin_memory() for name, tensor in self._tensors().items()}
+        return replace(self, **pinned)
 
     def select(self, rows: Tensor) -> Self:
         """Return some rows of every field, in the given order.
