@@ -68,9 +68,8 @@ def batches(data, *, workers=0, epochs=2, **more):
 
 
 def equal(one, other):
-    return len(one) == len(other) and all(
-        torch.equal(x, y) for pair in zip(one, other, strict=True) for x, y in zip(*pair, strict=True)
-    )
+    flat = [[tensor for tensors in read for tensor in tensors] for read in (one, other)]
+    return len(one) == len(other) and all(map(torch.equal, *flat))
 
 
 def test_batches_are_the_same_with_any_number_of_workers():

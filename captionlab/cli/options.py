@@ -9,7 +9,8 @@ __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split
            'TopK', 'TopP', 'SamplingSeed', 'MinLength', 'MaxLength', 'NoRepeatNgram',
            'RequiredWords', 'SuppressedWords', 'BeamSize', 'LengthPenalty',
            'FeatureFolders', 'Boxes', 'Epochs', 'LearningRate', 'Warmup', 'Workers',
-           'BatchSize', 'MinCount', 'Patience', 'split_run', 'find_pictures', 'is_given']
+           'BatchSize', 'Accumulation', 'MinCount', 'Patience', 'split_run',
+           'find_pictures', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
 from pathlib import Path
@@ -131,6 +132,8 @@ Workers = Annotated[int | None, typer.Option(
                 "fewer than 5,000 pictures, else one for each core but one, 8 at most. "
                 "The result is the same.")]
 BatchSize = Annotated[int | None, typer.Option(help="Pictures per step.")]
+Accumulation = Annotated[int | None, typer.Option(
+    "--accumulate", help="Process a step in so many parts: the same step with less memory.")]
 MinCount = Annotated[int | None, typer.Option(
     help="How often a word must occur to get into the vocabulary.")]
 Patience = Annotated[int | None, typer.Option(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from captionlab.cli.options import (
+    Accumulation,
     BatchSize,
     Epochs,
     FeatureFolders,
@@ -152,6 +153,7 @@ def train(
     lr: LearningRate = None,
     warmup: Warmup = None,
     batch_size: BatchSize = None,
+    accumulate: Accumulation = None,
     min_count: MinCount = None,
     patience: Patience = None,
     workers: Workers = None,
@@ -162,10 +164,12 @@ def train(
     """Train a model on a data set, or a trained run further, into a folder."""
     _check_stage(ctx, stage, start)
     from captionlab.runs import finetuning, training
+    from captionlab.training.distributed import start_missing_processes
     from captionlab.training.options import TrainingOptions
 
+    start_missing_processes()
     options = TrainingOptions(epochs=epochs, lr=lr, warmup=warmup, batch_size=batch_size,
-                              min_count=min_count, patience=patience)
+                              min_count=min_count, patience=patience, accumulation=accumulate)
     model = _model_name(model, start)
     inputs = {"features": features or (), "boxes": boxes, "max_val_items": max_val_items,
               "resume": resume, "device": device, "options": options, "workers": workers}

@@ -8,8 +8,9 @@ __all__ = ['AVERAGE_SHARE', 'BasePreset', 'LEAST_COVERAGE', 'LEAST_STEPS', 'MOST
            'WARMUP_SHARE', 'adapt_config', 'adapt_min_count', 'bf16_speedup',
            'check_same_progress', 'check_training_state', 'constant', 'cosine',
            'describe_changes', 'epochs_since_best', 'explain_lost_process', 'live_plot',
-           'noam', 'param_groups', 'plain_names', 'read_checkpoint', 'resolve_precision',
-           'restore_names', 'should_stop_early', 'step_decay', 'tune_malloc',
+           'noam', 'param_groups', 'plain_names', 'read_checkpoint',
+           'requested_processes', 'resolve_precision', 'restore_names',
+           'should_stop_early', 'start_missing_processes', 'step_decay', 'tune_malloc',
            'unreadable_checkpoint', 'world_size', 'write_checkpoint']
 
 # %% ../../nbs/library/training/index.ipynb #trai0002
@@ -22,9 +23,9 @@ _all_ = [
     "Trainer", "TrainerState", "TrainingConfig", "TrainingOptions", "WARMUP_SHARE", "adapt_config",
     "adapt_min_count", "bf16_speedup", "check_same_progress", "check_training_state", "constant",
     "cosine", "describe_changes", "epochs_since_best", "explain_lost_process", "live_plot", "noam",
-    "param_groups", "plain_names", "read_checkpoint", "resolve_precision", "restore_names",
-    "should_stop_early", "step_decay", "tune_malloc", "unreadable_checkpoint", "world_size",
-    "write_checkpoint",
+    "param_groups", "plain_names", "read_checkpoint", "requested_processes", "resolve_precision",
+    "restore_names", "should_stop_early", "start_missing_processes", "step_decay", "tune_malloc",
+    "unreadable_checkpoint", "world_size", "write_checkpoint",
 ]
 
 # %% ../../nbs/library/training/index.ipynb #trai0004
@@ -38,7 +39,8 @@ _SUBMODULES = {
         "TrainingConfig", "BasePreset", "bf16_speedup", "resolve_precision",
     ],
     "distributed": [
-        "world_size", "check_same_progress", "explain_lost_process", "tune_malloc",
+        "world_size", "check_same_progress", "explain_lost_process", "requested_processes",
+        "start_missing_processes", "tune_malloc",
     ],
     "loop": [
         "param_groups", "TrainStep", "TrainerState", "epochs_since_best", "should_stop_early",

@@ -84,6 +84,8 @@ class TrainStep:
         AcceleratorState._reset_state()
         self.config = config
         self.accelerator = Accelerator(mixed_precision=resolve_precision(config.precision))
+        if self.accelerator.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")      # TF32
         # Of a compiled model it averages the one inside, which can be saved and loaded anywhere.
         averaged = getattr(model, "_orig_mod", model).to(self.accelerator.device)
         self.ema_model = AveragedModel(averaged,
@@ -111,8 +113,9 @@ class TrainStep:
         except torch.OutOfMemoryError:
             parts = 2 * self.config.accumulation
             raise MemoryError(f"a step of {len(batch)} pictures does not fit into the memory of "
-                              f"{self.accelerator.device}: set accumulation={parts}, which "
-                              "processes it in more parts, or a smaller batch_size") from None
+                              f"{self.accelerator.device}: set accumulation={parts} "
+                              f"(--accumulate {parts}), which processes it in more parts, or a "
+                              "smaller batch_size (--batch-size)") from None
 
     def _step(self, batch: Batch) -> tuple[float, float]:
         """Do what `step` does."""
