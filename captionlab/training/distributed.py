@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def requested_processes(command: Sequence[str]) -> int:
         command: program and arguments. With several machines the number is unknown.
     """
     words = " ".join(command).replace("=", " ").replace("-", "_").split()
-    options = {name: value for name, value in zip(words, words[1:], strict=False)}
+    options = dict(pairwise(words))
     count = options.get("__num_processes", "")
     is_here = options.get("__num_machines", "1") == "1"
     return int(count) if count.isdecimal() and is_here else 0
