@@ -9,8 +9,8 @@ __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split
            'ResumeJob', 'Sampling', 'Temperature', 'TopK', 'TopP', 'SamplingSeed',
            'MinLength', 'MaxLength', 'NoRepeatNgram', 'RequiredWords', 'SuppressedWords',
            'BeamSize', 'LengthPenalty', 'FeatureFolders', 'Boxes', 'Epochs',
-           'LearningRate', 'Warmup', 'BatchSize', 'MinCount', 'Patience', 'split_run',
-           'find_pictures', 'is_given']
+           'LearningRate', 'Warmup', 'Workers', 'BatchSize', 'Accumulation', 'MinCount',
+           'Patience', 'split_run', 'find_pictures', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
 from pathlib import Path
@@ -130,7 +130,13 @@ Epochs = Annotated[int | None, typer.Option(
     help="Times through the data; the preset's by default, and so are the following.")]
 LearningRate = Annotated[float | None, typer.Option("--lr", help="Peak learning rate.")]
 Warmup = Annotated[int | None, typer.Option(help="Steps until the peak learning rate.")]
+Workers = Annotated[int | None, typer.Option(
+    min=0, help="Processes that read pictures beside the training. By default 0 on a CPU or with "
+                "fewer than 5,000 pictures, else one for each core but one, 8 at most. "
+                "The result is the same.")]
 BatchSize = Annotated[int | None, typer.Option(help="Pictures per step.")]
+Accumulation = Annotated[int | None, typer.Option(
+    "--accumulate", help="Process a step in so many parts: the same step with less memory.")]
 MinCount = Annotated[int | None, typer.Option(
     help="How often a word must occur to get into the vocabulary.")]
 Patience = Annotated[int | None, typer.Option(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from captionlab.cli.options import (
+    Accumulation,
     BatchSize,
     Epochs,
     FeatureFolders,
@@ -26,6 +27,7 @@ from captionlab.cli.options import (
     Seed,
     TrainingData,
     Warmup,
+    Workers,
     is_given,
 )
 
@@ -151,8 +153,10 @@ def train(
     lr: LearningRate = None,
     warmup: Warmup = None,
     batch_size: BatchSize = None,
+    accumulate: Accumulation = None,
     min_count: MinCount = None,
     patience: Patience = None,
+    workers: Workers = None,
     all_weights: Annotated[bool, typer.Option(
         "--all-weights", help="With --from RUN --data MINE: let all weights learn, for thousands "
                               "of captions; by default only those that write.")] = False,
@@ -160,13 +164,15 @@ def train(
     """Train a model on a data set, or a trained run further, into a folder."""
     _check_stage(ctx, stage, start)
     from captionlab.runs import finetuning, training
+    from captionlab.training.distributed import start_missing_processes
     from captionlab.training.options import TrainingOptions
 
+    start_missing_processes()
     options = TrainingOptions(epochs=epochs, lr=lr, warmup=warmup, batch_size=batch_size,
-                              min_count=min_count, patience=patience)
+                              min_count=min_count, patience=patience, accumulation=accumulate)
     model = _model_name(model, start)
     inputs = {"features": features or (), "boxes": boxes, "max_val_items": max_val_items,
-              "resume": resume, "device": device, "options": options}
+              "resume": resume, "device": device, "options": options, "workers": workers}
     out = out or _run_folder(data, [model, variant, preset, "distilled" if teacher else None],
                              seed=seed, start=start, stage=stage)
     with _resume_hint(out):

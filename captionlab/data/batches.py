@@ -193,19 +193,28 @@ class Batch:
         return getattr(self, name)
 
     def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
+        non_blocking: bool = False,
     ) -> Self:
         """Return the batch on a device, its features in a precision.
 
         Args:
-            device: None leaves the fields where they are.
+            device: where it is copied to; None leaves the fields where they are.
             dtype: of images and features; None leaves it. Boxes keep theirs: places need more
                 digits than bfloat16 has.
+            non_blocking: whether to go on before the copies are done; has an effect for batches in
+                page-locked memory that go to a GPU.
         """
-        moved = {name: tensor.to(device) for name, tensor in self._tensors().items()}
+        moved = {name: tensor.to(device, non_blocking=non_blocking)
+                 for name, tensor in self._tensors().items()}
         for name in _FEATURE_FIELDS & moved.keys():
             moved[name] = moved[name].to(dtype)
         return replace(self, **moved)
+
+    def pin_memory(self) -> Self:
+        """Return the batch in page-locked memory, from where a GPU can copy it by itself."""
+        pinned = {name: tensor.pin_memory() for name, tensor in self._tensors().items()}
+        return replace(self, **pinned)
 
     def select(self, rows: Tensor) -> Self:
         """Return some rows of every field, in the given order.

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from captionlab.processors.image import (
     EXTRACTION_BATCH,
@@ -319,7 +320,9 @@ class _ItemReader:
         if item.name in self.pictures:
             return self.pictures[item.name]
         loaded = self.processor.load(_image_of(item), item.name)
-        if loaded[0].nbytes * (len(self.pictures) + 1) <= self.cache_bytes:
+        worker = get_worker_info()
+        cache_bytes = self.cache_bytes // (worker.num_workers if worker else 1)
+        if loaded[0].nbytes * (len(self.pictures) + 1) <= cache_bytes:
             self.pictures[item.name] = loaded
         return loaded
 
@@ -333,7 +336,7 @@ def input_transforms(
         processor: of the model.
         stores: its features, from `open_feature_stores`, rows of shape (N, D); none for models that
             need no network.
-        cache_bytes: bytes of pixels that may stay in memory.
+        cache_bytes: bytes of pixels that may stay in memory; processes that read data share them.
 
     Returns:
         Functions by field; none for a model that reads sentences, which `CaptionDataset` encodes.

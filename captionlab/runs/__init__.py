@@ -18,16 +18,16 @@ __all__ = ['CAPTION_FORMATS', 'COCO_METRICS', 'Caption', 'CaptioningError', 'DEF
            'load_result', 'load_run_data', 'load_run_detector', 'load_training_data',
            'load_weights', 'lock_folder', 'make_batch', 'make_constraints',
            'make_validate_fn', 'merge_detector', 'merge_result', 'merge_run',
-           'model_checksum', 'model_config', 'overridden_settings', 'pooled_features',
-           'prepare_training', 'preset_variant', 'processor_fingerprint', 'provenance',
-           'published_results', 'quick_bleu', 'quick_cider', 'read_journal',
-           'read_run_json', 'remove_old_files', 'require_metadata', 'required_ids',
-           'result_file', 'result_metadata', 'result_name', 'result_run', 'results_home',
-           'results_table', 'run_command_line', 'save_novelty', 'save_run_detector',
-           'save_trained_run', 'save_weights', 'score_split', 'set_device',
-           'source_sentences', 'spherical_kmeans', 'stream_results', 'train',
-           'training_set', 'trials_table', 'unique_tensors', 'upgrade_tensors',
-           'warn_of_adaptation', 'write_captions']
+           'model_checksum', 'model_config', 'overridden_settings', 'picture_generator',
+           'pooled_features', 'prepare_training', 'preset_variant',
+           'processor_fingerprint', 'provenance', 'published_results', 'quick_bleu',
+           'quick_cider', 'read_journal', 'read_run_json', 'remove_old_files',
+           'require_metadata', 'required_ids', 'result_file', 'result_metadata',
+           'result_name', 'result_run', 'results_home', 'results_table',
+           'run_command_line', 'save_novelty', 'save_run_detector', 'save_trained_run',
+           'save_weights', 'score_split', 'set_device', 'source_sentences',
+           'spherical_kmeans', 'stream_results', 'train', 'training_set', 'trials_table',
+           'unique_tensors', 'upgrade_tensors', 'warn_of_adaptation', 'write_captions']
 
 # %% ../../nbs/library/runs/index.ipynb #runs0002
 from ..lazy import lazy_attributes
@@ -47,13 +47,14 @@ _all_ = [
     "load_result", "load_run_data", "load_run_detector", "load_training_data", "load_weights",
     "lock_folder", "make_batch", "make_constraints", "make_validate_fn", "merge_detector",
     "merge_result", "merge_run", "model_checksum", "model_config", "overridden_settings",
-    "pooled_features", "prepare_training", "preset_variant", "processor_fingerprint", "provenance",
-    "published_results", "quick_bleu", "quick_cider", "read_journal", "read_run_json",
-    "remove_old_files", "require_metadata", "required_ids", "result_file", "result_metadata",
-    "result_name", "result_run", "results_home", "results_table", "run_command_line",
-    "save_novelty", "save_run_detector", "save_trained_run", "save_weights", "score_split",
-    "set_device", "source_sentences", "spherical_kmeans", "stream_results", "train", "training_set",
-    "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation", "write_captions",
+    "picture_generator", "pooled_features", "prepare_training", "preset_variant",
+    "processor_fingerprint", "provenance", "published_results", "quick_bleu", "quick_cider",
+    "read_journal", "read_run_json", "remove_old_files", "require_metadata", "required_ids",
+    "result_file", "result_metadata", "result_name", "result_run", "results_home", "results_table",
+    "run_command_line", "save_novelty", "save_run_detector", "save_trained_run", "save_weights",
+    "score_split", "set_device", "source_sentences", "spherical_kmeans", "stream_results", "train",
+    "training_set", "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation",
+    "write_captions",
 ]
 
 # %% ../../nbs/library/runs/index.ipynb #runs0004
@@ -62,7 +63,7 @@ _SUBMODULES = {
     "blind_control": ["derangement"],
     "captions": [
         "GenerationConfig", "Caption", "required_ids", "make_constraints", "generate_captions",
-        "CaptioningError", "collect_results", "stream_results",
+        "CaptioningError", "collect_results", "stream_results", "picture_generator",
     ],
     "caption_jobs": [
         "CAPTION_FORMATS", "check_caption_path", "write_captions", "journal_settings",

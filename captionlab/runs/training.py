@@ -122,6 +122,7 @@ def train(
     variant: str | None = None,
     teachers: Sequence[str | os.PathLike] = (),
     options: TrainingOptions | None = None,
+    workers: int | None = None,
     adapt: bool = False,
 ) -> Run:
     """Train a model on a data set and save the run; an interrupted training can be resumed.
@@ -146,6 +147,8 @@ def train(
         variant: of the model, for presets given by name; None for the preset's own.
         teachers: runs that the model learns from as well; see `captionlab.distillation`.
         options: settings that replace those of the preset.
+        workers: processes that read data beside the training; None decides by the data and the
+            device, see `captionlab.data.default_workers`. The result is the same.
         adapt: change the rest of the recipe if it cannot learn from so few pictures, with a
             warning that says how; see `captionlab.training.options`.
 
@@ -181,7 +184,9 @@ def train(
         metadata = replace(metadata, **origin)
         learner = _with_distillation(net, examples, setup, teacher_runs) if teachers else net
         validate = setup.validate_fn()
-        trainer = Trainer(learner, examples, preset.training, out, validate, on_epoch_end)
+        trainer = Trainer(
+            learner, examples, preset.training, out, validate, on_epoch_end, workers=workers
+        )
         fitted: Any = trainer.fit()
         trained = fitted.model if teachers else fitted
         return save_trained_run(Run(trained, vocabulary, processor, metadata), trainer, out)

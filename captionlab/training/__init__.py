@@ -9,8 +9,9 @@ __all__ = ['AVERAGE_SHARE', 'BasePreset', 'DEVICES', 'LEAST_COVERAGE', 'LEAST_ST
            'bf16_speedup', 'check_device', 'check_same_progress', 'check_training_state',
            'constant', 'cosine', 'describe_changes', 'epochs_since_best',
            'explain_lost_process', 'half_speedup', 'inference_dtype', 'live_plot', 'noam',
-           'param_groups', 'plain_names', 'read_checkpoint', 'resolve_precision',
-           'restore_names', 'should_stop_early', 'step_decay', 'tune_malloc',
+           'param_groups', 'plain_names', 'read_checkpoint', 'requested_processes',
+           'resolve_precision', 'restore_names', 'should_stop_early',
+           'start_missing_processes', 'step_decay', 'tune_malloc',
            'unreadable_checkpoint', 'world_size', 'write_checkpoint']
 
 # %% ../../nbs/library/training/index.ipynb #trai0002
@@ -23,9 +24,9 @@ _all_ = [
     "WARMUP_SHARE", "adapt_config", "adapt_min_count", "bf16_speedup", "check_device",
     "check_same_progress", "check_training_state", "constant", "cosine", "describe_changes",
     "epochs_since_best", "explain_lost_process", "half_speedup", "inference_dtype", "live_plot",
-    "noam", "param_groups", "plain_names", "read_checkpoint", "resolve_precision",
-    "restore_names", "should_stop_early", "step_decay", "tune_malloc", "unreadable_checkpoint",
-    "world_size", "write_checkpoint",
+    "noam", "param_groups", "plain_names", "read_checkpoint", "requested_processes",
+    "resolve_precision", "restore_names", "should_stop_early", "start_missing_processes",
+    "step_decay", "tune_malloc", "unreadable_checkpoint", "world_size", "write_checkpoint",
 ]
 
 # %% ../../nbs/library/training/index.ipynb #trai0004
@@ -43,7 +44,8 @@ _SUBMODULES = {
         "resolve_precision", "inference_dtype",
     ],
     "distributed": [
-        "world_size", "check_same_progress", "explain_lost_process", "tune_malloc",
+        "world_size", "check_same_progress", "explain_lost_process", "requested_processes",
+        "start_missing_processes", "tune_malloc",
     ],
     "loop": [
         "param_groups", "TrainStep", "TrainerState", "epochs_since_best", "should_stop_early",

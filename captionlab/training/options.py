@@ -25,6 +25,7 @@ class TrainingOptions:
         lr: peak learning rate, above 0 and at most 1.
         warmup: steps until the peak.
         batch_size: pictures per step; replaces `max_tokens`, too.
+        accumulation: in how many parts a step is processed, which takes less memory.
         min_count: how often a word must occur to get into the vocabulary.
         patience: stop after so many epochs without a better score; 0 never does.
 
@@ -38,9 +39,11 @@ class TrainingOptions:
     batch_size: int | None = None
     min_count: int | None = None
     patience: int | None = None
+    accumulation: int | None = None
 
     def __post_init__(self):
-        for name in ("epochs", "warmup", "batch_size", "min_count", "patience"):
+        counts = ("epochs", "warmup", "batch_size", "min_count", "patience", "accumulation")
+        for name in counts:
             least = 0 if name == "patience" else 1
             value = getattr(self, name)
             if value is not None and value < least:
