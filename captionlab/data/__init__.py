@@ -10,7 +10,11 @@ __all__ = ['Batch', 'CaptionData', 'CaptionDataset', 'DATASET_NAMES', 'ImageFind
            'image_folders', 'join_files', 'lack_blanks', 'line_error', 'load_dataset',
            'multi30k', 'padding_fraction', 'read_json_file', 'read_lines', 'read_text',
            'register_path', 'registry', 'scenes', 'split_in_name',
-           'warn_of_missing_blanks']
+           'warn_of_missing_blanks', 'Archive', 'CORRUPT_ID', 'MiniaturePicture',
+           'REGION_WIDTH', 'RangeHandler', 'UNREADABLE', 'check_pictures', 'fetch_file',
+           'file_checksum', 'find_unreadable', 'get_archives', 'leave_out_unreadable',
+           'miniature_pictures', 'save_unreadable', 'serve', 'space_needed', 'unpack',
+           'write_archives', 'write_regions']
 
 # %% ../../nbs/library/data/index.ipynb #data0002
 from importlib import import_module
@@ -25,6 +29,10 @@ _all_ = [
     "line_error", "load_dataset", "multi30k", "padding_fraction", "read_json_file", "read_lines",
     "read_text", "register_path", "registry", "scenes", "split_in_name",
     "warn_of_missing_blanks",
+    "Archive", "CORRUPT_ID", "MiniaturePicture", "REGION_WIDTH", "RangeHandler", "UNREADABLE",
+    "check_pictures", "fetch_file", "file_checksum", "find_unreadable", "get_archives",
+    "leave_out_unreadable", "miniature_pictures", "save_unreadable", "serve", "space_needed",
+    "unpack", "write_archives", "write_regions",
 ]
 
 # %% ../../nbs/library/data/index.ipynb #data0004
@@ -36,6 +44,17 @@ _SUBMODULES = {
     ],
     "catalog": [
         "detect_dataset", "register_path", "dataset_path", "load_dataset", "download",
+        "check_pictures",
+    ],
+    "downloads": [
+        "Archive", "file_checksum", "fetch_file", "space_needed", "unpack", "get_archives",
+    ],
+    "miniature": [
+        "CORRUPT_ID", "MiniaturePicture", "miniature_pictures", "write_archives", "REGION_WIDTH",
+        "write_regions", "RangeHandler", "serve",
+    ],
+    "unreadable": [
+        "UNREADABLE", "find_unreadable", "save_unreadable", "leave_out_unreadable",
     ],
     "datasets": [
         "DATASET_NAMES", "Item", "CaptionData", "registry", "scenes", "flickr8k", "multi30k",
