@@ -9,7 +9,7 @@ __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split
            'TopK', 'TopP', 'SamplingSeed', 'MinLength', 'MaxLength', 'NoRepeatNgram',
            'RequiredWords', 'SuppressedWords', 'BeamSize', 'LengthPenalty',
            'FeatureFolders', 'Boxes', 'Epochs', 'LearningRate', 'Warmup', 'BatchSize',
-           'MinCount', 'Patience', 'split_run', 'find_pictures', 'is_given']
+           'MinCount', 'Settings', 'Patience', 'split_run', 'find_pictures', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
 from pathlib import Path
@@ -129,6 +129,9 @@ Warmup = Annotated[int | None, typer.Option(help="Steps until the peak learning 
 BatchSize = Annotated[int | None, typer.Option(help="Pictures per step.")]
 MinCount = Annotated[int | None, typer.Option(
     help="How often a word must occur to get into the vocabulary.")]
+Settings = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="NAME=VALUE",
+    help="Another value of the preset, such as width=64 or inputs.grid=7; repeatable.")]
 Patience = Annotated[int | None, typer.Option(
     help="Stop after so many epochs without a better score; 0 never does.")]
 

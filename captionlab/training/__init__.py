@@ -6,11 +6,11 @@
 __all__ = ['AVERAGE_SHARE', 'BasePreset', 'LEAST_COVERAGE', 'LEAST_STEPS', 'MOST_EPOCHS',
            'TrainStep', 'Trainer', 'TrainerState', 'TrainingConfig', 'TrainingOptions',
            'WARMUP_SHARE', 'adapt_config', 'adapt_min_count', 'bf16_speedup',
-           'check_same_progress', 'check_training_state', 'constant', 'cosine',
-           'describe_changes', 'epochs_since_best', 'explain_lost_process', 'live_plot',
-           'noam', 'param_groups', 'plain_names', 'read_checkpoint', 'resolve_precision',
-           'restore_names', 'should_stop_early', 'step_decay', 'tune_malloc',
-           'unreadable_checkpoint', 'world_size', 'write_checkpoint']
+           'check_same_progress', 'check_training_state', 'constant', 'override_preset',
+           'cosine', 'describe_changes', 'epochs_since_best', 'explain_lost_process',
+           'live_plot', 'noam', 'param_groups', 'plain_names', 'read_checkpoint',
+           'resolve_precision', 'restore_names', 'should_stop_early', 'step_decay',
+           'tune_malloc', 'unreadable_checkpoint', 'world_size', 'write_checkpoint']
 
 # %% ../../nbs/library/training/index.ipynb #trai0002
 from ..lazy import lazy_attributes
@@ -20,6 +20,7 @@ _all_ = [
     "AVERAGE_SHARE", "BasePreset", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS", "TrainStep",
     "Trainer", "TrainerState", "TrainingConfig", "TrainingOptions", "WARMUP_SHARE", "adapt_config",
     "adapt_min_count", "bf16_speedup", "check_same_progress", "check_training_state", "constant",
+    "override_preset",
     "cosine", "describe_changes", "epochs_since_best", "explain_lost_process", "live_plot", "noam",
     "param_groups", "plain_names", "read_checkpoint", "resolve_precision", "restore_names",
     "should_stop_early", "step_decay", "tune_malloc", "unreadable_checkpoint", "world_size",
@@ -46,6 +47,7 @@ _SUBMODULES = {
     "options": [
         "TrainingOptions", "LEAST_STEPS", "MOST_EPOCHS", "WARMUP_SHARE", "AVERAGE_SHARE",
         "adapt_config", "LEAST_COVERAGE", "adapt_min_count", "describe_changes",
+        "override_preset",
     ],
     "schedules": [
         "noam", "constant", "cosine", "step_decay",
