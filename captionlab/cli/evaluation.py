@@ -151,10 +151,9 @@ def export_coco(
         raise FileNotFoundError(f"{len(missing)} of {len(names)} pictures are not in {folder} "
                                 f"({missing[0]} for one): name their folder with --images")
     captioner = load(run, boxes=boxes)
-    captions: dict[object, str] = {
-        key: str(captioner.caption(folder / file, beam, length_penalty=length_penalty))
-        for key, file in names.items()
-    }
+    files = [folder / file for file in names.values()]
+    texts = captioner.caption(files, beam, length_penalty=length_penalty)
+    captions: dict[object, str] = dict(zip(names, texts, strict=True))
     file = coco_results.export_coco(captions, images_json, out, split=split, name=system)
     echo(f"{len(captions)} captions written to {file}")
 

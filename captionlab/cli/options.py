@@ -10,7 +10,7 @@ __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split
            'MinLength', 'MaxLength', 'NoRepeatNgram', 'RequiredWords', 'SuppressedWords',
            'BeamSize', 'LengthPenalty', 'FeatureFolders', 'Boxes', 'Epochs',
            'LearningRate', 'Warmup', 'Workers', 'BatchSize', 'Accumulation', 'MinCount',
-           'Patience', 'split_run', 'find_pictures', 'is_given']
+           'Settings', 'Patience', 'split_run', 'find_pictures', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
 from pathlib import Path
@@ -139,6 +139,9 @@ Accumulation = Annotated[int | None, typer.Option(
     "--accumulate", help="Process a step in so many parts: the same step with less memory.")]
 MinCount = Annotated[int | None, typer.Option(
     help="How often a word must occur to get into the vocabulary.")]
+Settings = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="NAME=VALUE",
+    help="Another value of the preset, such as width=64 or inputs.grid=7; repeatable.")]
 Patience = Annotated[int | None, typer.Option(
     help="Stop after so many epochs without a better score; 0 never does.")]
 

@@ -25,6 +25,7 @@ from captionlab.cli.options import (
     MinCount,
     Patience,
     Seed,
+    Settings,
     TrainingData,
     Warmup,
     Workers,
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from captionlab.vision.attributes import AttributeDetector
 
 # %% ../../nbs/library/cli/training.ipynb #2f3febf9
+_OPTION_NAMES = {"settings": "set"}
+
+
 def _check_stage(ctx: typer.Context, stage: str, start: Path | None) -> None:
     """Raise an error if the options of `train` contradict its stage."""
     if stage not in ("xe", "scst"):
@@ -51,13 +55,13 @@ def _check_stage(ctx: typer.Context, stage: str, start: Path | None) -> None:
                          "or take --stage scst for rewards on its own data")
     if (start is None or stage == "scst") and is_given(ctx, "all_weights"):
         raise ValueError("--all-weights goes with --from RUN --data MINE: leave it out")
-    fixed = ["preset", "variant", "detector", "teacher"]
+    fixed = ["preset", "variant", "detector", "teacher", "settings"]
     if stage == "scst":
         fixed += ["seed", "min_count"]
     for name in fixed:
         if start and is_given(ctx, name):
             raise ValueError(f"a training from {start} keeps its model: "
-                             f"leave --{name.replace('_', '-')} out")
+                             f"leave --{_OPTION_NAMES.get(name, name.replace('_', '-'))} out")
 
 
 def _model_name(model: str | None, start: Path | None) -> str:
@@ -157,6 +161,7 @@ def train(
     min_count: MinCount = None,
     patience: Patience = None,
     workers: Workers = None,
+    settings: Settings = None,
     all_weights: Annotated[bool, typer.Option(
         "--all-weights", help="With --from RUN --data MINE: let all weights learn, for thousands "
                               "of captions; by default only those that write.")] = False,
@@ -184,7 +189,8 @@ def train(
                                       **inputs)
         else:
             run = training.train(model, data, preset, seed=seed, out=out, detector=detector,
-                                 variant=variant, teachers=teacher or (), adapt=True, **inputs)
+                                 variant=variant, teachers=teacher or (), adapt=True,
+                                 settings=settings or (), **inputs)
     if os.environ.get("RANK", "0") == "0":  # of several processes one reports
         _report_training(run, out)
 
@@ -230,6 +236,7 @@ def attributes_train(
         "--json", help="Write a result file under results/.")] = False,
     features: Annotated[Path | None, typer.Option(
         help="A folder made by features extract.")] = None,
+    settings: Settings = None,
 ) -> None:
     """Train a detector of the frequent words of a data set's captions."""
     from captionlab.data.catalog import load_dataset
@@ -248,7 +255,7 @@ def attributes_train(
         # Refused before the training rather than after it.
         name, metadata = detector_result(dataset.name, pool, preset)
         check_mergeable(name, metadata, later=["words", "parameters"])
-    grid_fn, spec = grid_inputs(dataset, preset, features)
+    grid_fn, spec = grid_inputs(dataset, preset, features, settings or ())
     detector = attributes.train_detector(
         dataset, grid_fn, spec=spec, num_words=num_words, hidden=hidden, pool=pool, seed=seed
     )

@@ -47,7 +47,7 @@ from ..text import SubwordVocabulary, Vocabulary
 from ..training.config import BasePreset
 from ..training.devices import resolve_precision
 from ..training.loop import Trainer
-from ..training.options import TrainingOptions
+from ..training.options import TrainingOptions, override_preset
 from ..vision.attributes import AttributeDetector, split_fingerprint
 from .catalog import load
 from .data import DataSource, Folders, load_training_data
@@ -124,6 +124,7 @@ def train(
     options: TrainingOptions | None = None,
     workers: int | None = None,
     adapt: bool = False,
+    settings: Sequence[str] = (),
 ) -> Run:
     """Train a model on a data set and save the run; an interrupted training can be resumed.
 
@@ -151,6 +152,7 @@ def train(
             device, see `captionlab.data.default_workers`. The result is the same.
         adapt: change the rest of the recipe if it cannot learn from so few pictures, with a
             warning that says how; see `captionlab.training.options`.
+        settings: other values of the preset, such as "width=64"; see `override_preset`.
 
     Returns:
         The run as saved.
@@ -164,6 +166,7 @@ def train(
     set_device(device)
     metadata = RunMetadata(model=model, seed=seed, stage="distilled" if teachers else "xe")
     preset = _named_preset(preset, variant, seed, metadata)
+    preset = override_preset(preset, settings)
     data = _named_data(data, preset, metadata)
     original = preset
     preset = apply_options(preset, options, data if adapt else None)
@@ -176,6 +179,8 @@ def train(
         preset = adapt_recipe(setup, examples, options)
         warn_of_adaptation(apply_options(original, options), preset, examples)
     metadata.overrides = overridden_settings(original, preset)
+    if settings:
+        metadata.overrides = (metadata.overrides or {}) | {"settings": list(settings)}
     teacher_runs = _load_teachers(teachers, examples)
     if teachers:
         metadata.teachers = [Path(teacher).name for teacher in teachers]

@@ -9,9 +9,9 @@ __all__ = ['AVERAGE_SHARE', 'BasePreset', 'DEVICES', 'LEAST_COVERAGE', 'LEAST_ST
            'bf16_speedup', 'check_device', 'check_same_progress', 'check_training_state',
            'constant', 'cosine', 'describe_changes', 'epochs_since_best',
            'explain_lost_process', 'half_speedup', 'inference_dtype', 'live_plot', 'noam',
-           'param_groups', 'plain_names', 'read_checkpoint', 'requested_processes',
-           'resolve_precision', 'restore_names', 'should_stop_early',
-           'start_missing_processes', 'step_decay', 'tune_malloc',
+           'override_preset', 'param_groups', 'plain_names', 'read_checkpoint',
+           'requested_processes', 'resolve_precision', 'restore_names',
+           'should_stop_early', 'start_missing_processes', 'step_decay', 'tune_malloc',
            'unreadable_checkpoint', 'world_size', 'write_checkpoint']
 
 # %% ../../nbs/library/training/index.ipynb #trai0002
@@ -24,9 +24,10 @@ _all_ = [
     "WARMUP_SHARE", "adapt_config", "adapt_min_count", "bf16_speedup", "check_device",
     "check_same_progress", "check_training_state", "constant", "cosine", "describe_changes",
     "epochs_since_best", "explain_lost_process", "half_speedup", "inference_dtype", "live_plot",
-    "noam", "param_groups", "plain_names", "read_checkpoint", "requested_processes",
-    "resolve_precision", "restore_names", "should_stop_early", "start_missing_processes",
-    "step_decay", "tune_malloc", "unreadable_checkpoint", "world_size", "write_checkpoint",
+    "noam", "override_preset", "param_groups", "plain_names", "read_checkpoint",
+    "requested_processes", "resolve_precision", "restore_names", "should_stop_early",
+    "start_missing_processes", "step_decay", "tune_malloc", "unreadable_checkpoint", "world_size",
+    "write_checkpoint",
 ]
 
 # %% ../../nbs/library/training/index.ipynb #trai0004
@@ -54,6 +55,7 @@ _SUBMODULES = {
     "options": [
         "TrainingOptions", "LEAST_STEPS", "MOST_EPOCHS", "WARMUP_SHARE", "AVERAGE_SHARE",
         "adapt_config", "LEAST_COVERAGE", "adapt_min_count", "describe_changes",
+        "override_preset",
     ],
     "schedules": [
         "noam", "constant", "cosine", "step_decay",
