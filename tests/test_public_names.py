@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 # Subpackages whose __init__ imports public names lazily.
-SUBPACKAGES = ("data", "metrics", "scenes")
+SUBPACKAGES = ("data", "exercises", "metrics", "scenes")
 
 
 def modules(subpackage: str) -> dict[str, list[str]]:
