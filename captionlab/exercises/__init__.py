@@ -10,8 +10,7 @@ __all__ = ['Exercise', 'Verdict', 'WrongAnswer', 'accept', 'add_rubric', 'assess
            'record_prediction', 'refuse', 'rubric', 'solution']
 
 # %% ../../nbs/library/exercises/index.ipynb #594f8a7f
-from importlib import import_module
-from typing import Any
+from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/exercises/index.ipynb #112e085a
 _all_ = [
@@ -35,12 +34,7 @@ _SUBMODULES = {
 }
 
 # %% ../../nbs/library/exercises/index.ipynb #bb2922c0
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module when it is first used (PEP 562)."""
-    for module, names in _SUBMODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_attributes(__name__, _SUBMODULES)
 
 
 def __dir__() -> list[str]:

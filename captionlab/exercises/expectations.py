@@ -14,7 +14,14 @@ import numpy as np
 
 # %% ../../nbs/library/exercises/expectations.ipynb #1abb1c47
 class WrongAnswer(Exception):  # noqa: N818 - it is a judgement, no fault of a program
-    """An answer is wrong; the message is one line that says what fails."""
+    """An answer is wrong.
+
+    Args:
+        message: one line that says what fails.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(message)
 
 
 def expect(condition: object, message: str) -> None:
