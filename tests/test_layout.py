@@ -14,7 +14,7 @@ LESSONS = sorted((ROOT / "nbs").glob("[0-9]*.ipynb"))
 
 # From the bottom to the top: a module imports from its own row or from rows above it in this list.
 ROWS = [
-    ["files", "untrusted"],
+    ["files", "lazy", "untrusted"],
     ["attention", "masks", "positions", "patches", "blocks", "visualise", "text", "exercises"],
     ["scenes"],
     ["data"],

@@ -13,8 +13,7 @@ __all__ = ['Batch', 'CaptionData', 'CaptionDataset', 'DATASET_NAMES', 'ImageFind
            'warn_of_missing_blanks']
 
 # %% ../../nbs/library/data/index.ipynb #data0002
-from importlib import import_module
-from typing import Any
+from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/data/index.ipynb #data0003
 _all_ = [
@@ -57,12 +56,7 @@ _SUBMODULES = {
 }
 
 # %% ../../nbs/library/data/index.ipynb #data0005
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module when it is first used (PEP 562)."""
-    for module, names in _SUBMODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_attributes(__name__, _SUBMODULES)
 
 
 def __dir__() -> list[str]:

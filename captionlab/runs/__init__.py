@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['CAPTION_FORMATS', 'COCO_METRICS', 'Caption', 'CaptioningError', 'DEFAULT_USE_CPU',
-           'DataSource', 'FORMAT', 'Folders', 'GenerationConfig', 'NoveltyDetector',
-           'NoveltyWarning', 'READABLE_FORMATS', 'Run', 'RunMetadata', 'TrainingSetup',
-           'adapt_recipe', 'apply_options', 'artifact_path', 'assign_stores',
-           'augmentations', 'build_processor', 'caption_files', 'caption_split',
-           'check_caption_path', 'check_data_fits_model', 'check_device',
-           'check_mergeable', 'check_resume_config', 'check_run_folder',
+           'DataSource', 'FORMAT', 'Folders', 'GenerationConfig', 'MODEL_KEYS',
+           'NoveltyDetector', 'NoveltyWarning', 'READABLE_FORMATS', 'Run', 'RunMetadata',
+           'TrainingSetup', 'adapt_recipe', 'apply_options', 'artifact_path',
+           'assign_stores', 'augmentations', 'build_processor', 'caption_files',
+           'caption_split', 'check_caption_path', 'check_data_fits_model', 'check_device',
+           'check_mergeable', 'check_resume_config', 'check_run_folder', 'check_weights',
            'collect_results', 'derangement', 'detector_result', 'diff_metadata',
            'ensemble', 'evaluate', 'extend_model', 'extend_rows', 'extend_vocabulary',
            'finetune', 'finetune_scst', 'finetuning_config', 'flickr8k_test',
@@ -18,11 +18,11 @@ __all__ = ['CAPTION_FORMATS', 'COCO_METRICS', 'Caption', 'CaptioningError', 'DEF
            'load_result', 'load_run_data', 'load_run_detector', 'load_training_data',
            'load_weights', 'lock_folder', 'make_batch', 'make_constraints',
            'make_validate_fn', 'merge_detector', 'merge_result', 'merge_run',
-           'model_config', 'overridden_settings', 'pooled_features', 'prepare_training',
-           'preset_variant', 'processor_fingerprint', 'provenance', 'published_results',
-           'quick_bleu', 'quick_cider', 'read_journal', 'read_run_json',
-           'remove_old_files', 'require_metadata', 'required_ids', 'result_file',
-           'result_metadata', 'result_name', 'result_run', 'results_home',
+           'model_checksum', 'model_config', 'overridden_settings', 'pooled_features',
+           'prepare_training', 'preset_variant', 'processor_fingerprint', 'provenance',
+           'published_results', 'quick_bleu', 'quick_cider', 'read_journal',
+           'read_run_json', 'remove_old_files', 'require_metadata', 'required_ids',
+           'result_file', 'result_metadata', 'result_name', 'result_run', 'results_home',
            'results_table', 'run_command_line', 'save_novelty', 'save_run_detector',
            'save_trained_run', 'save_weights', 'score_split', 'set_device',
            'source_sentences', 'spherical_kmeans', 'stream_results', 'train',
@@ -30,31 +30,30 @@ __all__ = ['CAPTION_FORMATS', 'COCO_METRICS', 'Caption', 'CaptioningError', 'DEF
            'warn_of_adaptation', 'write_captions']
 
 # %% ../../nbs/library/runs/index.ipynb #runs0002
-from importlib import import_module
-from typing import Any
+from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/runs/index.ipynb #runs0003
 _all_ = [
     "CAPTION_FORMATS", "COCO_METRICS", "Caption", "CaptioningError", "DEFAULT_USE_CPU",
-    "DataSource", "FORMAT", "Folders", "GenerationConfig", "NoveltyDetector", "NoveltyWarning",
-    "READABLE_FORMATS", "Run", "RunMetadata", "TrainingSetup", "adapt_recipe", "apply_options",
-    "artifact_path", "assign_stores", "augmentations", "build_processor", "caption_files",
-    "caption_split", "check_caption_path", "check_data_fits_model", "check_device",
-    "check_mergeable", "check_resume_config", "check_run_folder", "collect_results", "derangement",
-    "detector_result", "diff_metadata", "ensemble", "evaluate", "extend_model", "extend_rows",
-    "extend_vocabulary", "finetune", "finetune_scst", "finetuning_config", "flickr8k_test",
-    "format1_preset", "format_metric", "freeze_vision", "generate_captions", "human_baseline",
-    "journal_settings", "list_runs", "load", "load_novelty", "load_result", "load_run_data",
-    "load_run_detector", "load_training_data", "load_weights", "lock_folder", "make_batch",
-    "make_constraints", "make_validate_fn", "merge_detector", "merge_result", "merge_run",
-    "model_config", "overridden_settings", "pooled_features", "prepare_training", "preset_variant",
-    "processor_fingerprint", "provenance", "published_results", "quick_bleu", "quick_cider",
-    "read_journal", "read_run_json", "remove_old_files", "require_metadata", "required_ids",
-    "result_file", "result_metadata", "result_name", "result_run", "results_home", "results_table",
-    "run_command_line", "save_novelty", "save_run_detector", "save_trained_run", "save_weights",
-    "score_split", "set_device", "source_sentences", "spherical_kmeans", "stream_results", "train",
-    "training_set", "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation",
-    "write_captions",
+    "DataSource", "FORMAT", "Folders", "GenerationConfig", "MODEL_KEYS", "NoveltyDetector",
+    "NoveltyWarning", "READABLE_FORMATS", "Run", "RunMetadata", "TrainingSetup", "adapt_recipe",
+    "apply_options", "artifact_path", "assign_stores", "augmentations", "build_processor",
+    "caption_files", "caption_split", "check_caption_path", "check_data_fits_model", "check_device",
+    "check_mergeable", "check_resume_config", "check_run_folder", "check_weights",
+    "collect_results", "derangement", "detector_result", "diff_metadata", "ensemble", "evaluate",
+    "extend_model", "extend_rows", "extend_vocabulary", "finetune", "finetune_scst",
+    "finetuning_config", "flickr8k_test", "format1_preset", "format_metric", "freeze_vision",
+    "generate_captions", "human_baseline", "journal_settings", "list_runs", "load", "load_novelty",
+    "load_result", "load_run_data", "load_run_detector", "load_training_data", "load_weights",
+    "lock_folder", "make_batch", "make_constraints", "make_validate_fn", "merge_detector",
+    "merge_result", "merge_run", "model_checksum", "model_config", "overridden_settings",
+    "pooled_features", "prepare_training", "preset_variant", "processor_fingerprint", "provenance",
+    "published_results", "quick_bleu", "quick_cider", "read_journal", "read_run_json",
+    "remove_old_files", "require_metadata", "required_ids", "result_file", "result_metadata",
+    "result_name", "result_run", "results_home", "results_table", "run_command_line",
+    "save_novelty", "save_run_detector", "save_trained_run", "save_weights", "score_split",
+    "set_device", "source_sentences", "spherical_kmeans", "stream_results", "train", "training_set",
+    "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation", "write_captions",
 ]
 
 # %% ../../nbs/library/runs/index.ipynb #runs0004
@@ -119,7 +118,7 @@ _SUBMODULES = {
     ],
     "storage": [
         "unique_tensors", "save_weights", "load_weights", "read_run_json", "save_run_detector",
-        "load_run_detector", "remove_old_files",
+        "load_run_detector", "remove_old_files", "MODEL_KEYS", "check_weights", "model_checksum",
     ],
     "training": [
         "train", "preset_variant", "save_trained_run",
@@ -130,13 +129,9 @@ _SUBMODULES = {
 }
 
 # %% ../../nbs/library/runs/index.ipynb #runs0005
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module when it is first used (PEP 562)."""
-    for module, names in _SUBMODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_attributes(__name__, _SUBMODULES)
 
 
 def __dir__() -> list[str]:
+    """Return the public names."""
     return sorted(__all__)
