@@ -100,7 +100,10 @@ def figure(output: dict, found: dict[str, str], place: str) -> dict:
     """The cell that shows a captioned figure."""
     caption = found.get("fig-cap", "")
     named = {"name": found["label"], "caption": f"**Figure {place}.** {caption}"}
-    options = {"figure": named, "image": {"alt": caption}}
+    # A diagram brings its own words; the style sheet inverts it on a dark page.
+    words = output.get("metadata", {}).get("image/png", {}).get("alt")
+    image = {"alt": words, "classes": "diagram"} if words else {"alt": caption}
+    options = {"figure": named, "image": image}
     return cell("code", f"# {found['label']}",  # not shown, but MyST-NB skips empty cells
                 outputs=[output], metadata={"tags": ["remove-input"], "mystnb": options})
 

@@ -191,6 +191,14 @@ def test_a_labelled_figure_is_numbered_and_captioned_and_words_stay_outside():
     }
 
 
+def test_a_diagram_is_described_by_its_own_words():
+    words = {"metadata": {"image/png": {"alt": "From a to b.", "width": 300}}}
+    (_, figure), _ = shown('#| label: fig-x\n#| fig-cap: "Two boxes."\nplot()', PICTURE | words)
+    assert figure["metadata"]["mystnb"]["image"] == {"alt": "From a to b.", "classes": "diagram"}
+    (_, figure), _ = shown('#| label: fig-x\n#| fig-cap: "Two boxes."\nplot()', PICTURE)
+    assert figure["metadata"]["mystnb"]["image"] == {"alt": "Two boxes."}
+
+
 def test_of_widgets_their_picture_stays():
     both = PICTURE | {"data": PICTURE["data"] | {convert.WIDGET: {"model_id": "1"}}}
     (_, figure), _ = shown("#| label: fig-x\nexplorer", both)
