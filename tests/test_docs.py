@@ -173,6 +173,13 @@ def test_echo_false_keeps_only_the_output():
     assert cell["outputs"] == [WORDS]
 
 
+@pytest.mark.parametrize("call", ["captionlab.predict(", "predict(\n    "])
+def test_of_a_prediction_only_the_choices_are_shown(call):
+    [cell], _ = shown(f'{call}"01.p1", ["a", "b"], key="?")', WORDS)
+    assert cell["metadata"]["tags"] == ["remove-input"]
+    assert cell["outputs"] == [WORDS]
+
+
 def test_output_false_keeps_only_the_code():
     [cell], _ = shown("#| output: false\nx", WORDS)
     assert cell["source"] == "x"

@@ -8,8 +8,8 @@ import pytest
 
 # Subpackages whose __init__ imports public names lazily.
 SUBPACKAGES = (
-    "data", "decoding", "deploy", "explore", "metrics", "processors", "runs", "scenes", "training",
-    "vision",
+    "data", "decoding", "deploy", "exercises", "explore", "metrics", "processors", "runs", "scenes",
+    "training", "vision",
 )
 
 
