@@ -19,7 +19,6 @@ from captionlab.runs.coco_plan import COCO_CAPTIONERS, coco_commands, prepare_mi
 from captionlab.training.options import override_preset
 from captionlab.vision import attributes
 
-
 def call(command: str) -> str:
     """Give a command; return what it prints."""
     with warnings.catch_warnings():

@@ -152,8 +152,11 @@ def export_coco(
                                 f"({missing[0]} for one): name their folder with --images")
     captioner = load(run, boxes=boxes)
     files = [folder / file for file in names.values()]
-    texts = captioner.caption(files, beam, length_penalty=length_penalty)
-    captions: dict[object, str] = dict(zip(names, texts, strict=True))
+    # The server takes no empty captions: each has a word before its end.
+    results = captioner.generate(files, beam=beam, length_penalty=length_penalty, min_length=2)
+    captions: dict[object, str] = {
+        key: best[0].text for key, best in zip(names, results, strict=True)
+    }
     file = coco_results.export_coco(captions, images_json, out, split=split, name=system)
     echo(f"{len(captions)} captions written to {file}")
 
