@@ -25,8 +25,8 @@ from captionlab.data.datasets import (
 )
 
 from ..files import cache_home, data_home, write_atomically
-from .downloads import Archive, get_archives
 from ..untrusted import load_json
+from .downloads import Archive, get_archives
 from .image_search import image_folders
 from .layouts import caption_files, join_files
 from .text_files import read_json_file

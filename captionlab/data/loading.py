@@ -98,7 +98,7 @@ def _end_with_parent(_worker: int) -> None:
         os._exit(1)
 
 
-def _unchanged(batch: Batch | Exception) -> Batch | Exception:
+def _unchanged(batch: Any) -> Any:
     """Return a batch as it was read: PyTorch would convert what is inside."""
     return batch
 

@@ -313,8 +313,11 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
     check_number("top_p", top_p, sys.float_info.min, 1)
     top_k = check_count("top_k", top_k, least=0)
     points = None
+    random = None
     if isinstance(generator, Sequence):
         points = _draw_points(generator, (captions, max_length)).to(next(model.parameters()).device)
+    else:
+        random = generator
 
     def choose(log_probs: Tensor, points: Tensor | None = None) -> Tensor:
         log_probs = apply_temperature(log_probs, temperature)
@@ -324,7 +327,7 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
             log_probs = keep_top_p(log_probs, top_p)
         if points is None:
             shape = log_probs.shape[:-1]
-            points = torch.rand(shape, device=log_probs.device, generator=generator)
+            points = torch.rand(shape, device=log_probs.device, generator=random)
         return _sample_tokens(log_probs, points)
 
     return generate(model, memory, choose, captions,

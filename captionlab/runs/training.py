@@ -165,11 +165,9 @@ def train(
     check_run_folder(out, resume)
     set_device(device)
     metadata = RunMetadata(model=model, seed=seed, stage="distilled" if teachers else "xe")
-    preset = _named_preset(preset, variant, seed, metadata)
-    preset = override_preset(preset, settings)
-    data = _named_data(data, preset, metadata)
-    original = preset
-    preset = apply_options(preset, options, data if adapt else None)
+    original = override_preset(_named_preset(preset, variant, seed, metadata), settings)
+    data = _named_data(data, original, metadata)
+    preset = apply_options(original, options, data if adapt else None)
     vocabulary, processor = build_processor(data, preset, boxes=boxes, detector=detector)
     setup = prepare_training(
         data, vocabulary, processor, features=features, max_val_items=max_val_items
