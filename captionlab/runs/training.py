@@ -162,7 +162,7 @@ def train(
     set_device(device)
     metadata = RunMetadata(model=model, seed=seed, stage="distilled" if teachers else "xe")
     preset = _named_preset(preset, variant, seed, metadata)
-    preset = override_preset(preset, settings)
+    preset = cast(BasePreset, override_preset(preset, settings))
     data = _named_data(data, preset, metadata)
     original = preset
     preset = apply_options(preset, options, data if adapt else None)
