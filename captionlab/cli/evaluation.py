@@ -7,7 +7,7 @@ __all__ = ['print_scores', 'evaluate', 'faithfulness', 'score', 'export_coco', '
 
 # %% ../../nbs/library/cli/evaluation.ipynb #59cf5df5
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -140,6 +140,7 @@ def export_coco(
     import re
 
     from captionlab.metrics import coco_results
+    from captionlab.runs.captions import Caption
     from captionlab.runs.catalog import load
 
     names = coco_results.read_image_ids(images_json)
@@ -153,9 +154,10 @@ def export_coco(
     captioner = load(run, boxes=boxes)
     files = [folder / file for file in names.values()]
     # The server takes no empty captions: each has a word before its end.
-    results = captioner.generate(files, beam=beam, length_penalty=length_penalty, min_length=2)
+    results = cast(list[list[Caption]], captioner.generate(
+        files, beam=beam, length_penalty=length_penalty, min_length=2))
     captions: dict[object, str] = {
-        key: best[0].text for key, best in zip(names, results, strict=True)
+        key: nbest[0].text for key, nbest in zip(names, results, strict=True)
     }
     file = coco_results.export_coco(captions, images_json, out, split=split, name=system)
     echo(f"{len(captions)} captions written to {file}")
