@@ -178,8 +178,7 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
             log_probs = _constrain(log_probs, prefixes, constraints, ended=ended)
         step_points = () if points is None else (points[rows, :, length - 1],)
         tokens = choose(log_probs, *step_points)
-        token_scores = log_probs.gather(-1, tokens[..., None])[..., 0]
-        scores[rows] += token_scores.masked_fill(ended, 0.0)
+        scores[rows] += log_probs.gather(-1, tokens[..., None])[..., 0].masked_fill(ended, 0.0)
         tokens = tokens.masked_fill(ended, PAD)
         ids[rows, :, length - 1] = tokens
         unfinished = (~_has_ended(tokens)).any(-1).nonzero()[:, 0]

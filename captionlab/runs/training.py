@@ -169,9 +169,8 @@ def train(
     data = _named_data(data, original, metadata)
     preset = apply_options(original, options, data if adapt else None)
     vocabulary, processor = build_processor(data, preset, boxes=boxes, detector=detector)
-    setup = prepare_training(
-        data, vocabulary, processor, features=features, max_val_items=max_val_items
-    )
+    setup = prepare_training(data, vocabulary, processor,
+                             features=features, max_val_items=max_val_items)
     net, examples = _new_model(setup, metadata)
     if adapt:
         preset = adapt_recipe(setup, examples, options)
@@ -187,9 +186,8 @@ def train(
         metadata = replace(metadata, **origin)
         learner = _with_distillation(net, examples, setup, teacher_runs) if teachers else net
         validate = setup.validate_fn()
-        trainer = Trainer(
-            learner, examples, preset.training, out, validate, on_epoch_end, workers=workers
-        )
+        trainer = Trainer(learner, examples, preset.training, out, validate, on_epoch_end,
+                          workers=workers)
         fitted: Any = trainer.fit()
         trained = fitted.model if teachers else fitted
         return save_trained_run(Run(trained, vocabulary, processor, metadata), trainer, out)
