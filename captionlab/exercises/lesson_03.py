@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from ..positions import frequencies, shift_matrix, sinusoids
+from ..positions import frequencies, sinusoids
 from .expectations import expect, expect_close, expect_equal
 from .registry import exercise
 
