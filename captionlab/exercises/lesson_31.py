@@ -15,7 +15,7 @@ from ..models.vanilla import PRESETS, Model
 from .expectations import expect, expect_close, expect_type
 from .registry import exercise
 
-# %% ../../nbs/solutions/31_vanilla.ipynb #4653fbb4
+# %% ../../nbs/solutions/31_vanilla.ipynb #84f3d116
 @exercise(
     "31.1", "By hand", difficulty=1, minutes=10,
     hints=(
@@ -34,7 +34,7 @@ def _check_counts(answer):
         "the table has a row for each of the 49 cells": [right[0], 7 * 256],
     })
 
-# %% ../../nbs/solutions/31_vanilla.ipynb #6f2cf608
+# %% ../../nbs/solutions/31_vanilla.ipynb #0e6069b6
 @exercise(
     "31.2", "Rows and columns", difficulty=2, minutes=15,
     hints=(
@@ -61,7 +61,7 @@ def _check_rows_and_columns(answer):
     mixed = table - table[:1] - table[:, :1] + table[:1, :1]
     expect_close(mixed, torch.zeros(7, 7, 16), "row plus column: the remainder")
 
-# %% ../../nbs/solutions/31_vanilla.ipynb #74ba703d
+# %% ../../nbs/solutions/31_vanilla.ipynb #6f454a80
 @exercise(
     "31.3", "Half of the cells", difficulty=3, minutes=20,
     hints=(
@@ -87,7 +87,7 @@ def _check_half(answer):
     moved = (logits - masked).abs().mean().item()
     expect(moved < 1e-5, f"the other cells change the logits, by {moved:.1g} in the mean")
 
-# %% ../../nbs/solutions/31_vanilla.ipynb #9c314ef1
+# %% ../../nbs/solutions/31_vanilla.ipynb #bef41e10
 @exercise(
     "31.4", "Read a variant", difficulty=2, minutes=10,
     hints=(
