@@ -26,8 +26,9 @@
   // The outputs of the next code cell that has any, and the text from there to the cell after it.
   const spoilers = (cell) => {
     const found = [];
-    let shown = false;
     let next = cell.nextElementSibling;
+    // If text follows instead of code, it is the answer.
+    let shown = Boolean(next) && !isCell(next);
     for (; next && !isSection(next) && !isQuestion(next); next = next.nextElementSibling) {
       if (!isCell(next)) {
         if (shown) found.push(next);
