@@ -53,7 +53,8 @@ from captionlab.vision.features import FeatureStore, fill_store
 from captionlab.vision.images import load_image
 from captionlab.vision.regions import Regions
 
-LIMIT = 20.0  # seconds for one file
+LIMIT = 20.0  # seconds for one input
+MEMORY_LIMIT = 2 * 2**30  # bytes by which reading one input may let the process grow
 ODD_VALUES = (
     None, True, -1, 0, 1.5, 10**9, 10**30, float("nan"), float("inf"), "", "x", "../../x", [], {},
     [[]], [None], {"": 0}, "\x1b[2J", "ü" * 300,
@@ -63,6 +64,10 @@ CAPTIONS = ["a red circle left of a blue square", "a green square", "two red cir
 
 class TooSlowError(BaseException):
     """A reader took longer than `LIMIT`; no reader may catch it."""
+
+
+class TooMuchMemoryError(BaseException):
+    """A reader took more than `MEMORY_LIMIT`, whether or not it raised an error itself."""
 
 
 def _run(folder: Path) -> Callable[[], object]:
@@ -269,11 +274,71 @@ def time_limit() -> Iterator[None]:
         return
     previous = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    start = time.perf_counter()
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+        if time.perf_counter() - start > LIMIT:  # also where a library took the signal for its own
+            stop()
+
+
+def _status(name: str) -> int:
+    """Return an entry of Linux's status of this process in bytes, such as "VmRSS"."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    line = next(line for line in lines if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 2**10
+
+
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process has had; 0 where that is not known."""
+    if Path("/proc/self/status").exists():
+        return _status("VmHWM")
+    if not resource:
+        return 0
+    # In KiB, on macOS in bytes.
+    unit = 1 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def reset_peak_memory() -> int:
+    """Let the peak begin anew, where the system can do that; return the peak after that."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:  # not on Linux, or not permitted: an earlier peak hides a lower one
+        return peak_memory()
+    return peak_memory()
+
+
+@contextmanager
+def address_space_limit() -> Iterator[None]:
+    """Let allocations far above `MEMORY_LIMIT` fail, so that they do not take the machine."""
+    if not resource or not Path("/proc/self/status").exists():
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = _status("VmSize") + 3 * MEMORY_LIMIT
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextmanager
+def memory_limit() -> Iterator[None]:
+    """Raise `TooMuchMemoryError` at the end if the process grew by more than `MEMORY_LIMIT`."""
+    before = reset_peak_memory()
+    try:
+        with address_space_limit():
+            yield
+    finally:
+        growth = peak_memory() - before
+        if growth > MEMORY_LIMIT:
+            raise TooMuchMemoryError(f"{growth / 2**20:,.0f} MB")
 
 
 def is_ours(error: BaseException) -> bool:
@@ -313,7 +378,9 @@ class Case:
         label = f"{self.kind} {file.name}"
         silent = io.StringIO()
         try:
-            with time_limit(), redirect_stdout(silent), redirect_stderr(silent):
+            with (
+                time_limit(), memory_limit(), redirect_stdout(silent), redirect_stderr(silent),
+            ):  # fmt: skip
                 result = repr(self.read())
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
@@ -359,13 +426,10 @@ def main() -> int:
     finally:
         shutil.rmtree(folder)
     print("\n".join(complaints))
-    peak = ""
-    if resource:
-        # In KiB, on macOS in bytes.
-        unit = 2**20 if sys.platform == "darwin" else 2**10
-        peak = f", at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit:,.0f} MB"
     summary = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.most_common())
-    print(f"{options.count} damaged inputs in {time.perf_counter() - start:.0f} s{peak}: {summary}")
+    duration = time.perf_counter() - start
+    faults = f"{len(complaints)} faults"
+    print(f"{options.count} damaged inputs in {duration:.0f} s, {faults}: {summary}")
     return int(bool(complaints))
 
 

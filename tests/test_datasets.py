@@ -675,7 +675,7 @@ def test_json_with_something_else_in_it_is_one_clear_line(broken, tmp_path):
 
 def test_a_broken_note_of_places_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(catalog, "cache_home", lambda: tmp_path)
-    for text in ("{", "[]", "null", '{"coco": 3}'):
+    for text in ("{", "[]", "null", '{"coco": 3}', "[" * 200_000, "9" * 6000):
         (tmp_path / "places.json").write_text(text)
         with pytest.raises(ValueError, match=r"places.json is broken: delete it"):
             load_dataset("coco")

@@ -151,3 +151,15 @@ class TestMistakes:
     def test_a_model_that_the_exporter_does_not_know_is_one_line(self, tmp_path):
         with pytest.raises(ValueError, match="cannot write this model as encoder.onnx"):
             export_onnx(random_run("image_transformer"), tmp_path)
+
+
+def test_what_holds_no_captioner_is_one_line(tmp_path):
+    folder = tmp_path / "my export"
+    folder.mkdir()
+    with pytest.raises(FileNotFoundError, match=r"--onnx '.*/my export' writes one"):
+        OnnxCaptioner(folder)
+    for text in ("{", "[]", "[" * 200_000, "9" * 6000):
+        (folder / "captioner.json").write_text(text)
+        with pytest.raises(ValueError, match=r"captioner\.json is broken: export") as fault:
+            OnnxCaptioner(folder)
+        assert "\n" not in str(fault.value)

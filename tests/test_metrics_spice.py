@@ -182,6 +182,13 @@ class TestMerging:
             merge_spice(spice_report({"cptr.seed0": scores, name: scores}, 10), folder)
         assert (folder / "cptr.json").read_bytes() == before
 
+    @pytest.mark.parametrize("text", ["{", "[" * 200_000, "9" * 6000])
+    def test_a_broken_result_is_one_line(self, folder, scores, text):
+        (folder / "cptr.json").write_text(text)
+        with pytest.raises(ValueError, match=r"cptr\.json cannot be read as JSON") as fault:
+            merge_spice(spice_report({"cptr.seed0": scores}, 10), folder)
+        assert "\n" not in str(fault.value)
+
 
 def test_a_run_without_spice_replaces_one_with_it(tmp_path):
     scorer = {"CIDEr": "pycocoevalcap"}

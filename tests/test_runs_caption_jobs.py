@@ -142,6 +142,26 @@ def test_half_a_line_is_cut_off(run, files, tmp_path, cut):
     ]
 
 
+@pytest.mark.parametrize("complete", [1, 4, 7])
+def test_a_resumed_job_samples_what_an_unbroken_one_does(run, files, tmp_path, complete):
+    """A job that was killed after some pictures, as its journal tells."""
+    config = GenerationConfig(sample=True, seed=3, temperature=2.0, num_captions=2)
+    out = tmp_path / "captions.json"
+    absent = files[-1].rename(tmp_path / "away")
+    caption_files(run, files, out, config, scores=True, batch_size=5)  # leaves its journal
+    absent.rename(files[-1])
+    journal = tmp_path / "captions.json.partial"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(lines[: 1 + complete]))
+    caption_files(run, files, out, config, scores=True, resume=True, batch_size=5)
+    resumed = json.loads(out.read_text())
+    caption_files(run, files, out, config, scores=True, batch_size=4)
+    unbroken = json.loads(out.read_text())
+    texts = [[row["text"] for row in record["captions"]] for record in unbroken]
+    assert [[row["text"] for row in record["captions"]] for record in resumed] == texts
+    assert len({text for pair in texts for text in pair}) > 12
+
+
 def test_a_killed_job_is_resumed(run, files, tmp_path):
     """SIGKILL in the middle; then each picture is in the file once."""
     out = tmp_path / "captions.json"

@@ -83,6 +83,15 @@ def test_samples_follow_from_their_seed(run):
     first = texts(run.generate(SCENES, seed=1, **settings))
     assert first == texts(run.generate(SCENES, seed=1, **settings))
     assert first != texts(run.generate(SCENES, seed=2, **settings))
+    # Neither the size of a batch nor a picture that cannot be read changes the others' draws.
+    assert first == texts(run.generate(SCENES, seed=1, batch_size=3, **settings))
+    gap = list(run.stream([SCENES[0], "absent.jpg", *SCENES[2:]], seed=1, **settings))
+    assert isinstance(gap.pop(1), FileNotFoundError)
+    assert texts(gap) == [first[0], *first[2:]]
+    rest = run.stream(SCENES[2:], seed=1, numbers=[2, 3], **settings)
+    assert texts(rest) == first[2:]
+    same = run.generate([SCENES[0]] * 3, seed=1, **settings)
+    assert len({tuple(captions) for captions in texts(same)}) == 3
     sharp = run.generate(SCENES, sample=True, top_k=1, num_captions=2)
     greedy = run.caption(SCENES, beam=1)
     assert texts(sharp) == [[text, text] for text in greedy]

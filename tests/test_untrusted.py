@@ -147,6 +147,16 @@ class TestKinds:
             open_boxes(tmp_path)
 
 
+def test_pipes_as_results_do_not_hang(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "a.json")
+    with pytest.raises(ValueError, match=r"a\.json is a pipe or a device"):
+        read_results(tmp_path / "a.json")
+    monkeypatch.setenv("CAPTIONLAB_MAX_MB", "1")
+    (tmp_path / "b.json").write_bytes(bytes(2**20 + 1))
+    with pytest.raises(ValueError, match=r"b\.json: its content would take"):
+        read_results(tmp_path / "b.json")
+
+
 class TestHostileJson:
     def deep(self, file):
         file.write_text("[" * 200_000)

@@ -20,12 +20,14 @@ from captionlab.cli.options import (
     BeamSize,
     Boxes,
     CaptionFile,
+    Device,
     Images,
     LengthPenalty,
     MaxLength,
     MinLength,
     NoRepeatNgram,
     NumCaptions,
+    Precision,
     RequiredWords,
     ResumeJob,
     RunForPictures,
@@ -75,6 +77,8 @@ def caption(
     *,
     length_penalty: LengthPenalty = 0.0,
     boxes: Boxes = None,
+    device: Device = None,
+    precision: Precision = "no",
     attention: AttentionFile = None,
     out: CaptionFile = None,
     resume: ResumeJob = False,
@@ -104,7 +108,8 @@ def _caption(
     from captionlab.runs.catalog import load
 
     config = _generation_config(options)
-    captioner = load(run, boxes=options["boxes"])
+    where = {name: options[name] for name in ("boxes", "device", "precision")}
+    captioner = load(run, **where)
     if out:
         job = {name: options[name] for name in ("scores", "resume")}
         errors = _caption_to_file(captioner, files, config, out=out, **job)
@@ -143,6 +148,7 @@ def _generation_config(options: dict) -> "GenerationConfig":
         "length_penalty", "min_length", "max_length", "no_repeat_ngram", "sample", "temperature",
         "top_k", "top_p", "seed",
     )
+    _check_sampling(options)
     return GenerationConfig(
         beam=max(options["beam"], options["nbest"]),
         num_captions=options["nbest"],
@@ -150,6 +156,14 @@ def _generation_config(options: dict) -> "GenerationConfig":
         suppress_words=tuple(options["suppress"] or ()),
         **{name: options[name] for name in names},
     )
+
+
+def _check_sampling(options: dict) -> None:
+    """Raise an error if options of sampling are there, and nothing is sampled."""
+    defaults = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": None}
+    names = [f"--{name.replace('_', '-')}" for name in defaults if options[name] != defaults[name]]
+    if names and not options["sample"]:
+        raise ValueError(f"{', '.join(names)}: only for sampling, so add --sample")
 
 
 def _caption_to_file(

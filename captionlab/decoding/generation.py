@@ -131,10 +131,10 @@ def _constrain(log_probs: Tensor, ids: Tensor,
 # %% ../../nbs/library/decoding/generation.ipynb #b5e86135
 @torch.no_grad()
 @decode_packed
-def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor],
+def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
              captions: int = 1, *, max_length: int = 30, suppress_tokens: Iterable[int] = (),
-             constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = ()
-             ) -> tuple[Tensor, Tensor]:
+             constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = (),
+             points: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Generate captions from left to right, each token chosen once and for all.
 
     Args:
@@ -146,6 +146,8 @@ def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor
         max_length: T, the largest number of tokens of a caption, eos included.
         suppress_tokens: ids that are never generated, besides pad and bos.
         constraints: see `captionlab.decoding.constraints`; applied before `choose`.
+        points: numbers `(B, C, T)`, of which `choose` gets those of the step, `(R, C)`, as its
+            second argument.
 
     Returns:
         Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's
@@ -174,9 +176,9 @@ def generate(model: Captioner, memory: Memory, choose: Callable[[Tensor], Tensor
         if constraints:
             prefixes = F.pad(ids[rows, :, : length - 1], (1, 0), value=BOS)
             log_probs = _constrain(log_probs, prefixes, constraints, ended=ended)
-        tokens = choose(log_probs)
-        token_scores = log_probs.gather(-1, tokens[..., None])[..., 0]
-        scores[rows] += token_scores.masked_fill(ended, 0.0)
+        step_points = () if points is None else (points[rows, :, length - 1],)
+        tokens = choose(log_probs, *step_points)
+        scores[rows] += log_probs.gather(-1, tokens[..., None])[..., 0].masked_fill(ended, 0.0)
         tokens = tokens.masked_fill(ended, PAD)
         ids[rows, :, length - 1] = tokens
         unfinished = (~_has_ended(tokens)).any(-1).nonzero()[:, 0]
@@ -256,19 +258,27 @@ def keep_top_p(log_probs: Tensor, p: float) -> Tensor:
     return torch.full_like(log_probs, -math.inf).scatter(-1, ids, nucleus)
 
 # %% ../../nbs/library/decoding/generation.ipynb #1ce7f332
-def _sample_tokens(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw one token from each row of log-probabilities `(B, C, V)`: `(B, C)`."""
+def _sample_tokens(log_probs: Tensor, points: Tensor) -> Tensor:
+    """Draw one token from each row of log-probabilities `(B, C, V)`: `(B, C)`.
+
+    `points`, `(B, C)`, are random numbers from 0 to below 1: multinomial would take one for each
+    entry of the vocabulary.
+    """
     cumulative = log_probs.exp().cumsum(-1)
-    # One random number per caption; multinomial takes one per vocabulary entry. It lies in (0, 1],
-    # so that a token of probability 0 is never drawn.
-    shape = (*cumulative.shape[:-1], 1)
-    point = 1 - torch.rand(shape, device=cumulative.device, generator=generator)
-    return torch.searchsorted(cumulative, point * cumulative[..., -1:])[..., 0]
+    # Above 0, so that a token of probability 0 is never drawn.
+    places = (1 - points[..., None]) * cumulative[..., -1:]
+    return torch.searchsorted(cumulative, places)[..., 0]
+
+
+def _draw_points(generators: Sequence[torch.Generator], shape: tuple[int, int]) -> Tensor:
+    """Return random numbers `(B, C, T)` of B generators, the same on every device."""
+    return torch.stack([torch.rand(shape, generator=generator) for generator in generators])
 
 # %% ../../nbs/library/decoding/generation.ipynb #4b928f01
 def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: float = 1.0,
            top_k: int = 0, top_p: float = 1.0, max_length: int = 30,
-           generator: torch.Generator | None = None, suppress_tokens: Iterable[int] = (),
+           generator: torch.Generator | Sequence[torch.Generator] | None = None,
+           suppress_tokens: Iterable[int] = (),
            constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = ()
            ) -> tuple[Tensor, Tensor]:
     """Sample captions token by token.
@@ -284,7 +294,8 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
         top_p: sample from the most probable tokens with this total probability, above 0; 1 for
             all.
         max_length: T, the largest number of tokens of a caption, eos included.
-        generator: of random numbers; None for PyTorch's default.
+        generator: of random numbers; None for PyTorch's default. A list has one for each picture,
+            whose captions then do not depend on the other pictures of the batch.
         suppress_tokens: ids that are never generated, besides pad and bos.
         constraints: see `captionlab.decoding.constraints`; applied before the temperature.
 
@@ -300,18 +311,27 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
     check_number("temperature", temperature, 1e-6, sys.float_info.max)
     check_number("top_p", top_p, sys.float_info.min, 1)
     top_k = check_count("top_k", top_k, least=0)
+    points = None
+    random = None
+    if isinstance(generator, Sequence):
+        points = _draw_points(generator, (captions, max_length)).to(next(model.parameters()).device)
+    else:
+        random = generator
 
-    def choose(log_probs: Tensor) -> Tensor:
+    def choose(log_probs: Tensor, points: Tensor | None = None) -> Tensor:
         log_probs = apply_temperature(log_probs, temperature)
         if top_k:
             log_probs = keep_top_k(log_probs, top_k)
         if top_p < 1:
             log_probs = keep_top_p(log_probs, top_p)
-        return _sample_tokens(log_probs, generator)
+        if points is None:
+            shape = log_probs.shape[:-1]
+            points = torch.rand(shape, device=log_probs.device, generator=random)
+        return _sample_tokens(log_probs, points)
 
     return generate(model, memory, choose, captions,
                     max_length=max_length, suppress_tokens=suppress_tokens,
-                    constraints=constraints)
+                    constraints=constraints, points=points)
 
 # %% ../../nbs/library/decoding/generation.ipynb #cfd98eef
 def sequence_log_probs(model: Captioner, memory: Memory, ids: Tensor,

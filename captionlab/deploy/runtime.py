@@ -8,6 +8,7 @@ __all__ = ['Picture', 'prepare_picture', 'OnnxCaptioner']
 # %% ../../nbs/library/deploy/runtime.ipynb #rt000002
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,17 @@ def _import_onnxruntime() -> Any:
     return onnxruntime
 
 # %% ../../nbs/library/deploy/runtime.ipynb #rt000008
+def _read_spec(file: Path) -> dict:
+    """Return the content of `captioner.json`."""
+    try:
+        spec = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        spec = None
+    if not isinstance(spec, dict) or not spec.keys() >= {"encoder", "step", "preprocess"}:
+        raise ValueError(f"{file} is broken: export the run again")
+    return spec
+
+
 class OnnxCaptioner:
     """An exported captioner: two graphs, a vocabulary and how pictures are prepared.
 
@@ -94,6 +106,7 @@ class OnnxCaptioner:
 
     Raises:
         FileNotFoundError: the folder holds no exported captioner.
+        ValueError: its `captioner.json` is broken.
         ImportError: onnxruntime is missing.
     """
 
@@ -102,9 +115,9 @@ class OnnxCaptioner:
         file = folder / "captioner.json"
         if not file.is_file():
             raise FileNotFoundError(
-                f"{folder} holds no captioner.json: captionlab export RUN --onnx {folder} "
-                "writes one")
-        self.spec = json.loads(file.read_text(encoding="utf-8"))
+                f"{folder} holds no captioner.json: captionlab export RUN --onnx "
+                f"{shlex.quote(str(folder))} writes one")
+        self.spec = _read_spec(file)
         runtime = _import_onnxruntime()
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import check_output_path, write_json
+from ..untrusted import check_regular, check_size
 from .captions import SCORER, Scores, example_of, score_runs
 from .java import find_java
 from .spice import find_spice, score_spice, spice_report
@@ -41,6 +42,9 @@ def read_json(path: str | Path) -> Any:
         FileNotFoundError: there is no such file.
         ValueError: it cannot be read or is not JSON.
     """
+    if Path(path).exists() and not Path(path).is_dir():
+        check_regular(path)     # a pipe would never end
+        check_size(Path(path).stat().st_size, f"{path}: its content")
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
         return json.loads(text, parse_constant=_refuse_constant)

@@ -23,6 +23,7 @@ import numpy as np
 from pycocoevalcap.spice import spice as spice_program
 
 from ..files import cache_home, data_home, write_json
+from ..untrusted import load_json
 from .captions import Scores, example_of
 from .java import java_command, java_environment, last_message
 from .statistics import bootstrap_counts
@@ -421,13 +422,13 @@ def merge_spice(report: dict, folder: str | Path) -> list[Path]:
 
     Raises:
         FileNotFoundError: there is no such result file; nothing is written.
-        ValueError: a result file has no run of that seed; nothing is written.
+        ValueError: a result file is broken or has no run of that seed; nothing is written.
     """
     results = {}
     for name, scores in report["runs"].items():
         stem, _, seed = name.partition(".seed")
         path = Path(folder) / f"{stem}.json"
-        result = results.setdefault(path, json.loads(path.read_text(encoding="utf-8")))
+        result = results.setdefault(path, load_json(path))
         number = int(seed) if seed else None
         run = next((run for run in result["runs"] if run.get("seed") == number), None)
         if run is None:

@@ -186,8 +186,10 @@ def _caption_missing(run: Run, names: Sequence[str], captions: Mapping, *,
                      config: GenerationConfig,
                      batch_size: int) -> Iterator[dict[str, list[dict] | Exception]]:
     """Yield the captions, or the errors, of each batch of pictures that have none yet."""
-    missing = [name for name in names if name not in captions]
-    stream = zip(missing, run.stream(missing, config, batch_size=batch_size), strict=True)
+    places = {name: place for place, name in enumerate(names) if name not in captions}
+    # What is sampled depends on the place among all, so that a resumed job draws the same.
+    results = run.stream([*places], config, batch_size=batch_size, numbers=list(places.values()))
+    stream = zip(places, results, strict=True)
     while part := list(islice(stream, batch_size)):
         yield {name: result if isinstance(result, Exception)
                else [caption.to_dict() for caption in result] for name, result in part}

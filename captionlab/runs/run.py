@@ -24,6 +24,7 @@ from captionlab.runs.captions import (
     GenerationConfig,
     collect_results,
     generate_captions,
+    picture_generator,
     stream_results,
 )
 from captionlab.runs.storage import (
@@ -38,7 +39,7 @@ from captionlab.runs.storage import (
     save_weights,
 )
 
-from ..captioner import Captioner
+from ..captioner import Captioner, Memory
 from ..data.batches import Batch
 from ..data.datasets import Item
 from ..decoding.beam import Hypothesis, beam_search
@@ -51,6 +52,7 @@ from ..processors.cache import InputTransforms
 from ..processors.loading import load_processor
 from ..processors.pictures import Picture, is_one_picture, iterate_pictures
 from ..text import SubwordVocabulary, Vocabulary, vocabulary_from_dict
+from ..training.devices import check_device, inference_dtype
 from .formats import FORMAT
 from .metadata import RunMetadata
 from .novelty import NoveltyDetector, load_novelty, save_novelty
@@ -81,6 +83,44 @@ class Run:
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the model's weights."""
+        return next(self.model.parameters()).dtype
+
+    def to(
+        self,
+        device: torch.device | str | torch.dtype | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        """Move model and backbone to a device, or round them to a precision; return the run.
+
+        The files of the run stay as they are. Digits that were rounded away do not come back: load
+        the run again for 32 bits.
+
+        Args:
+            device: such as "cuda" or "mps"; None leaves it. A precision may be given alone, too.
+            dtype: `torch.float32`, `torch.bfloat16` or `torch.float16`; None leaves it.
+
+        Raises:
+            ValueError: there is no such device, or the model cannot have that precision.
+        """
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
+        if dtype is not None and not dtype.is_floating_point:
+            raise ValueError(f"weights cannot be {dtype}: take torch.float32, torch.bfloat16 or "
+                             "torch.float16")
+        if device is not None:
+            check_device(torch.device(device).type)
+        self.model.to(device=device, dtype=dtype)
+        if reads_images(self.processor):
+            self.processor.to(device, dtype)
+        return self
+
+    def encode(self, batch: Batch) -> Memory:
+        """Encode a `batch` of B inputs on the run's device and in its precision."""
+        return self.model.encode(batch.to(self.device, self.dtype))
 
     @property
     def translates(self) -> bool:
@@ -134,6 +174,9 @@ class Run:
         folder: str | os.PathLike,
         weights: str | None = None,
         boxes: str | os.PathLike | None = None,
+        *,
+        device: str | None = None,
+        precision: str = "no",
     ) -> Self:
         """Read a run; no code of the folder is executed.
 
@@ -143,15 +186,20 @@ class Run:
                 None.
             boxes: where the boxes of pictures come from, a file or the name of a detector; as in
                 training if None.
+            device: "cpu", "cuda" or "mps"; the CPU if None.
+            precision: "no" for 32-bit floats, "bf16", "fp16", or "auto" for what is fast on the
+                device; see `captionlab.training.devices`.
 
         Raises:
             FileNotFoundError: there is no run, or half of one.
-            ValueError: a file is broken or foreign; one line says which.
+            ValueError: a file is broken or foreign, or there is no such device or precision; one
+                line says which.
         """
+        check_device(device)
+        dtype = inference_dtype(precision, device or "cpu")
         folder = Path(folder)
-        file = folder / "run.json"
-        content = read_run_json(file)
-        with _run_errors(file):
+        content = read_run_json(folder / "run.json")
+        with _run_errors(folder / "run.json"):
             preset = preset_from_dict(content["model"], content["preset"])
             vocabulary = vocabulary_from_dict(content["vocabulary"])
             processor = load_processor(
@@ -175,7 +223,8 @@ class Run:
         other_keys = {"format", "captionlab", "weights", "checksum", *MODEL_KEYS} - {"model"}
         metadata = {key: value for key, value in content.items() if key not in other_keys}
         novelty = load_novelty(folder)
-        return cls(model.eval(), vocabulary, processor, RunMetadata.from_dict(metadata), novelty)
+        metadata = RunMetadata.from_dict(metadata)
+        return cls(model.eval(), vocabulary, processor, metadata, novelty).to(device, dtype)
 
     def caption(
         self,
@@ -206,7 +255,7 @@ class Run:
             ValueError: the run translates sentences.
         """
 
-        def caption_part(batch: Batch) -> list[str]:
+        def caption_part(batch: Batch, _: list[int]) -> list[str]:
             return self.caption_batch(batch, beam, length_penalty)
 
         if is_one_picture(pictures):
@@ -254,6 +303,7 @@ class Run:
         config: GenerationConfig | None = None,
         *,
         batch_size: int = 32,
+        numbers: Sequence[int] | None = None,
         **settings: Any,
     ) -> Iterator[list[Caption] | Exception]:
         """Yield the captions of each picture in order, batch by batch, or the error of reading it.
@@ -262,23 +312,28 @@ class Run:
             pictures: any number, also more than fit into memory.
             config: as for `generate`.
             batch_size: likewise.
+            numbers: of the pictures, which decide with the seed what is sampled for each; by
+                default 0, 1, 2 and so on.
             settings: likewise.
 
         Raises:
             ValueError: as for `generate`.
         """
         config = _resolve_config(config, settings)
-        return self._stream(pictures, self._generator(config), batch_size)
+        return self._stream(pictures, self._generator(config, numbers), batch_size)
 
-    def _generator(self, config: GenerationConfig) -> Callable[[Batch], list[list[Caption]]]:
-        """Return the function that generates captions of batches."""
-        random = None
-        if config.seed is not None:
-            random = torch.Generator(self.device).manual_seed(config.seed)
+    def _generator(
+        self, config: GenerationConfig, numbers: Sequence[int] | None = None
+    ) -> Callable[[Batch, list[int]], list[list[Caption]]]:
+        """Return the function that generates captions of batches, given the pictures' places."""
 
         @torch.no_grad()
-        def generate_part(batch: Batch) -> list[list[Caption]]:
-            memory = self.model.encode(batch.to(self.device))
+        def generate_part(batch: Batch, places: list[int]) -> list[list[Caption]]:
+            memory = self.encode(batch)
+            random = None
+            if config.seed is not None:
+                chosen = places if numbers is None else [numbers[place] for place in places]
+                random = [picture_generator(config.seed, number) for number in chosen]
             options: dict[str, Any] = {"max_length": self.max_length, "generator": random}
             return generate_captions(self.model, memory, self.vocabulary, config, **options)
 
@@ -287,28 +342,28 @@ class Run:
     def _stream(
         self,
         pictures: Iterable[Picture],
-        function: Callable[[Batch], list[_R]],
+        function: Callable[[Batch, list[int]], list[_R]],
         batch_size: int,
     ) -> Iterator[_R | Exception]:
         """Return an iterator over the results of pictures, or the errors of reading them."""
         self._require_pictures()
 
-        def apply(batch: Batch, part: list[Picture]) -> list[_R]:
+        def apply(batch: Batch, part: list[Picture], places: list[int]) -> list[_R]:
             self._warn(batch, part)
-            return function(batch)
+            return function(batch, places)
 
         return stream_results(
             self.processor, iterate_pictures(pictures), apply, batch_size=batch_size
         )
 
     def _apply(
-        self, pictures: list[Picture], function: Callable[[Batch], list[_R]]
+        self, pictures: list[Picture], function: Callable[[Batch, list[int]], list[_R]]
     ) -> list[_R]:
         """Return the results of a few pictures; an error of reading one is raised as it is."""
         self._require_pictures()
         batch = self.processor(pictures)
         self._warn(batch, pictures)
-        return function(batch)
+        return function(batch, list(range(len(pictures))))
 
     def _require_pictures(self) -> None:
         """Raise a ValueError if the run translates."""
@@ -377,7 +432,7 @@ class Run:
         """
         options = {"max_length": self.max_length, "suppress_tokens": [self.vocabulary.unk]}
         with packed_linears(self.model):
-            memory = self.model.encode(batch.to(self.device))
+            memory = self.encode(batch)
             return beam_search(self.model, memory, beam, length_penalty, **options)
 
     @torch.no_grad()
@@ -392,7 +447,7 @@ class Run:
             Before each token the logits of the next, `(V,)`, and the trace of that step (see
             `Captioner.step`).
         """
-        state = self.model.start(self.model.encode(batch.to(self.device)))
+        state = self.model.start(self.encode(batch))
         previous = [BOS, *ids][: len(ids)]
         for token in previous:
             trace = defaultdict(list)
@@ -423,7 +478,7 @@ class Run:
         rows = []
         for _, trace in self.read(batch, ids):
             weights = trace["cross"][layer]  # (1, H, 1, N)
-            rows.append(weights[0, :, 0].mean(0).cpu())
+            rows.append(weights[0, :, 0].float().mean(0).cpu())
         words = [self.vocabulary.decode([token]) for token in ids]
         return words, torch.stack(rows) if rows else torch.zeros(0, 0)
 
