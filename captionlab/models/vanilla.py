@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-import captionlab
 from ..blocks import Encoder
 from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
