@@ -118,7 +118,7 @@ _MALLOC_OPTIONS = {
 
 
 def tune_malloc() -> None:
-    """Make the C library keep freed memory, so that training on a CPU reuses its pages.
+    """Make the C library keep freed memory, so that a long job on a CPU reuses its pages.
 
     Without it every large tensor gets fresh pages, which the system fills with zeros first. Where
     the C library is not glibc, nothing happens.
