@@ -16,7 +16,8 @@ from benchmarks import record
 from captionlab.files import data_home
 from captionlab.runs import Run, caption_files
 
-COUNT, CHUNK = 500, 100
+COUNT = 1000
+CHUNK = 100
 
 
 def plain_loop(run: Run, files: list[Path], out: Path) -> None:

@@ -93,6 +93,7 @@ class Residual(nn.Module):
         return self.add_output(x, sublayer(self.sublayer_input(x)))
 
 # %% ../nbs/05_blocks.ipynb #25ec05bb
+#| code-fold: true
 @dataclass(frozen=True)
 class BlockConfig:
     """Sizes and settings that all blocks of a stack share.
@@ -142,6 +143,7 @@ class BlockConfig:
         return nn.LayerNorm(self.width, self.eps) if self.norm == "pre" else nn.Identity()
 
 # %% ../nbs/05_blocks.ipynb #cd0a2b28
+#| code-fold: true
 Trace = dict[str, list[Tensor]]
 
 
@@ -190,6 +192,7 @@ class EncoderBlock(nn.Module):
         return self.residuals[1](x, self.feed_forward)
 
 # %% ../nbs/05_blocks.ipynb #277941fe
+#| code-fold: true
 class Encoder(nn.Module):
     """A stack of encoder blocks; a final norm follows pre-norm blocks.
 
@@ -360,6 +363,7 @@ class DecoderBlock(nn.Module):
         return self.residuals[-1](x, self.feed_forward), keys_values
 
 # %% ../nbs/05_blocks.ipynb #b96603e7
+#| code-fold: true
 class Decoder(nn.Module):
     """A stack of decoder blocks (Vaswani et al. 2017, §3.1); a final norm follows pre-norm blocks.
 

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['PALETTE', 'PAPER', 'INK', 'ACCENT', 'weight_colours', 'use_style', 'heatmap', 'panels',
-           'heads', 'stretch', 'as_picture', 'over_patches', 'over_words', 'over_boxes']
+           'heads', 'stretch', 'as_picture', 'over_patches', 'over_words', 'over_boxes',
+           'clocks', 'diagram']
 
 # %% ../nbs/06_visualise.ipynb #deaa6fa9
 from collections.abc import Sequence
@@ -18,6 +19,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+
+from .diagrams import clocks, diagram
+
+_all_ = ["clocks", "diagram"]
 
 # %% ../nbs/06_visualise.ipynb #a509b32a
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")

@@ -42,6 +42,7 @@ html_theme = "sphinx_book_theme"
 html_title = "captionlab"
 html_static_path = ["_static"]
 html_css_files = ["captionlab.css"]
+html_js_files = ["predict.js"]
 html_favicon = LOGO = "_static/logo.svg"
 html_copy_source = False
 html_theme_options = {

@@ -17,6 +17,7 @@ NAME = re.compile(r"^(`{3,}|~{3,}).*?^\1|^#+ .*?$|\$\$.*?\$\$|\[[^\]]*\]\([^)]*\
 BOX_CLASS = {"Differs from the paper": "differs", "Predict": "predict",
              "Note": "note", "Warning": "warning"}
 HIDDEN = {"hide", "default_exp"}
+QUESTION = re.compile(r"^(captionlab\.)?predict\(")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 LOOKS = [("echo", "false", "remove-input"), ("code-fold", "true", "hide-input")]
 
@@ -100,7 +101,10 @@ def figure(output: dict, found: dict[str, str], place: str) -> dict:
     """The cell that shows a captioned figure."""
     caption = found.get("fig-cap", "")
     named = {"name": found["label"], "caption": f"**Figure {place}.** {caption}"}
-    options = {"figure": named, "image": {"alt": caption}}
+    # A diagram brings its own words; the style sheet inverts it on a dark page.
+    words = output.get("metadata", {}).get("image/png", {}).get("alt")
+    image = {"alt": words, "classes": "diagram"} if words else {"alt": caption}
+    options = {"figure": named, "image": image}
     return cell("code", f"# {found['label']}",  # not shown, but MyST-NB skips empty cells
                 outputs=[output], metadata={"tags": ["remove-input"], "mystnb": options})
 
@@ -119,6 +123,8 @@ def code(source: str, outputs: list[dict], place: str) -> list[dict]:
     pictures = [out for out in outputs if out.get("data", {}).keys() - {"text/plain"}]
     drawn = pictures[-1:] if "label" in found else []
     tags = [tag for key, value, tag in LOOKS if found.get(key) == value]
+    if QUESTION.match(shown):  # the page shows the question itself
+        tags = ["remove-input"]
     prompts = {"code_prompt_show": found.get("code-summary", "Show the code"),
                "code_prompt_hide": "Hide the code"}
     shown = cell("code", shown, outputs=[out for out in outputs if out not in drawn],

@@ -1,6 +1,10 @@
 """Kill tiny jobs at random moments, resume them, and compare with jobs that were left alone.
 
-python tests/soak.py --kills 100        cross-entropy, SCST, feature extraction, attributes in turn
+python tests/soak.py --kills 100                    all jobs in turn
+python tests/soak.py --kills 20 --jobs photos scst  some of them
+
+The jobs are cross-entropy, cross-entropy with two workers that decode and mirror photos, SCST with
+a worker, feature extraction, and attributes.
 
 A job is killed by SIGKILL, sometimes up to four times; then it runs to its end, and every file must
 hold what the undisturbed job wrote, bit for bit, but for the seconds that it took.
@@ -26,7 +30,8 @@ import torch
 from PIL import Image
 
 from captionlab.cli.features import grid_inputs
-from captionlab.data.datasets import CaptionData, scenes
+from captionlab.data.datasets import CaptionData, from_files, scenes
+from captionlab.models import cptr
 from captionlab.models.vanilla import PRESETS
 from captionlab.runs.finetuning import finetune_scst
 from captionlab.runs.training import train
@@ -39,9 +44,16 @@ from captionlab.vision.backbones import Backbone
 from captionlab.vision.extraction import extract_maps, find_images
 
 TINY = PRESETS["tiny"]
+PIXELS = cptr.PRESETS["tiny"]
 BRIEF = replace(TINY, training=replace(TINY.training, epochs=3, warmup=5))
+MIRRORED = replace(
+    PIXELS,
+    inputs=replace(PIXELS.inputs, hflip=True),
+    training=replace(PIXELS.training, epochs=2, batch_size=4, warmup=5),
+)
 SAVE_EVERY = 0.05  # seconds between checkpoints: some steps are lost by a kill, most are not
 MOST_KILLS = 4  # of one job, before it may run to its end
+JOBS = ["cross-entropy", "photos", "scst", "extraction", "attributes"]
 TIMES = ("seconds", "train_seconds", "trained", "command")
 
 Job = Callable[[Path], object]
@@ -58,9 +70,12 @@ def prepare(folder: Path) -> dict[str, Job]:
     for number in range(40):
         Image.fromarray(render(generate_scene(number), 64)).save(pictures / f"{number:02}.png")
     images = find_images(pictures)
+    photos = captioned_photos(pictures)
     network = Backbone("squeezenet1_1", None, size=64)
     return {
         "cross-entropy": partial(train, "vanilla", world, BRIEF, seed=1, resume=True),
+        # Two workers decode and mirror; their random numbers do not depend on the kills either.
+        "photos": partial(train, "cptr", photos, MIRRORED, seed=1, resume=True, workers=2),
         "scst": partial(
             finetune_scst,
             "vanilla",
@@ -68,12 +83,22 @@ def prepare(folder: Path) -> dict[str, Job]:
             data=world,
             resume=True,
             options=TrainingOptions(epochs=2, batch_size=4),
+            workers=1,
         ),
         "extraction": lambda out: extract_maps(
             images, network, out, grid=2, chunk_size=3, batch_size=3, num_workers=1
         ),
         "attributes": partial(attributes, world),
     }
+
+
+def captioned_photos(folder: Path) -> CaptionData:
+    """Write captions for the pictures in a folder and return both as a data set."""
+    files = sorted(folder.glob("*.png"))
+    lines = [f"{file.name},picture {number % 7},train" for number, file in enumerate(files)]
+    table = folder / "captions.csv"
+    table.write_text("\n".join(["image,caption,split", *lines]))
+    return from_files(table)
 
 
 def attributes(world: CaptionData, out: Path) -> None:
@@ -146,9 +171,12 @@ def folder_content(folder: Path) -> dict[str, object]:
     return {file.name: file_content(file) for file in files if file.name != ".lock"}
 
 
-def soak(kills: int, seed: int, folder: Path) -> Counter:
-    """Kill and resume until there were enough kills; return their number for each job."""
+def soak(kills: int, seed: int, folder: Path, names: list[str]) -> Counter:
+    """Kill and resume jobs until there were enough kills; return their number for each job."""
     jobs = prepare(folder)
+    if "scst" in names and "cross-entropy" not in names:
+        finish_job(jobs["cross-entropy"], folder / "cross-entropy")
+    jobs = {name: jobs[name] for name in names}
     seconds = {name: finish_job(job, folder / name) for name, job in jobs.items()}
     expected = {name: folder_content(folder / name) for name in jobs}
     chance = random.Random(seed)
@@ -187,13 +215,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=JOBS)
     options = parser.parse_args()
     os.environ |= {"TQDM_DISABLE": "1", "ACCELERATE_USE_CPU": "true"}
     torch.set_num_threads(1)
     plain = Trainer.__init__
     Trainer.__init__ = lambda *args, **more: plain(*args, **more | {"save_every": SAVE_EVERY})
     with TemporaryDirectory() as folder:
-        counts = soak(options.kills, options.seed, Path(folder))
+        counts = soak(options.kills, options.seed, Path(folder), options.jobs)
     text = ", ".join(f"{count} of {name}" for name, count in counts.items())
     print(f"{counts.total()} kills: {text}")
 

@@ -173,6 +173,13 @@ def test_echo_false_keeps_only_the_output():
     assert cell["outputs"] == [WORDS]
 
 
+@pytest.mark.parametrize("call", ["captionlab.predict(", "predict(\n    "])
+def test_of_a_prediction_only_the_choices_are_shown(call):
+    [cell], _ = shown(f'{call}"01.p1", ["a", "b"], key="?")', WORDS)
+    assert cell["metadata"]["tags"] == ["remove-input"]
+    assert cell["outputs"] == [WORDS]
+
+
 def test_output_false_keeps_only_the_code():
     [cell], _ = shown("#| output: false\nx", WORDS)
     assert cell["source"] == "x"
@@ -189,6 +196,14 @@ def test_a_labelled_figure_is_numbered_and_captioned_and_words_stay_outside():
         "name": "fig-x",
         "caption": '**Figure 1.1.** Two: "words"',
     }
+
+
+def test_a_diagram_is_described_by_its_own_words():
+    words = {"metadata": {"image/png": {"alt": "From a to b.", "width": 300}}}
+    (_, figure), _ = shown('#| label: fig-x\n#| fig-cap: "Two boxes."\nplot()', PICTURE | words)
+    assert figure["metadata"]["mystnb"]["image"] == {"alt": "From a to b.", "classes": "diagram"}
+    (_, figure), _ = shown('#| label: fig-x\n#| fig-cap: "Two boxes."\nplot()', PICTURE)
+    assert figure["metadata"]["mystnb"]["image"] == {"alt": "Two boxes."}
 
 
 def test_of_widgets_their_picture_stays():

@@ -7,7 +7,10 @@ from collections import Counter
 import pytest
 
 # Subpackages whose __init__ imports public names lazily.
-SUBPACKAGES = ("data", "metrics", "scenes")
+SUBPACKAGES = (
+    "data", "decoding", "deploy", "exercises", "explore", "metrics", "processors", "runs", "scenes",
+    "training", "vision",
+)
 
 
 def modules(subpackage: str) -> dict[str, list[str]]:

@@ -57,10 +57,24 @@ def test_cells_are_averaged_before_they_are_scaled():
 
 def test_one_line_names_the_picture(detector):
     batch = Batch(grid=torch.stack([around(0, 1), around(1, 1), around(2, 1)]))
-    with pytest.warns(NoveltyWarning, match=r"^page.png is unlike"):
+    with pytest.warns(NoveltyWarning, match=r"^page.png is unlike .* its caption$"):
         detector.warn(batch.select(torch.tensor([1])), ["page.png"])
-    with pytest.warns(NoveltyWarning, match=r"^2 pictures, the first page.png, are unlike"):
+    with pytest.warns(NoveltyWarning, match=r"^page.png and picture 3 are unlike"):
         detector.warn(batch, ["a.jpg", "page.png", Image.new("RGB", (8, 8))])
+
+
+@pytest.mark.parametrize(
+    ("count", "subject"),
+    [
+        (3, "1.jpg, 2.jpg and 3.jpg are"),
+        (5, "1.jpg, 2.jpg, 3.jpg, 4.jpg and 5.jpg are"),
+        (8, "1.jpg, 2.jpg, 3.jpg, 4.jpg and 4 others are"),
+    ],
+)
+def test_one_line_names_up_to_five_pictures(detector, count, subject):
+    batch = Batch(grid=around(1, count)[:, None])
+    with pytest.warns(NoveltyWarning, match=f"^{subject} unlike .* their captions$"):
+        detector.warn(batch, [f"{number}.jpg" for number in range(1, count + 1)])
 
 
 def test_a_known_picture_does_not_warn(detector):

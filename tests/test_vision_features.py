@@ -266,7 +266,7 @@ class TestInterrupted:
             capture_output=True,
             text=True,
             env=os.environ | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"},
-            timeout=120,
+            timeout=3600,
         )
         assert ended.returncode == 0, ended.stderr
         counts = [int(line) for line in ended.stdout.split()]

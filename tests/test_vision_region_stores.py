@@ -163,7 +163,7 @@ class TestStore:
             capture_output=True,
             text=True,
             env=os.environ | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"},
-            timeout=300,
+            timeout=3600,
         )
         assert ended.returncode == 0, ended.stderr
         assert any(0 < int(count) < 8 for count in ended.stdout.split()), (

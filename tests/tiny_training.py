@@ -4,6 +4,7 @@ python tests/tiny_training.py killed FOLDER     one run undisturbed, one killed 
 python tests/tiny_training.py curve FILE        writes every step's loss; under `accelerate launch`
 python tests/tiny_training.py apart FOLDER      one of several processes, each with FOLDER/RANK
 python tests/tiny_training.py lost FOLDER       one of several processes; one is killed
+python tests/tiny_training.py workers FOLDER    trains with two workers until it is killed
 """
 
 import json
@@ -61,11 +62,12 @@ def examples():
     return CaptionDataset(items, vocabulary, inputs={"grid": cells}), len(vocabulary)
 
 
-def trainer(folder=None, config=RECIPE, dropout=0.1):
+def trainer(folder=None, config=RECIPE, dropout=0.1, workers=0):
     """A fresh model about to be trained, with a checkpoint after every step."""
     data, words = examples()
     torch.manual_seed(0)
-    return Trainer(GridCaptioner(words, dropout), data, config, folder, save_every=0)
+    model = GridCaptioner(words, dropout)
+    return Trainer(model, data, config, folder, save_every=0, workers=workers)
 
 
 def watched(tell):
@@ -146,7 +148,14 @@ def lost(folder):
     trainer(folder).fit()
 
 
+def workers(folder):
+    """Train with worker processes until somebody ends this one; print a line after a step."""
+    watched(lambda result: print(flush=True))
+    trainer(folder, replace(RECIPE, epochs=10**6), workers=2).fit()
+
+
 if __name__ == "__main__":
     os.environ.setdefault("TQDM_DISABLE", "1")
     modes = {"killed": killed, "curve": curve, "apart": apart, "lost": lost}
+    modes["workers"] = workers
     modes[sys.argv[1]](Path(sys.argv[2]))

@@ -20,12 +20,14 @@ from captionlab.cli.options import (
     BeamSize,
     Boxes,
     CaptionFile,
+    Device,
     Images,
     LengthPenalty,
     MaxLength,
     MinLength,
     NoRepeatNgram,
     NumCaptions,
+    Precision,
     RequiredWords,
     ResumeJob,
     RunForPictures,
@@ -75,6 +77,8 @@ def caption(
     *,
     length_penalty: LengthPenalty = 0.0,
     boxes: Boxes = None,
+    device: Device = None,
+    precision: Precision = "no",
     attention: AttentionFile = None,
     out: CaptionFile = None,
     resume: ResumeJob = False,
@@ -104,7 +108,8 @@ def _caption(
     from captionlab.runs.catalog import load
 
     config = _generation_config(options)
-    captioner = load(run, boxes=options["boxes"])
+    where = {name: options[name] for name in ("boxes", "device", "precision")}
+    captioner = load(run, **where)
     if out:
         job = {name: options[name] for name in ("scores", "resume")}
         errors = _caption_to_file(captioner, files, config, out=out, **job)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from .application import app, echo
-from .options import RunName
+from .options import Device, Precision, RunName
 
 # %% ../../nbs/library/cli/deployment.ipynb #cdp00003
 @app.command("export")
@@ -38,13 +38,16 @@ def export_run(
 def serve(
     run: RunName,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the page.")] = 7860,
+    *,
+    device: Device = None,
+    precision: Precision = "no",
 ) -> None:
     """Show a page that captions photos, on this machine only."""
     from captionlab.deploy.web import build_app
     from captionlab.runs.catalog import load
 
     try:
-        page = build_app(load(run))
+        page = build_app(load(run, device=device, precision=precision))
     except ImportError as error:
         raise RuntimeError(str(error)) from None
     page.launch(server_name="127.0.0.1", server_port=port)

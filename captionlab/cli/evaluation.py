@@ -7,7 +7,7 @@ __all__ = ['print_scores', 'evaluate', 'faithfulness', 'score', 'export_coco', '
 
 # %% ../../nbs/library/cli/evaluation.ipynb #59cf5df5
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -40,6 +40,8 @@ def evaluate(
     json: options.WriteResult = False,
     features: options.FeatureFolders = None,
     boxes: options.Boxes = None,
+    device: options.Device = None,
+    precision: options.Precision = "no",
     oracle: Annotated[bool, typer.Option(
         "--oracle",
         help="For models that read attributes: take them from the reference captions.")] = False,
@@ -51,8 +53,9 @@ def evaluate(
     from captionlab.runs import evaluation
     from captionlab.runs.catalog import load
 
-    first = load(run, boxes=boxes)
-    others = [load(name, boxes=boxes) for name in ensemble or ()]
+    where: dict[str, Any] = {"boxes": boxes, "device": device, "precision": precision}
+    first = load(run, **where)
+    others = [load(name, **where) for name in ensemble or ()]
     scores = evaluation.evaluate(
         first, data, split, beam=beam, length_penalty=length_penalty,
         features=features or (), oracle=oracle, members=others, check_output=json,
@@ -137,6 +140,7 @@ def export_coco(
     import re
 
     from captionlab.metrics import coco_results
+    from captionlab.runs.captions import Caption
     from captionlab.runs.catalog import load
 
     names = coco_results.read_image_ids(images_json)
@@ -148,9 +152,12 @@ def export_coco(
         raise FileNotFoundError(f"{len(missing)} of {len(names)} pictures are not in {folder} "
                                 f"({missing[0]} for one): name their folder with --images")
     captioner = load(run, boxes=boxes)
+    files = [folder / file for file in names.values()]
+    # The server takes no empty captions: each has a word before its end.
+    results = cast(list[list[Caption]], captioner.generate(
+        files, beam=beam, length_penalty=length_penalty, min_length=2))
     captions: dict[object, str] = {
-        key: str(captioner.caption(folder / file, beam, length_penalty=length_penalty))
-        for key, file in names.items()
+        key: nbest[0].text for key, nbest in zip(names, results, strict=True)
     }
     file = coco_results.export_coco(captions, images_json, out, split=split, name=system)
     echo(f"{len(captions)} captions written to {file}")

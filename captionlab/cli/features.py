@@ -6,7 +6,7 @@
 __all__ = ['features_extract', 'grid_inputs']
 
 # %% ../../nbs/library/cli/features.ipynb #f348e62a
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,18 +63,20 @@ def features_extract(
     size: Annotated[int | None, typer.Option(
         min=1, help="Side of the pictures in pixels; the backbone's by default.")] = None,
     resize: Annotated[str, typer.Option(help="stretch or crop")] = "stretch",
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda or mps")] = "cpu",
     boxes: Annotated[str | None, typer.Option(
         help="For regions: a file or folder of boxes, or a detector of torchvision.")] = None,
     max_boxes: Annotated[int | None, typer.Option(
         min=1, help="For regions: how many of a picture to keep; all by default.")] = None,
     detector_weights: Annotated[str | None, typer.Option(
         help="For regions: like --weights, of the detector.")] = None,
+    skip_unreadable: Annotated[bool, typer.Option(
+        "--skip-unreadable", help="Exit with 0 though some files cannot be read.")] = False,
 ) -> None:
     """Extract features of pictures into a folder.
 
     Features that are in the folder already are kept. Files that cannot be read are skipped and
-    named at the end; the exit code is then 1.
+    named at the end; the exit code is then 1, with --skip-unreadable 0.
     """
     _check_options(ctx, kind)
     from captionlab.runs.folder import check_device
@@ -86,7 +88,7 @@ def features_extract(
         resize=resize, device=device, boxes=boxes, max_boxes=max_boxes,
         detector_weights=detector_weights or "DEFAULT",
     )
-    if store.skipped:
+    if store.skipped and not skip_unreadable:
         raise ValueError(
             f"{len(store.skipped)} of {len(store.names)} pictures have no features: mend the files "
             "named above, and run the same command again"
@@ -94,7 +96,7 @@ def features_extract(
 
 # %% ../../nbs/library/cli/features.ipynb #388e4ec9
 def grid_inputs(
-    data: "CaptionData", preset: str, features: Path | None
+    data: "CaptionData", preset: str, features: Path | None, settings: "Sequence[str]" = ()
 ) -> tuple["Callable[[Item], Tensor]", dict]:
     """Return a function from an item to its grid of cells, and the specification of the grid.
 
@@ -102,6 +104,7 @@ def grid_inputs(
         data: the data set of the items.
         preset: of the model `vanilla`, whose inputs these are.
         features: folder of a feature store, or None to compute the grids.
+        settings: other values of the preset, such as "inputs.grid=7".
 
     Returns:
         A function from an item of `data` to a tensor `(N, D)`, and how the grids are made.
@@ -110,8 +113,9 @@ def grid_inputs(
     from captionlab.processors.cache import input_transforms, open_feature_stores
     from captionlab.processors.image import ImageProcessor
     from captionlab.runs.data import check_data_fits_model
+    from captionlab.training.options import override_preset
 
-    processor = ImageProcessor(find_preset("vanilla", preset))
+    processor = ImageProcessor(override_preset(find_preset("vanilla", preset), settings))
     check_data_fits_model(data, processor.preset)
     stores = open_feature_stores(processor, data, features or ())
     grid_fn = input_transforms(processor, stores)["grid"]

@@ -92,7 +92,7 @@ def dataset_health(name: str) -> tuple[str, str]:
     from captionlab.data.catalog import dataset_path
     from captionlab.data.datasets import registry
 
-    downloadable = "files" in registry()[name]
+    downloadable = {"files", "archives"} & registry()[name].keys()
     remedy = (
         f"captionlab data get {name}" if downloadable
         else "if you have it, captionlab data use FOLDER"

@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split', 'Seed',
-           'WriteResult', 'PHOTO_RUN', 'PICTURE_SUFFIXES', 'Images', 'AttentionFile',
-           'CaptionFile', 'NumCaptions', 'Scores', 'ResumeJob', 'Sampling', 'Temperature',
-           'TopK', 'TopP', 'SamplingSeed', 'MinLength', 'MaxLength', 'NoRepeatNgram',
-           'RequiredWords', 'SuppressedWords', 'BeamSize', 'LengthPenalty',
-           'FeatureFolders', 'Boxes', 'Epochs', 'LearningRate', 'Warmup', 'BatchSize',
-           'MinCount', 'Patience', 'split_run', 'find_pictures', 'is_given']
+           'WriteResult', 'PHOTO_RUN', 'PICTURE_SUFFIXES', 'Images', 'Device',
+           'Precision', 'AttentionFile', 'CaptionFile', 'NumCaptions', 'Scores',
+           'ResumeJob', 'Sampling', 'Temperature', 'TopK', 'TopP', 'SamplingSeed',
+           'MinLength', 'MaxLength', 'NoRepeatNgram', 'RequiredWords', 'SuppressedWords',
+           'BeamSize', 'LengthPenalty', 'FeatureFolders', 'Boxes', 'Epochs',
+           'LearningRate', 'Warmup', 'Workers', 'BatchSize', 'Accumulation', 'MinCount',
+           'Settings', 'Patience', 'split_run', 'find_pictures', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
 from pathlib import Path
@@ -87,6 +88,9 @@ def _is_picture(file: Path) -> bool:
 # %% ../../nbs/library/cli/options.ipynb #ae3ffacc
 Images = Annotated[list[Path] | None, typer.Argument(
     metavar="IMAGE...", help="picture files, or folders of them")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps; cpu by default.")]
+Precision = Annotated[str, typer.Option(
+    help="no for 32 bits, bf16, fp16, or auto for what is fast on the device.")]
 AttentionFile = Annotated[Path | None, typer.Option(
     metavar="FILE", help="Draw what each word of one picture's caption attended to.")]
 CaptionFile = Annotated[Path | None, typer.Option(
@@ -126,9 +130,18 @@ Epochs = Annotated[int | None, typer.Option(
     help="Times through the data; the preset's by default, and so are the following.")]
 LearningRate = Annotated[float | None, typer.Option("--lr", help="Peak learning rate.")]
 Warmup = Annotated[int | None, typer.Option(help="Steps until the peak learning rate.")]
+Workers = Annotated[int | None, typer.Option(
+    min=0, help="Processes that read pictures beside the training. By default 0 on a CPU or with "
+                "fewer than 5,000 pictures, else one for each core but one, 8 at most. "
+                "The result is the same.")]
 BatchSize = Annotated[int | None, typer.Option(help="Pictures per step.")]
+Accumulation = Annotated[int | None, typer.Option(
+    "--accumulate", help="Process a step in so many parts: the same step with less memory.")]
 MinCount = Annotated[int | None, typer.Option(
     help="How often a word must occur to get into the vocabulary.")]
+Settings = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="NAME=VALUE",
+    help="Another value of the preset, such as width=64 or inputs.grid=7; repeatable.")]
 Patience = Annotated[int | None, typer.Option(
     help="Stop after so many epochs without a better score; 0 never does.")]
 

@@ -19,6 +19,7 @@ from .options import is_given
 # Options that say where something is, or how the training runs, but not what it is.
 _CHANGEABLE = {
     "out", "resume", "device", "data", "features", "boxes", "detector", "start", "teacher",
+    "workers",
 }
 
 

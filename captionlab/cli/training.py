@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from captionlab.cli.options import (
+    Accumulation,
     BatchSize,
     Epochs,
     FeatureFolders,
@@ -24,8 +25,10 @@ from captionlab.cli.options import (
     MinCount,
     Patience,
     Seed,
+    Settings,
     TrainingData,
     Warmup,
+    Workers,
     is_given,
 )
 
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
     from captionlab.vision.attributes import AttributeDetector
 
 # %% ../../nbs/library/cli/training.ipynb #2f3febf9
+_OPTION_NAMES = {"settings": "set"}
+
+
 def _check_stage(ctx: typer.Context, stage: str, start: Path | None) -> None:
     """Raise an error if the options of `train` contradict its stage."""
     if stage not in ("xe", "scst"):
@@ -49,13 +55,13 @@ def _check_stage(ctx: typer.Context, stage: str, start: Path | None) -> None:
                          "or take --stage scst for rewards on its own data")
     if (start is None or stage == "scst") and is_given(ctx, "all_weights"):
         raise ValueError("--all-weights goes with --from RUN --data MINE: leave it out")
-    fixed = ["preset", "variant", "detector", "teacher"]
+    fixed = ["preset", "variant", "detector", "teacher", "settings"]
     if stage == "scst":
         fixed += ["seed", "min_count"]
     for name in fixed:
         if start and is_given(ctx, name):
             raise ValueError(f"a training from {start} keeps its model: "
-                             f"leave --{name.replace('_', '-')} out")
+                             f"leave --{_OPTION_NAMES.get(name, name.replace('_', '-'))} out")
 
 
 def _model_name(model: str | None, start: Path | None) -> str:
@@ -129,7 +135,7 @@ def train(
         "--resume", help="Resume the run in that folder, with the options of its beginning.",
     )] = False,
     device: Annotated[str | None, typer.Option(
-        help="cpu or cuda; cuda if there is one by default.")] = None,
+        help="cpu, cuda or mps; the fastest there is by default.")] = None,
     features: FeatureFolders = None,
     boxes: Annotated[str | None, typer.Option(
         help="For models that read regions: a file, or a detector of torchvision.")] = None,
@@ -151,8 +157,11 @@ def train(
     lr: LearningRate = None,
     warmup: Warmup = None,
     batch_size: BatchSize = None,
+    accumulate: Accumulation = None,
     min_count: MinCount = None,
     patience: Patience = None,
+    workers: Workers = None,
+    settings: Settings = None,
     all_weights: Annotated[bool, typer.Option(
         "--all-weights", help="With --from RUN --data MINE: let all weights learn, for thousands "
                               "of captions; by default only those that write.")] = False,
@@ -160,13 +169,15 @@ def train(
     """Train a model on a data set, or a trained run further, into a folder."""
     _check_stage(ctx, stage, start)
     from captionlab.runs import finetuning, training
+    from captionlab.training.distributed import start_missing_processes
     from captionlab.training.options import TrainingOptions
 
+    start_missing_processes()
     options = TrainingOptions(epochs=epochs, lr=lr, warmup=warmup, batch_size=batch_size,
-                              min_count=min_count, patience=patience)
+                              min_count=min_count, patience=patience, accumulation=accumulate)
     model = _model_name(model, start)
     inputs = {"features": features or (), "boxes": boxes, "max_val_items": max_val_items,
-              "resume": resume, "device": device, "options": options}
+              "resume": resume, "device": device, "options": options, "workers": workers}
     out = out or _run_folder(data, [model, variant, preset, "distilled" if teacher else None],
                              seed=seed, start=start, stage=stage)
     with _resume_hint(out):
@@ -178,7 +189,8 @@ def train(
                                       **inputs)
         else:
             run = training.train(model, data, preset, seed=seed, out=out, detector=detector,
-                                 variant=variant, teachers=teacher or (), adapt=True, **inputs)
+                                 variant=variant, teachers=teacher or (), adapt=True,
+                                 settings=settings or (), **inputs)
     if os.environ.get("RANK", "0") == "0":  # of several processes one reports
         _report_training(run, out)
 
@@ -224,6 +236,7 @@ def attributes_train(
         "--json", help="Write a result file under results/.")] = False,
     features: Annotated[Path | None, typer.Option(
         help="A folder made by features extract.")] = None,
+    settings: Settings = None,
 ) -> None:
     """Train a detector of the frequent words of a data set's captions."""
     from captionlab.data.catalog import load_dataset
@@ -242,7 +255,7 @@ def attributes_train(
         # Refused before the training rather than after it.
         name, metadata = detector_result(dataset.name, pool, preset)
         check_mergeable(name, metadata, later=["words", "parameters"])
-    grid_fn, spec = grid_inputs(dataset, preset, features)
+    grid_fn, spec = grid_inputs(dataset, preset, features, settings or ())
     detector = attributes.train_detector(
         dataset, grid_fn, spec=spec, num_words=num_words, hidden=hidden, pool=pool, seed=seed
     )

@@ -135,6 +135,9 @@ _FIELD_HELP = {
 }
 
 
+_FEATURE_FIELDS = {"images", "grid", "low", "high", "regions"}      # what weights are applied to
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Inputs of models; fields that no model asked for are None.
@@ -189,10 +192,29 @@ class Batch:
             )
         return getattr(self, name)
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the batch on a device."""
-        moved = {name: tensor.to(device) for name, tensor in self._tensors().items()}
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
+        non_blocking: bool = False,
+    ) -> Self:
+        """Return the batch on a device, its features in a precision.
+
+        Args:
+            device: where it is copied to; None leaves the fields where they are.
+            dtype: of images and features; None leaves it. Boxes keep theirs: places need more
+                digits than bfloat16 has.
+            non_blocking: whether to go on before the copies are done; has an effect for batches in
+                page-locked memory that go to a GPU.
+        """
+        moved = {name: tensor.to(device, non_blocking=non_blocking)
+                 for name, tensor in self._tensors().items()}
+        for name in _FEATURE_FIELDS & moved.keys():
+            moved[name] = moved[name].to(dtype)
         return replace(self, **moved)
+
+    def pin_memory(self) -> Self:
+        """Return the batch in page-locked memory, from where a GPU can copy it by itself."""
+        pinned = {name: tensor.pin_memory() for name, tensor in self._tensors().items()}
+        return replace(self, **pinned)
 
     def select(self, rows: Tensor) -> Self:
         """Return some rows of every field, in the given order.

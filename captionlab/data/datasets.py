@@ -13,7 +13,7 @@ import io
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,12 +78,14 @@ class CaptionData:
         splits: `train`, `val`, `test` and whatever else there is, each a list of `Item`s.
         language: of the captions.
         source: language of the sentences to translate; None for captions of pictures.
+        left_out: number of pictures by split that cannot be read and are left out.
     """
 
     name: str
     splits: Mapping[str, list[Item]]
     language: str = "en"
     source: str | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{split} {number:,}" for split, number in self.counts.items())
@@ -105,13 +107,14 @@ class CaptionData:
     def is_official(self) -> bool:
         """Whether this is the data set that its name stands for, judged by its counts.
 
-        A part of a data set, or other items in files of the same form, are not official.
+        A part of a data set, or other items in files of the same form, are not official. Pictures
+        that cannot be read and are left out count.
         """
-        entry = registry().get(self.name)
-        if entry is None:
+        if self.name not in registry():
             return False
-        official = entry.get("items", {})
-        return all(official.get(split, n) == n for split, n in self.counts.items())
+        official = registry()[self.name].get("items", {})
+        counts = {split: n + self.left_out.get(split, 0) for split, n in self.counts.items()}
+        return all(official.get(split, n) == n for split, n in counts.items())
 
     def captions(self, split: str) -> list[str]:
         """Return all captions of a split, picture after picture."""

@@ -6,21 +6,20 @@
 __all__ = ['BOS', 'Beams', 'BestHypotheses', 'Constraint', 'EOS', 'Ensemble', 'EnsembleState',
            'Hypothesis', 'MinLength', 'NoRepeatNgram', 'PAD', 'RequiredSequences',
            'SuppressSequences', 'apply_temperature', 'beam_search', 'bos_tokens',
-           'constrained_beam_search', 'decode_packed', 'generate', 'greedy', 'keep_top_k',
-           'keep_top_p', 'log_probabilities', 'mean_probabilities', 'packed_linears',
-           'sample', 'sequence_log_probs']
+           'check_count', 'check_number', 'constrained_beam_search', 'decode_packed',
+           'generate', 'greedy', 'keep_top_k', 'keep_top_p', 'log_probabilities',
+           'mean_probabilities', 'packed_linears', 'sample', 'sequence_log_probs']
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0002
-from importlib import import_module
-from typing import Any
+from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0003
 _all_ = [
     "BOS", "Beams", "BestHypotheses", "Constraint", "EOS", "Ensemble", "EnsembleState",
     "Hypothesis", "MinLength", "NoRepeatNgram", "PAD", "RequiredSequences", "SuppressSequences",
-    "apply_temperature", "beam_search", "bos_tokens", "constrained_beam_search", "decode_packed",
-    "generate", "greedy", "keep_top_k", "keep_top_p", "log_probabilities",
-    "mean_probabilities", "packed_linears", "sample", "sequence_log_probs",
+    "apply_temperature", "beam_search", "bos_tokens", "check_count", "check_number",
+    "constrained_beam_search", "decode_packed", "generate", "greedy", "keep_top_k", "keep_top_p",
+    "log_probabilities", "mean_probabilities", "packed_linears", "sample", "sequence_log_probs",
 ]
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0004
@@ -41,6 +40,7 @@ _SUBMODULES = {
     "generation": [
         "PAD", "BOS", "EOS", "log_probabilities", "bos_tokens", "generate", "greedy",
         "apply_temperature", "keep_top_k", "keep_top_p", "sample", "sequence_log_probs",
+        "check_count", "check_number",
     ],
     "packing": [
         "packed_linears", "decode_packed",
@@ -48,13 +48,9 @@ _SUBMODULES = {
 }
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0005
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module when it is first used (PEP 562)."""
-    for module, names in _SUBMODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_attributes(__name__, _SUBMODULES)
 
 
 def __dir__() -> list[str]:
+    """Return the public names."""
     return sorted(__all__)

@@ -178,8 +178,7 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
             log_probs = _constrain(log_probs, prefixes, constraints, ended=ended)
         step_points = () if points is None else (points[rows, :, length - 1],)
         tokens = choose(log_probs, *step_points)
-        token_scores = log_probs.gather(-1, tokens[..., None])[..., 0]
-        scores[rows] += token_scores.masked_fill(ended, 0.0)
+        scores[rows] += log_probs.gather(-1, tokens[..., None])[..., 0].masked_fill(ended, 0.0)
         tokens = tokens.masked_fill(ended, PAD)
         ids[rows, :, length - 1] = tokens
         unfinished = (~_has_ended(tokens)).any(-1).nonzero()[:, 0]
@@ -313,8 +312,11 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
     check_number("top_p", top_p, sys.float_info.min, 1)
     top_k = check_count("top_k", top_k, least=0)
     points = None
+    random = None
     if isinstance(generator, Sequence):
         points = _draw_points(generator, (captions, max_length)).to(next(model.parameters()).device)
+    else:
+        random = generator
 
     def choose(log_probs: Tensor, points: Tensor | None = None) -> Tensor:
         log_probs = apply_temperature(log_probs, temperature)
@@ -324,7 +326,7 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
             log_probs = keep_top_p(log_probs, top_p)
         if points is None:
             shape = log_probs.shape[:-1]
-            points = torch.rand(shape, device=log_probs.device, generator=generator)
+            points = torch.rand(shape, device=log_probs.device, generator=random)
         return _sample_tokens(log_probs, points)
 
     return generate(model, memory, choose, captions,

@@ -195,6 +195,9 @@ def _axes(small: dict[str, Tensor], large: dict[str, Tensor]) -> dict[str, list[
 # %% ../../nbs/library/deploy/onnx.ipynb #onx00013
 def _check_exportable(run: Run) -> None:
     """Raise an error if a run cannot be exported, or something is missing to do it."""
+    if run.dtype != torch.float32 or run.device.type != "cpu":
+        raise ValueError(f"a run on {run.device} in {run.dtype} is not exported: load it again, "
+                         "without device and precision")
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise ImportError(f"{', '.join(missing)} is missing: pip install 'captionlab[export]'")

@@ -6,23 +6,23 @@
 __all__ = ['BoxView', 'CaptionTrace', 'ErasureScores', 'Explorer', 'GridView', 'WORD_CLASSES',
            'WordView', 'attended_streams', 'attention_by_relation', 'chance_rate',
            'draw_caption', 'draw_heads', 'draw_word', 'erase_attended',
-           'evaluate_faithfulness', 'gate_by_class', 'hit_rate', 'image_positions',
-           'measure_gate', 'measure_relations', 'occlude', 'occluded_copies',
-           'pointing_game', 'pointing_hits', 'surprisal', 'trace_caption', 'trace_paths',
-           'window_slices', 'word_class', 'write_faithfulness']
+           'evaluate_faithfulness', 'find_example', 'gate_by_class', 'hit_rate',
+           'image_positions', 'measure_gate', 'measure_relations', 'occlude',
+           'occluded_copies', 'pointing_game', 'pointing_hits', 'probability_drops',
+           'surprisal', 'trace_caption', 'trace_paths', 'window_slices', 'word_class',
+           'write_faithfulness']
 
 # %% ../../nbs/library/explore/index.ipynb #expl0002
-from importlib import import_module
-from typing import Any
+from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/explore/index.ipynb #expl0003
 _all_ = [
     "BoxView", "CaptionTrace", "ErasureScores", "Explorer", "GridView", "WORD_CLASSES", "WordView",
     "attended_streams", "attention_by_relation", "chance_rate", "draw_caption", "draw_heads",
-    "draw_word", "erase_attended", "evaluate_faithfulness", "gate_by_class", "hit_rate",
-    "image_positions", "measure_gate", "measure_relations", "occlude", "occluded_copies",
-    "pointing_game", "pointing_hits", "surprisal", "trace_caption", "trace_paths",
-    "window_slices", "word_class", "write_faithfulness",
+    "draw_word", "erase_attended", "evaluate_faithfulness", "find_example", "gate_by_class",
+    "hit_rate", "image_positions", "measure_gate", "measure_relations", "occlude",
+    "occluded_copies", "pointing_game", "pointing_hits", "probability_drops", "surprisal",
+    "trace_caption", "trace_paths", "window_slices", "word_class", "write_faithfulness",
 ]
 
 # %% ../../nbs/library/explore/index.ipynb #expl0004
@@ -33,6 +33,7 @@ _SUBMODULES = {
     ],
     "faithfulness": [
         "ErasureScores", "erase_attended", "evaluate_faithfulness", "write_faithfulness",
+        "probability_drops",
     ],
     "gates": [
         "WORD_CLASSES", "trace_paths", "word_class", "gate_by_class", "measure_gate",
@@ -42,7 +43,7 @@ _SUBMODULES = {
         "pointing_game",
     ],
     "relations": [
-        "attention_by_relation", "measure_relations",
+        "attention_by_relation", "measure_relations", "find_example",
     ],
     "tracing": [
         "GridView", "BoxView", "WordView", "CaptionTrace", "trace_caption", "attended_streams",
@@ -51,13 +52,9 @@ _SUBMODULES = {
 }
 
 # %% ../../nbs/library/explore/index.ipynb #expl0005
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module when it is first used (PEP 562)."""
-    for module, names in _SUBMODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_attributes(__name__, _SUBMODULES)
 
 
 def __dir__() -> list[str]:
+    """Return the public names."""
     return sorted(__all__)

@@ -260,6 +260,6 @@ def surprisal(run: Run, batch: Batch, ids: Tensor | Sequence[int]) -> Tensor:
         Bits, `(B, T)`.
     """
     captions = torch.as_tensor(ids, device=run.device).expand(len(batch), 1, -1)  # (B, 1, T)
-    memory = run.model.encode(batch.to(run.device))
+    memory = run.encode(batch)
     log_probs = sequence_log_probs(run.model, memory, captions, [run.vocabulary.unk])
     return log_probs[:, 0].abs().cpu() / math.log(2)

@@ -24,8 +24,7 @@ __all__ = ['ARCHIVES', 'Chair', 'CiderDScorer', 'ClipScore', 'Comparison', 'Dive
            'split_caption', 'ter_from_counts', 'tokenize']
 
 # %% ../../nbs/library/metrics/index.ipynb #metr0002
-from importlib import import_module
-from typing import Any
+from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/metrics/index.ipynb #metr0003
 _all_ = [
@@ -101,12 +100,7 @@ _SUBMODULES = {
 }
 
 # %% ../../nbs/library/metrics/index.ipynb #metr0005
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module when it is first used (PEP 562)."""
-    for module, names in _SUBMODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_attributes(__name__, _SUBMODULES)
 
 
 def __dir__() -> list[str]:

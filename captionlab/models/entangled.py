@@ -306,7 +306,7 @@ class VisualInput(nn.Module):
             batch: with the region and grid fields that the preset reads.
         """
         features, boxes, mask = as_regions(batch, self.max_boxes, self.grid)
-        return self.project(features) + self.box_projection(boxes), mask[:, None, None]
+        return self.project(features) + self.box_projection(boxes.to(features)), mask[:, None, None]
 
 # %% ../../nbs/34_entangled.ipynb #efc43b19
 def _select_each(layer: dict[str, KeyValue], rows: Tensor) -> dict[str, KeyValue]:

@@ -10,8 +10,7 @@ __all__ = ['EXTRACTION_BATCH', 'ImageProcessor', 'ImageSource', 'InputTransforms
            'require_features', 'store_kinds']
 
 # %% ../../nbs/library/processors/index.ipynb #proc0002
-from importlib import import_module
-from typing import Any
+from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/processors/index.ipynb #proc0003
 _all_ = [
@@ -47,13 +46,9 @@ _SUBMODULES = {
 }
 
 # %% ../../nbs/library/processors/index.ipynb #proc0005
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module when it is first used (PEP 562)."""
-    for module, names in _SUBMODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_attributes(__name__, _SUBMODULES)
 
 
 def __dir__() -> list[str]:
+    """Return the public names."""
     return sorted(__all__)

@@ -10,6 +10,7 @@ __all__ = ['InputTransforms', 'open_feature_stores', 'store_kinds', 'require_fea
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from captionlab.processors.image import (
     EXTRACTION_BATCH,
@@ -192,6 +194,7 @@ def _extract_missing(
     processor: ImageProcessor, data: CaptionData, kinds: Sequence[str]
 ) -> FeatureStore:
     """Return a complete store of some kinds of features in the cache folder."""
+    processor = _in_32_bits(processor)
     items = {item.name: item for item in _all_items(data)}
     shapes = _feature_shapes(processor, kinds)
 
@@ -210,6 +213,15 @@ def _extract_missing(
         spec=processor.feature_spec(kinds) | {"batch": EXTRACTION_BATCH},
         images={name: item.image for name, item in items.items()},
     )
+
+
+def _in_32_bits(processor: ImageProcessor) -> ImageProcessor:
+    """Return a processor whose network has the digits that stored features are made with."""
+    if processor.dtype == torch.float32:
+        return processor
+    processor = copy(processor)
+    vars(processor).pop("backbone", None)       # is opened again
+    return processor.to(dtype=torch.float32)
 
 
 def _image_of(item: Item) -> Picture:
@@ -308,7 +320,9 @@ class _ItemReader:
         if item.name in self.pictures:
             return self.pictures[item.name]
         loaded = self.processor.load(_image_of(item), item.name)
-        if loaded[0].nbytes * (len(self.pictures) + 1) <= self.cache_bytes:
+        worker = get_worker_info()
+        cache_bytes = self.cache_bytes // (worker.num_workers if worker else 1)
+        if loaded[0].nbytes * (len(self.pictures) + 1) <= cache_bytes:
             self.pictures[item.name] = loaded
         return loaded
 
@@ -322,7 +336,7 @@ def input_transforms(
         processor: of the model.
         stores: its features, from `open_feature_stores`, rows of shape (N, D); none for models that
             need no network.
-        cache_bytes: bytes of pixels that may stay in memory.
+        cache_bytes: bytes of pixels that may stay in memory; processes that read data share them.
 
     Returns:
         Functions by field; none for a model that reads sentences, which `CaptionDataset` encodes.

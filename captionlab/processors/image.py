@@ -123,7 +123,8 @@ class _BackboneOutputs:
         """The maps of the network's low and high level that are needed, `(B, h, w, D)` each."""
         low, high = backbone_spec(self.processor.backbone_name).levels
         levels = (low, high) if "pyramid" in self.processor.feature_kinds else (high,)
-        maps = self.processor.backbone.stages(self.images, levels)
+        backbone = self.processor.backbone
+        maps = backbone.stages(self.images.to(next(backbone.parameters())), levels)
         names = {low: "low", high: "high"}
         return {names[level]: maps[level] for level in levels}
 
@@ -138,7 +139,7 @@ class _BackboneOutputs:
             assert grid is not None  # pixels have no map of their own
             sides = _rows_and_columns(grid)
             return pixel_grid(self.images, sides[0]).unflatten(1, sides)
-        return pool_cells(self.maps[level], grid).float().cpu()
+        return pool_cells(self.maps[level].float(), grid).cpu()
 
 # %% ../../nbs/library/processors/image.ipynb #0ace4ffd
 def _images(outputs: _BackboneOutputs) -> dict[str, Tensor]:
@@ -296,6 +297,26 @@ class ImageProcessor:
         else:  # a network brings its own mean and standard deviation
             self.preprocess = backbone_preprocess(self.backbone_name, preset.inputs.image_size)
         self._given_detector = detector
+        self.device: torch.device | str = "cpu"
+        self.dtype = torch.float32
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> "ImageProcessor":
+        """Compute the network's features on a device and in a precision; return the processor.
+
+        The features themselves come back to the CPU in 32 bits. The attribute detector is small
+        and stays there.
+
+        Args:
+            device: None leaves it.
+            dtype: of the network's weights and activations; None leaves it.
+        """
+        self.device = device or self.device
+        self.dtype = dtype or self.dtype
+        if "backbone" in vars(self):        # it was opened already
+            self.backbone = _move_backbone(self.backbone, self.device, self.dtype)
+        return self
 
     def with_preprocess(self, **changes: object) -> "ImageProcessor":
         """Return a copy whose pictures are prepared another way.
@@ -443,7 +464,16 @@ def _open_backbone(processor: ImageProcessor) -> Backbone:
             f"({trained['fingerprint']}), and {backbone.weights} are others "
             f"({backbone.fingerprint}): give those as weights"
         )
-    return backbone
+    return _move_backbone(backbone, processor.device, processor.dtype)
+
+
+def _move_backbone(
+    backbone: Backbone, device: torch.device | str, dtype: torch.dtype
+) -> Backbone:
+    """Return a network on a device and in a precision; its fingerprint stays that of 32 bits."""
+    if dtype != torch.float32:
+        _ = backbone.fingerprint            # computed once, before the weights are rounded
+    return backbone.to(device, dtype)
 
 
 def _check_detector(

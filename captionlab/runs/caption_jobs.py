@@ -20,6 +20,7 @@ from typing import IO
 import torch
 
 from ..files import check_output_path, fingerprint, write_atomically, write_json
+from ..training.distributed import tune_malloc
 from .captions import GenerationConfig
 from .run import Run
 
@@ -162,6 +163,7 @@ def caption_files(run: Run, files: Iterable[str | os.PathLike], out: str | os.Pa
     if journal.exists() and not resume:
         raise ValueError(f"{journal} is there, of a job that was interrupted: resume that, or "
                          "delete the file to start again")
+    tune_malloc()
     settings = journal_settings(run, config)
     captions = read_journal(journal, settings)
     errors = []

@@ -8,6 +8,7 @@ __all__ = ['list_runs', 'load']
 # %% ../../nbs/library/runs/catalog.ipynb #d625d23e
 import os
 from pathlib import Path
+from typing import Any
 
 import captionlab
 
@@ -39,6 +40,9 @@ def load(
     name: str | os.PathLike,
     weights: str | None = None,
     boxes: str | os.PathLike | None = None,
+    *,
+    device: str | None = None,
+    precision: str = "no",
 ) -> Run:
     """Load a run from its folder or by its name; `captionlab.load` is the same function.
 
@@ -47,20 +51,25 @@ def load(
         weights: of the backbone, torchvision's name for them or a file; found by itself if None.
         boxes: where the boxes of pictures come from, a file or the name of a detector; as in
             training if None.
+        device: "cpu", "cuda" or "mps"; the CPU if None.
+        precision: "no" for 32-bit floats, "bf16", "fp16", or "auto" for what is fast on the device;
+            see `captionlab.training.devices`.
 
     Raises:
         FileNotFoundError: there is no such run.
         ValueError: it is broken.
     """
+    options: Any = {"device": device, "precision": precision}
     runs = _named_runs()
     folder = Path(name)
     if (folder / "run.json").exists():
-        return Run.load(folder, weights, boxes)
+        return Run.load(folder, weights, boxes, **options)
     # A folder that holds no run does not hide a run of its name.
     if str(name) in runs:
-        return Run.load(runs[str(name)], weights, boxes)
+        return Run.load(runs[str(name)], weights, boxes, **options)
     if folder.is_dir():
-        return Run.load(folder, weights, boxes)  # raises an error that names the missing file
+        # Raises an error that names the missing file.
+        return Run.load(folder, weights, boxes, **options)
     raise FileNotFoundError(
         f"no run {str(name)!r}: there is no such folder, and known by name are "
         f"{', '.join(sorted(runs)) or 'none'}; captionlab train makes one"

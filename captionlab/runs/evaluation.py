@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from captionlab.processors.cache import (
@@ -71,6 +72,8 @@ def result_metadata(
         "trained_on": metadata.data if metadata.data != data.name else None,
         "judged_on": None if data.is_official else split_fingerprint(data[split]),
         "boxes": run.processor.other_boxes,
+        # Results of other precisions are not merged with those of 32 bits.
+        "precision": None if run.dtype == torch.float32 else str(run.dtype).split(".")[-1],
         "sizes": short_hash(model_config(metadata.model, preset)) if is_own else None,
     }
     return {

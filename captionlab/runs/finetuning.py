@@ -61,6 +61,7 @@ def finetune_scst(
     boxes: str | os.PathLike | None = None,
     on_epoch_end: Callable[[list[dict]], None] | None = None,
     options: TrainingOptions | None = None,
+    workers: int | None = None,
 ) -> Run:
     """Train a captioner or translator further by SCST and save the run.
 
@@ -79,6 +80,7 @@ def finetune_scst(
         on_epoch_end: gets the history after each epoch.
         options: settings that replace those of the preset's `scst`; the vocabulary stays, so
             `min_count` has no effect.
+        workers: as for `train`.
 
     Returns:
         The run as saved; its history is that of SCST alone.
@@ -107,7 +109,7 @@ def finetune_scst(
     with lock_folder(out, resume):
         origin = check_resume_config(out, _start_config(setup, run))
         learner = _scst_wrapper(run, examples)
-        trainer = Trainer(learner, examples, config, out, validate, on_epoch_end)
+        trainer = Trainer(learner, examples, config, out, validate, on_epoch_end, workers=workers)
         stage = "distilled-scst" if run.metadata.teachers else "scst"
         metadata = replace(run.metadata, stage=stage, **origin)
         if options and options.given:
@@ -212,6 +214,7 @@ def finetune(
     max_val_items: int = 500,
     boxes: str | os.PathLike | None = None,
     options: TrainingOptions | None = None,
+    workers: int | None = None,
     all_weights: bool = False,
     on_epoch_end: Callable[[list[dict]], None] | None = None,
 ) -> Run:
@@ -229,6 +232,7 @@ def finetune(
         max_val_items: validation pictures captioned after each epoch.
         boxes: where boxes come from.
         options: settings that replace those of `finetuning_config`; `min_count` is 1 by default.
+        workers: as for `train`.
         all_weights: let all weights learn, not only those of the language part; see
             `freeze_vision`.
         on_epoch_end: gets the history after each epoch.
@@ -263,7 +267,9 @@ def finetune(
         origin = check_resume_config(out, config)
         tuned.metadata = replace(tuned.metadata, **origin)
         validate = setup.validate_fn()
-        trainer = Trainer(tuned.model, examples, preset.training, out, validate, on_epoch_end)
+        trainer = Trainer(
+            tuned.model, examples, preset.training, out, validate, on_epoch_end, workers=workers
+        )
         tuned.model = trainer.fit()
         return save_trained_run(tuned, trainer, out)
 

@@ -122,16 +122,17 @@ class NoveltyDetector:
             pictures: the B pictures, for their names if they are files.
         """
         is_novel = (self.similarity(batch.require("grid")) < self.threshold).tolist()
-        novel = [picture for picture, flag in zip(pictures, is_novel, strict=True) if flag]
-        if not novel:
+        names = [
+            _picture_name(picture, number, len(pictures))
+            for number, (picture, flag) in enumerate(zip(pictures, is_novel, strict=True), 1)
+            if flag
+        ]
+        if not names:
             return
-        subject = _picture_name(novel[0])
-        if len(novel) > 1:
-            subject = f"{len(novel)} pictures, the first {subject},"
-        verb = "are" if len(novel) > 1 else "is"
+        verb, caption = ("are", "their captions") if len(names) > 1 else ("is", "its caption")
         warnings.warn(
-            f"{subject} {verb} unlike the pictures that this model learned from: do not trust "
-            "its caption",
+            f"{_enumeration(names)} {verb} unlike the pictures that this model learned from: do "
+            f"not trust {caption}",
             NoveltyWarning,
             stacklevel=_caller_level(),
         )
@@ -147,9 +148,18 @@ def _caller_level() -> int:
     return level
 
 
-def _picture_name(picture: object) -> str:
-    """Return the name of a picture's file, or what stands for it in a message."""
-    return str(picture) if isinstance(picture, str | os.PathLike) else "this picture"
+def _picture_name(picture: object, number: int, count: int) -> str:
+    """Return the name of a picture's file, or its number among several."""
+    if isinstance(picture, str | os.PathLike):
+        return str(picture)
+    return f"picture {number}" if count > 1 else "this picture"
+
+
+def _enumeration(names: list[str], limit: int = 5) -> str:
+    """Return names as a list in words: all of them, or the first ones and the number of others."""
+    if len(names) > limit:
+        names = [*names[: limit - 1], f"{len(names) - limit + 1} others"]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 # %% ../../nbs/library/runs/novelty.ipynb #novl0008
 def save_novelty(detector: NoveltyDetector, folder: Path) -> Path:

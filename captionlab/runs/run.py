@@ -39,7 +39,7 @@ from captionlab.runs.storage import (
     save_weights,
 )
 
-from ..captioner import Captioner
+from ..captioner import Captioner, Memory
 from ..data.batches import Batch
 from ..data.datasets import Item
 from ..decoding.beam import Hypothesis, beam_search
@@ -52,6 +52,7 @@ from ..processors.cache import InputTransforms
 from ..processors.loading import load_processor
 from ..processors.pictures import Picture, is_one_picture, iterate_pictures
 from ..text import SubwordVocabulary, Vocabulary, vocabulary_from_dict
+from ..training.devices import check_device, inference_dtype
 from .formats import FORMAT
 from .metadata import RunMetadata
 from .novelty import NoveltyDetector, load_novelty, save_novelty
@@ -82,6 +83,44 @@ class Run:
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the model's weights."""
+        return next(self.model.parameters()).dtype
+
+    def to(
+        self,
+        device: torch.device | str | torch.dtype | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        """Move model and backbone to a device, or round them to a precision; return the run.
+
+        The files of the run stay as they are. Digits that were rounded away do not come back: load
+        the run again for 32 bits.
+
+        Args:
+            device: such as "cuda" or "mps"; None leaves it. A precision may be given alone, too.
+            dtype: `torch.float32`, `torch.bfloat16` or `torch.float16`; None leaves it.
+
+        Raises:
+            ValueError: there is no such device, or the model cannot have that precision.
+        """
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
+        if dtype is not None and not dtype.is_floating_point:
+            raise ValueError(f"weights cannot be {dtype}: take torch.float32, torch.bfloat16 or "
+                             "torch.float16")
+        if device is not None:
+            check_device(torch.device(device).type)
+        self.model.to(device=device, dtype=dtype)
+        if reads_images(self.processor):
+            self.processor.to(device, dtype)
+        return self
+
+    def encode(self, batch: Batch) -> Memory:
+        """Encode a `batch` of B inputs on the run's device and in its precision."""
+        return self.model.encode(batch.to(self.device, self.dtype))
 
     @property
     def translates(self) -> bool:
@@ -135,6 +174,9 @@ class Run:
         folder: str | os.PathLike,
         weights: str | None = None,
         boxes: str | os.PathLike | None = None,
+        *,
+        device: str | None = None,
+        precision: str = "no",
     ) -> Self:
         """Read a run; no code of the folder is executed.
 
@@ -144,15 +186,20 @@ class Run:
                 None.
             boxes: where the boxes of pictures come from, a file or the name of a detector; as in
                 training if None.
+            device: "cpu", "cuda" or "mps"; the CPU if None.
+            precision: "no" for 32-bit floats, "bf16", "fp16", or "auto" for what is fast on the
+                device; see `captionlab.training.devices`.
 
         Raises:
             FileNotFoundError: there is no run, or half of one.
-            ValueError: a file is broken or foreign; one line says which.
+            ValueError: a file is broken or foreign, or there is no such device or precision; one
+                line says which.
         """
+        check_device(device)
+        dtype = inference_dtype(precision, device or "cpu")
         folder = Path(folder)
-        file = folder / "run.json"
-        content = read_run_json(file)
-        with _run_errors(file):
+        content = read_run_json(folder / "run.json")
+        with _run_errors(folder / "run.json"):
             preset = preset_from_dict(content["model"], content["preset"])
             vocabulary = vocabulary_from_dict(content["vocabulary"])
             processor = load_processor(
@@ -176,7 +223,8 @@ class Run:
         other_keys = {"format", "captionlab", "weights", "checksum", *MODEL_KEYS} - {"model"}
         metadata = {key: value for key, value in content.items() if key not in other_keys}
         novelty = load_novelty(folder)
-        return cls(model.eval(), vocabulary, processor, RunMetadata.from_dict(metadata), novelty)
+        metadata = RunMetadata.from_dict(metadata)
+        return cls(model.eval(), vocabulary, processor, metadata, novelty).to(device, dtype)
 
     def caption(
         self,
@@ -281,7 +329,7 @@ class Run:
 
         @torch.no_grad()
         def generate_part(batch: Batch, places: list[int]) -> list[list[Caption]]:
-            memory = self.model.encode(batch.to(self.device))
+            memory = self.encode(batch)
             random = None
             if config.seed is not None:
                 chosen = places if numbers is None else [numbers[place] for place in places]
@@ -384,7 +432,7 @@ class Run:
         """
         options = {"max_length": self.max_length, "suppress_tokens": [self.vocabulary.unk]}
         with packed_linears(self.model):
-            memory = self.model.encode(batch.to(self.device))
+            memory = self.encode(batch)
             return beam_search(self.model, memory, beam, length_penalty, **options)
 
     @torch.no_grad()
@@ -399,7 +447,7 @@ class Run:
             Before each token the logits of the next, `(V,)`, and the trace of that step (see
             `Captioner.step`).
         """
-        state = self.model.start(self.model.encode(batch.to(self.device)))
+        state = self.model.start(self.encode(batch))
         previous = [BOS, *ids][: len(ids)]
         for token in previous:
             trace = defaultdict(list)
@@ -430,7 +478,7 @@ class Run:
         rows = []
         for _, trace in self.read(batch, ids):
             weights = trace["cross"][layer]  # (1, H, 1, N)
-            rows.append(weights[0, :, 0].mean(0).cpu())
+            rows.append(weights[0, :, 0].float().mean(0).cpu())
         words = [self.vocabulary.decode([token]) for token in ids]
         return words, torch.stack(rows) if rows else torch.zeros(0, 0)
 

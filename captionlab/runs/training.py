@@ -44,9 +44,10 @@ from ..files import short_hash
 from ..models import find_preset, model_module
 from ..processors.cache import InputTransforms, input_transforms, open_feature_stores
 from ..text import SubwordVocabulary, Vocabulary
-from ..training.config import BasePreset, resolve_precision
+from ..training.config import BasePreset
+from ..training.devices import resolve_precision
 from ..training.loop import Trainer
-from ..training.options import TrainingOptions
+from ..training.options import TrainingOptions, override_preset
 from ..vision.attributes import AttributeDetector, split_fingerprint
 from .catalog import load
 from .data import DataSource, Folders, load_training_data
@@ -121,7 +122,9 @@ def train(
     variant: str | None = None,
     teachers: Sequence[str | os.PathLike] = (),
     options: TrainingOptions | None = None,
+    workers: int | None = None,
     adapt: bool = False,
+    settings: Sequence[str] = (),
 ) -> Run:
     """Train a model on a data set and save the run; an interrupted training can be resumed.
 
@@ -145,8 +148,11 @@ def train(
         variant: of the model, for presets given by name; None for the preset's own.
         teachers: runs that the model learns from as well; see `captionlab.distillation`.
         options: settings that replace those of the preset.
+        workers: processes that read data beside the training; None decides by the data and the
+            device, see `captionlab.data.default_workers`. The result is the same.
         adapt: change the rest of the recipe if it cannot learn from so few pictures, with a
             warning that says how; see `captionlab.training.options`.
+        settings: other values of the preset, such as "width=64"; see `override_preset`.
 
     Returns:
         The run as saved.
@@ -159,19 +165,19 @@ def train(
     check_run_folder(out, resume)
     set_device(device)
     metadata = RunMetadata(model=model, seed=seed, stage="distilled" if teachers else "xe")
-    preset = _named_preset(preset, variant, seed, metadata)
-    data = _named_data(data, preset, metadata)
-    original = preset
-    preset = apply_options(preset, options, data if adapt else None)
+    original = override_preset(_named_preset(preset, variant, seed, metadata), settings)
+    data = _named_data(data, original, metadata)
+    preset = apply_options(original, options, data if adapt else None)
     vocabulary, processor = build_processor(data, preset, boxes=boxes, detector=detector)
-    setup = prepare_training(
-        data, vocabulary, processor, features=features, max_val_items=max_val_items
-    )
+    setup = prepare_training(data, vocabulary, processor,
+                             features=features, max_val_items=max_val_items)
     net, examples = _new_model(setup, metadata)
     if adapt:
         preset = adapt_recipe(setup, examples, options)
         warn_of_adaptation(apply_options(original, options), preset, examples)
     metadata.overrides = overridden_settings(original, preset)
+    if settings:
+        metadata.overrides = (metadata.overrides or {}) | {"settings": list(settings)}
     teacher_runs = _load_teachers(teachers, examples)
     if teachers:
         metadata.teachers = [Path(teacher).name for teacher in teachers]
@@ -180,7 +186,8 @@ def train(
         metadata = replace(metadata, **origin)
         learner = _with_distillation(net, examples, setup, teacher_runs) if teachers else net
         validate = setup.validate_fn()
-        trainer = Trainer(learner, examples, preset.training, out, validate, on_epoch_end)
+        trainer = Trainer(learner, examples, preset.training, out, validate, on_epoch_end,
+                          workers=workers)
         fitted: Any = trainer.fit()
         trained = fitted.model if teachers else fitted
         return save_trained_run(Run(trained, vocabulary, processor, metadata), trainer, out)

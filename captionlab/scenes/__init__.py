@@ -15,8 +15,7 @@ __all__ = ['ARTICLES', 'BACKGROUND', 'COLOURS', 'CONTAINERS', 'Claim', 'Descript
            'verify_claim']
 
 # %% ../../nbs/library/scenes/index.ipynb #scen0002
-from importlib import import_module
-from typing import Any
+from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/scenes/index.ipynb #scen0003
 _all_ = [
@@ -54,12 +53,7 @@ _SUBMODULES = {
 }
 
 # %% ../../nbs/library/scenes/index.ipynb #scen0005
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module when it is first used (PEP 562)."""
-    for module, names in _SUBMODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_attributes(__name__, _SUBMODULES)
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ __all__ = ['param_groups', 'TrainStep', 'TrainerState', 'epochs_since_best', 'sh
 import math
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -37,8 +38,10 @@ from captionlab.training.distributed import (
 )
 
 from ..captioner import Captioner
-from ..data.batches import Batch, CaptionDataset, collate
-from .config import TrainingConfig, resolve_precision
+from ..data.batches import Batch, CaptionDataset, ResumableBatchSampler
+from ..data.loading import BatchLoader, default_workers
+from .config import TrainingConfig
+from .devices import resolve_precision
 
 # %% ../../nbs/21_training.ipynb #71e7b08a
 def param_groups(model: nn.Module, config: TrainingConfig) -> list[dict]:
@@ -82,6 +85,8 @@ class TrainStep:
         AcceleratorState._reset_state()
         self.config = config
         self.accelerator = Accelerator(mixed_precision=resolve_precision(config.precision))
+        if self.accelerator.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")      # TF32
         # Of a compiled model it averages the one inside, which can be saved and loaded anywhere.
         averaged = getattr(model, "_orig_mod", model).to(self.accelerator.device)
         self.ema_model = AveragedModel(averaged,
@@ -92,7 +97,10 @@ class TrainStep:
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
 
     def step(self, batch: Batch) -> tuple[float, float]:
-        """Train on this process's share of one batch, `(B, ...)`.
+        """Train on this process's share of the pictures of one step.
+
+        Args:
+            batch: the share, `(B, ...)`; in a training of one process all pictures.
 
         Returns:
             The summed loss and the number of tokens, both over all processes.
@@ -106,8 +114,9 @@ class TrainStep:
         except torch.OutOfMemoryError:
             parts = 2 * self.config.accumulation
             raise MemoryError(f"a step of {len(batch)} pictures does not fit into the memory of "
-                              f"{self.accelerator.device}: set accumulation={parts}, which "
-                              "processes it in more parts, or a smaller batch_size") from None
+                              f"{self.accelerator.device}: set accumulation={parts} "
+                              f"(--accumulate {parts}), which processes it in more parts, or a "
+                              "smaller batch_size (--batch-size)") from None
 
     def _step(self, batch: Batch) -> tuple[float, float]:
         """Do what `step` does."""
@@ -115,7 +124,7 @@ class TrainStep:
         if parts > 1:
             loss, tokens = self._accumulate(batch)
         else:
-            loss, tokens = self._loss(self._share(batch))
+            loss, tokens = self._loss(batch)
         sums = torch.stack([loss.detach().float(), tokens.float()])
         sums = cast(Tensor, self.accelerator.reduce(sums, "sum"))
         total_loss, total_tokens = sums.tolist()
@@ -142,23 +151,33 @@ class TrainStep:
         self.ema_model.update_parameters(self.accelerator.unwrap_model(self.model))
         return total_loss, total_tokens
 
-    def _share(self, batch: Batch) -> Batch:
-        """Return this process's pictures of a batch."""
-        rank = self.accelerator.process_index
-        return batch.select(torch.arange(rank, len(batch), self.accelerator.num_processes))
-
     def _loss(self, share: Batch) -> tuple[Tensor, Tensor]:
         """Return the summed loss and the number of tokens of pictures of this process."""
-        share = share.to(self.accelerator.device)
+        share = share.to(self.accelerator.device, non_blocking=True)
         return self.model.train()(share, self.config.label_smoothing)
+
+    def loader(self, data: CaptionDataset, sampler: ResumableBatchSampler,
+               workers: int | None = None) -> BatchLoader:
+        """Return what reads this process's share of each batch.
+
+        Args:
+            data: training data.
+            sampler: names the rows of each batch.
+            workers: processes that read; None for `default_workers`.
+        """
+        device = self.accelerator.device.type
+        if workers is None:
+            workers = default_workers(data, device)
+        return BatchLoader(data, sampler, seed=self.config.seed, workers=workers,
+                           pin_memory=device == "cuda", rank=self.accelerator.process_index,
+                           processes=self.accelerator.num_processes)
 
     def _accumulate(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Add up gradients of the summed loss, part by part; return the sums of all parts."""
-        share = self._share(batch)
         losses = []
         counts = []
-        for rows in torch.arange(len(share)).tensor_split(self.config.accumulation):
-            loss, tokens = self._loss(share.select(rows))
+        for rows in torch.arange(len(batch)).tensor_split(self.config.accumulation):
+            loss, tokens = self._loss(batch.select(rows))
             self.accelerator.backward(loss)
             losses.append(loss.detach())
             counts.append(tokens)
@@ -263,6 +282,7 @@ class Trainer:
             "score", if there is one, selects the best epoch (larger is better).
         on_epoch_end: called with the history after each epoch, for instance `live_plot()`.
         save_every: seconds between checkpoints within an epoch.
+        workers: processes that read data; None for `default_workers`. The result is the same.
 
     Attributes:
         history: one record per epoch: loss, learning rate, seconds of its steps, and the metrics.
@@ -272,7 +292,7 @@ class Trainer:
                  folder: Path | None = None,
                  validate: Callable[[Captioner], dict] | None = None,
                  on_epoch_end: Callable[[list[dict]], None] | None = None,
-                 save_every: float = 60.0):
+                 save_every: float = 60.0, *, workers: int | None = 0):
         tune_malloc()
         self.config = config
         self.data = data
@@ -282,6 +302,7 @@ class Trainer:
         self.sampler = config.batch_sampler(data)
         with explain_lost_process():
             self.train_step = TrainStep(model, config, len(self.sampler))
+        self.loader = self.train_step.loader(data, self.sampler, workers)
         self.state = TrainerState()
         self.history = []
         self.best = {}          # weights of the best epoch
@@ -301,11 +322,12 @@ class Trainer:
             ConnectionError: another process of the training has ended.
         """
         _restore(self)
-        while self.state.epoch < self.config.epochs:
-            if should_stop_early(self.history, self.config.patience):
-                break
-            self.train_epoch()
-            self._finish_epoch()
+        with closing(self.loader):
+            while self.state.epoch < self.config.epochs:
+                if should_stop_early(self.history, self.config.patience):
+                    break
+                self.train_epoch()
+                self._finish_epoch()
         model = self.train_step.averaged_model
         model.load_state_dict(restore_names(self.best, model))
         return model.eval()
@@ -313,22 +335,21 @@ class Trainer:
     def train_epoch(self) -> None:
         """Train on the batches of the current epoch that are not done yet."""
         self.sampler.set_epoch(self.state.epoch, self.state.step)
-        total = self.state.step + len(self.sampler)
+        total = self.state.step + len(self.loader)
         # Not disable=False: that would override the environment variable TQDM_DISABLE.
         quiet: dict[str, Any] = {} if self.train_step.is_main_process else {"disable": True}
-        with tqdm(self.sampler, total=total, initial=self.state.step, leave=False,
+        with tqdm(self.loader, total=total, initial=self.state.step, leave=False,
                   desc=f"epoch {self.state.epoch + 1}", **quiet) as progress:
-            for rows in progress:
-                start = time.monotonic()
-                # Before reading: augmentation draws random numbers, too.
+            start = time.monotonic()
+            for batch in progress:
                 self.train_step.reseed(self.state)
-                batch = collate([self.data[row] for row in rows])
                 loss, tokens = self.train_step.step(batch)
                 self.state = self.state.advance(loss, tokens, time.monotonic() - start)
                 progress.set_postfix(loss=f"{self.state.loss:.3f}",
                                      lr=f"{self.train_step.lr:.1e}", refresh=False)
                 if time.monotonic() - self.last_save > self.save_every:
                     _save(self)
+                start = time.monotonic()        # the next step begins with waiting for its data
 
     def _finish_epoch(self) -> None:
         """Validate the averaged model, keep its weights if it is the best, write a checkpoint."""

@@ -4,13 +4,16 @@
 
 # %% auto #0
 __all__ = ['LEAST_STEPS', 'MOST_EPOCHS', 'WARMUP_SHARE', 'AVERAGE_SHARE', 'LEAST_COVERAGE',
-           'TrainingOptions', 'adapt_config', 'adapt_min_count', 'describe_changes']
+           'TrainingOptions', 'override_preset', 'adapt_config', 'adapt_min_count',
+           'describe_changes']
 
 # %% ../../nbs/library/training/options.ipynb #topt0002
+import ast
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from typing import Any
 
 from ..text import normalise
 from .config import BasePreset, TrainingConfig
@@ -25,6 +28,7 @@ class TrainingOptions:
         lr: peak learning rate, above 0 and at most 1.
         warmup: steps until the peak.
         batch_size: pictures per step; replaces `max_tokens`, too.
+        accumulation: in how many parts a step is processed, which takes less memory.
         min_count: how often a word must occur to get into the vocabulary.
         patience: stop after so many epochs without a better score; 0 never does.
 
@@ -38,9 +42,11 @@ class TrainingOptions:
     batch_size: int | None = None
     min_count: int | None = None
     patience: int | None = None
+    accumulation: int | None = None
 
     def __post_init__(self):
-        for name in ("epochs", "warmup", "batch_size", "min_count", "patience"):
+        counts = ("epochs", "warmup", "batch_size", "min_count", "patience", "accumulation")
+        for name in counts:
             least = 0 if name == "patience" else 1
             value = getattr(self, name)
             if value is not None and value < least:
@@ -74,6 +80,48 @@ class TrainingOptions:
         training = self.training_config(preset.training)
         min_count = preset.min_count if self.min_count is None else self.min_count
         return replace(preset, training=training, min_count=min_count)
+
+# %% ../../nbs/library/training/options.ipynb #topt0102
+def override_preset(preset: Any, settings: Iterable[str]) -> Any:
+    """Return a preset with some values replaced.
+
+    Args:
+        preset: of a model, or a part of one such as `preset.inputs`.
+        settings: such as "width=64" or "inputs.grid=7"; values are written as in Python, texts
+            without quotes.
+
+    Raises:
+        ValueError: there is no such name, or the value is of another kind.
+    """
+    for setting in settings:
+        name, separator, text = setting.partition("=")
+        first, _, rest = name.strip().partition(".")
+        names = [field.name for field in fields(preset)]
+        if not separator or first not in names:
+            raise ValueError(f"--set {setting}: write NAME=VALUE with one of {', '.join(names)}")
+        old = getattr(preset, first)
+        if rest and not is_dataclass(old):
+            raise ValueError(f"--set {setting}: {first} has no parts: leave .{rest} out")
+        new = override_preset(old, [f"{rest}={text}"]) if rest else _parse_value(setting, old, text)
+        preset = replace(preset, **{first: new})
+    return preset
+
+
+def _parse_value(setting: str, old: object, text: str) -> object:
+    """Return the value that a setting gives, of the kind of the old one."""
+    if is_dataclass(old):
+        raise ValueError(f"--set {setting}: name a part of it, such as inputs.grid=7")
+    try:
+        value = ast.literal_eval(text.strip().capitalize() if text.strip() in ("true", "false")
+                                 else text.strip())
+    except (ValueError, SyntaxError):
+        value = text.strip()
+    if isinstance(old, float) and type(value) is int:
+        value = float(value)
+    kinds = (int, tuple) if type(old) is int else (type(old),)
+    if old is not None and type(value) not in kinds:
+        raise ValueError(f"--set {setting}: {old!r} is to be replaced by a value of its kind")
+    return value
 
 # %% ../../nbs/library/training/options.ipynb #topt0006
 LEAST_STEPS = 600           # of an adapted training

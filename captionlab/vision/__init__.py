@@ -13,17 +13,16 @@ __all__ = ['AttributeDetector', 'BACKBONES', 'BOX_TOLERANCE', 'Backbone', 'Backb
            'detector_file', 'diff_specs', 'error_reason', 'evaluate_detector',
            'extract_attributes', 'extract_features', 'extract_maps', 'extract_regions',
            'feature_norm', 'fill_store', 'find_images', 'find_weights', 'frequent_words',
-           'load_detector', 'load_image', 'load_weights', 'map_spec', 'noisy_or',
-           'open_boxes', 'oracle_attributes', 'pixel_grid', 'pixel_regions', 'pool_cells',
-           'pool_regions', 'precision_recall', 'predict_proba', 'read_or_skip',
-           'region_field_names', 'region_fields', 'region_spec', 'regions_from_store',
-           'report_skipped', 'save_boxes', 'save_detector', 'scene_regions',
-           'spatial_graph', 'split_fingerprint', 'state_bytes', 'to_ids',
+           'load_detector', 'load_image', 'load_weights', 'map_spec', 'mean_region',
+           'noisy_or', 'open_boxes', 'oracle_attributes', 'pixel_grid', 'pixel_regions',
+           'pool_cells', 'pool_regions', 'precision_recall', 'predict_proba',
+           'read_or_skip', 'region_field_names', 'region_fields', 'region_spec',
+           'regions_from_store', 'report_skipped', 'save_boxes', 'save_detector',
+           'scene_regions', 'spatial_graph', 'split_fingerprint', 'state_bytes', 'to_ids',
            'train_detector', 'validate_boxes', 'word_frequencies']
 
 # %% ../../nbs/library/vision/index.ipynb #visi0002
-from importlib import import_module
-from typing import Any
+from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/vision/index.ipynb #visi0003
 _all_ = [
@@ -35,11 +34,11 @@ _all_ = [
     "cell_boxes", "check_boxes_unique", "detect", "detector_backbone", "detector_file",
     "diff_specs", "error_reason", "evaluate_detector", "extract_attributes", "extract_features",
     "extract_maps", "extract_regions", "feature_norm", "fill_store", "find_images", "find_weights",
-    "frequent_words", "load_detector", "load_image", "load_weights", "map_spec", "noisy_or",
-    "open_boxes", "oracle_attributes", "pixel_grid", "pixel_regions", "pool_cells", "pool_regions",
-    "precision_recall", "predict_proba", "read_or_skip", "region_field_names", "region_fields",
-    "region_spec", "regions_from_store", "report_skipped", "save_boxes", "save_detector",
-    "scene_regions", "spatial_graph", "split_fingerprint", "state_bytes", "to_ids",
+    "frequent_words", "load_detector", "load_image", "load_weights", "map_spec", "mean_region",
+    "noisy_or", "open_boxes", "oracle_attributes", "pixel_grid", "pixel_regions", "pool_cells",
+    "pool_regions", "precision_recall", "predict_proba", "read_or_skip", "region_field_names",
+    "region_fields", "region_spec", "regions_from_store", "report_skipped", "save_boxes",
+    "save_detector", "scene_regions", "spatial_graph", "split_fingerprint", "state_bytes", "to_ids",
     "train_detector", "validate_boxes", "word_frequencies",
 ]
 
@@ -77,18 +76,14 @@ _SUBMODULES = {
     "regions": [
         "BOX_TOLERANCE", "validate_boxes", "Regions", "scene_regions", "pool_regions",
         "region_fields", "cell_boxes", "region_field_names", "as_regions", "spatial_graph",
-        "regions_from_store",
+        "regions_from_store", "mean_region",
     ],
 }
 
 # %% ../../nbs/library/vision/index.ipynb #visi0005
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module when it is first used (PEP 562)."""
-    for module, names in _SUBMODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_attributes(__name__, _SUBMODULES)
 
 
 def __dir__() -> list[str]:
+    """Return the public names."""
     return sorted(__all__)

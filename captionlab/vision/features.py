@@ -30,6 +30,8 @@ from captionlab.files import (
     write_atomically,
 )
 
+from ..training.distributed import tune_malloc
+
 # %% ../../nbs/library/vision/features.ipynb #b246fd2d
 FeatureShape = tuple[int, ...] | dict[str, tuple[int, ...]]     # of one image's features
 FeatureRows = np.ndarray | dict[str, np.ndarray]                # of B images, (B, ...) each
@@ -341,6 +343,7 @@ def fill_store(folder: str | os.PathLike, names: Sequence[str], compute: Compute
         ValueError: the folder holds other features, or those of other images, or a feature does
             not fit into 16 bits.
     """
+    tune_malloc()
     folder = Path(folder)
     manifest = {"made_by": spec, "shape": shape, "chunk": chunk_size, "names": list(names),
                 "sizes": [_file_size(images[name]) for name in names] if images else [],

@@ -283,7 +283,7 @@ def as_regions(batch: Batch, max_boxes: int, grid: int) -> tuple[Tensor, Tensor,
         parts.append([batch.require(name) for name in region_field_names(max_boxes, 0)])
     if grid:
         cells = batch.require("grid")                                       # (B, grid², D)
-        boxes = cell_boxes(grid).to(cells).expand(len(cells), -1, -1)
+        boxes = cell_boxes(grid).to(cells.device).expand(len(cells), -1, -1)
         parts.append([cells, boxes, torch.ones_like(cells[..., 0], dtype=torch.bool)])
     features, boxes, mask = (torch.cat(part, 1) for part in zip(*parts, strict=True))
     return features, boxes, mask

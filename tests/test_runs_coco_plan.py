@@ -1,0 +1,108 @@
+"""The whole run on COCO in small: from the download to the file for the server."""
+
+import json
+import shlex
+import warnings
+
+import pytest
+from typer.testing import CliRunner
+
+from captionlab import files
+from captionlab.cli import app
+from captionlab.data import catalog
+from captionlab.data.miniature import serve, write_archives
+from captionlab.metrics.coco_results import check_coco_results
+from captionlab.models import find_preset
+from captionlab.processors import cache
+from captionlab.runs import catalog as runs_catalog
+from captionlab.runs.coco_plan import COCO_CAPTIONERS, coco_commands, prepare_miniature
+from captionlab.training.options import override_preset
+from captionlab.vision import attributes
+
+def call(command: str) -> str:
+    """Give a command; return what it prints."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")     # of the picture that is left out, and adapted recipes
+        result = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert result.exit_code == 0, f"{command}\n{result.output}"
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A data folder with the miniature, downloaded from a server; the folder to work in, too."""
+    root = tmp_path_factory.mktemp("coco")
+    (root / "home").mkdir()
+    served = write_archives(root / "served")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CAPTIONLAB_DATA", str(root / "home"))
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        for module in (files, catalog, attributes, cache, runs_catalog):
+            patch.setattr(module, "cache_home", lambda: root / "cache")
+        patch.chdir(root / "home")
+        with serve(served) as address:
+            printed = call(f"captionlab data get coco --mirror {address}")
+        assert "cannot be read and is left out: 167126" in printed
+        assert "train 139, val 30, test 30" in printed
+        prepare_miniature(root / "home")
+        yield root / "home"
+
+
+@pytest.mark.slow
+@pytest.mark.java
+@pytest.mark.parametrize("model", COCO_CAPTIONERS)
+def test_every_captioner_goes_from_pictures_to_a_file_for_the_server(home, model):
+    for step in coco_commands(model, miniature=True, device="cpu"):
+        printed = call(step.command)
+        if step.name == "features grid":
+            assert "skipped: cannot read coco/train2014/COCO_train2014_000000167126.jpg" in printed
+        if step.name == "evaluation":
+            assert "30 pictures of coco test" in printed
+            for metric in ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr"):
+                assert metric in printed
+    listed = home / "coco/annotations/captions_val2014.json"
+    name = model.replace("_", "-")
+    captions = check_coco_results(
+        home / f"server/captions_val2014_{name}_results.json", listed
+    )
+    assert len(captions) == len(json.loads(listed.read_text())["images"]) == 80
+    history = json.loads((home / f"runs/coco-{model}/run.json").read_text())["history"]
+    assert len(history) == 2
+
+
+@pytest.mark.parametrize("model", COCO_CAPTIONERS)
+def test_the_miniature_takes_the_same_commands_with_other_options(model):
+    full = coco_commands(model)
+    small = coco_commands(model, miniature=True)
+    assert [step.name for step in full] == [step.name for step in small]
+    for one, other in zip(full, small, strict=True):
+        words = shlex.split(one.command)
+        others = shlex.split(other.command)
+        assert words[:3] == others[:3]
+        assert set(words) & {"--stage", "--data", "--features", "--preset"} <= set(others)
+
+
+def test_a_value_of_a_preset_can_be_replaced():
+    preset = find_preset("vanilla", "paper")
+    settings = ["width=64", "inputs.grid=7", "training.lr=1", "scst.epochs=2", "norm=pre"]
+    changed = override_preset(preset, settings)
+    assert (changed.width, changed.inputs.grid, changed.norm) == (64, 7, "pre")
+    assert (changed.training.lr, changed.scst.epochs) == (1.0, 2)
+    assert changed.heads == preset.heads
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("widht=3", "write NAME=VALUE with one of width"),
+        ("width", "write NAME=VALUE"),
+        ("width=wide", "512 is to be replaced by a value of its kind"),
+        ("width.x=3", "width has no parts"),
+        ("inputs=3", "name a part of it"),
+        ("inputs.gird=3", "write NAME=VALUE with one of fields"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(setting, message):
+    with pytest.raises(ValueError, match=message) as error:
+        override_preset(find_preset("vanilla", "paper"), [setting])
+    assert "\n" not in str(error.value)

@@ -1,0 +1,167 @@
+"""Runs on other devices and in 16 bits: captions stay, scores move little, files do not change."""
+
+
+import numpy as np
+import pytest
+import torch
+
+import captionlab
+from captionlab.data.datasets import CaptionData, Item, scenes
+from captionlab.decoding.generation import sequence_log_probs
+from captionlab.explore.tracing import trace_caption
+from captionlab.models import list_models, model_module
+from captionlab.processors import cache
+from captionlab.processors.image import ImageProcessor
+from captionlab.runs.metadata import RunMetadata
+from captionlab.runs.run import Run
+from captionlab.text import Vocabulary
+from captionlab.vision.attributes import AttributeDetector
+
+CAPTIONERS = sorted(set(list_models()) - {"translation"})
+HALVES = [torch.bfloat16, torch.float16]
+# Largest change of one token's log-probability, in nats. Numbers have 8 binary digits in bf16 and
+# 11 in fp16; every layer rounds.
+TOLERANCE = {torch.bfloat16: 0.25, torch.float16: 0.03}
+PICTURES = [item.image for item in scenes(train=0, val=0, test=6, novel=0)["test"]]
+
+
+def fresh(name: str) -> Run:
+    """Return an untrained captioner, with a detector if it reads attributes."""
+    preset = model_module(name).PRESETS["tiny"]
+    vocabulary = Vocabulary(["a", "red", "circle", "square", "blue", "above", "small"])
+    torch.manual_seed(0)
+    detector = None
+    if "attributes" in preset.inputs.fields:
+        detector = AttributeDetector(12, ["red", "blue", "circle", "small"]).eval()
+        preprocess = ImageProcessor(preset).preprocess.to_dict()
+        detector.metadata["made_by"] = {
+            "backbone": None, "grid": [8, 8], "preprocess": preprocess,
+        }  # fmt: skip
+    model = module_of(name, preset, vocabulary)
+    processor = ImageProcessor(preset, vocabulary=vocabulary, detector=detector)
+    return Run(model, vocabulary, processor, RunMetadata(model=name, preset_name="tiny"))
+
+
+def module_of(name: str, preset, vocabulary: Vocabulary) -> torch.nn.Module:
+    return model_module(name).Model(preset, len(vocabulary)).eval()
+
+
+@torch.no_grad()
+def log_probs(run: Run, pictures: list, ids: list[int]) -> torch.Tensor:
+    """Log-probabilities of one caption's tokens for each picture, `(B, T)`."""
+    memory = run.encode(run.processor(pictures))
+    captions = torch.tensor(ids).expand(len(pictures), 1, -1)
+    return sequence_log_probs(run.model, memory, captions)[:, 0]
+
+
+def own_log_probs(run: Run, pictures: list, captions: list) -> torch.Tensor:
+    """Log-probabilities of the tokens of each picture's first caption, one after the other."""
+    rows = [log_probs(run, [picture], list(row[0].ids))[0]
+            for picture, row in zip(pictures, captions, strict=True)]
+    return torch.cat(rows)
+
+
+def photos() -> list[np.ndarray]:
+    """The two photos of scikit-learn, and two parts of each."""
+    datasets = pytest.importorskip("sklearn.datasets")
+    images = datasets.load_sample_images().images
+    return [part for image in images for part in (image, image[:, :320], image[:, 320:])]
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name", CAPTIONERS)
+class TestEveryCaptioner:
+    def test_scores_in_16_bits_are_nearly_those_of_32(self, name, dtype):
+        run = fresh(name)
+        ids = run.search(run.processor(PICTURES))[0].ids
+        full = log_probs(run, PICTURES, ids)
+        assert run.to(dtype=dtype) is run
+        assert run.dtype == dtype
+        half = log_probs(run, PICTURES, ids)
+        difference = (full - half).abs().max()
+        assert 0 < difference < TOLERANCE[dtype]
+
+    def test_captions_samples_and_traces_come(self, name, dtype):
+        run = fresh(name).to(dtype=dtype)
+        captions = run.caption(PICTURES[:2])
+        assert [row[0].text for row in run.generate(PICTURES[:2])] == captions
+        assert len(run.generate(PICTURES[0], sample=True, seed=0, num_captions=2)) == 2
+        assert trace_caption(run, PICTURES[0]).attention.dtype == torch.float32
+        assert run.trace(PICTURES[0])[1].dtype == torch.float32
+
+
+class TestPackagedRuns:
+    def test_scenes_are_captioned_alike(self):
+        run = captionlab.load("scenes")
+        full = run.caption(PICTURES)
+        half = captionlab.load("scenes", precision="bf16").caption(PICTURES)
+        assert sum(one == other for one, other in zip(full, half, strict=True)) >= 4
+
+    def test_photos_are_captioned_alike_with_a_backbone_in_bf16(self):
+        pictures = photos()
+        run = captionlab.load("photos")
+        run.novelty = None
+        full = run.generate(pictures)
+        spec = run.processor.describe()
+        before = own_log_probs(run, pictures, full)
+        run.to(dtype=torch.bfloat16)
+        assert next(run.processor.backbone.parameters()).dtype == torch.bfloat16
+        # The backbone's many layers round more than the captioner: the mean over tokens counts.
+        difference = (own_log_probs(run, pictures, full) - before).abs()
+        assert 0 < difference.mean() < 0.08
+        pairs = zip(full, run.generate(pictures), strict=True)
+        assert sum(one[0].text == other[0].text for one, other in pairs) >= 4
+        assert run.processor.describe() == spec
+
+    def test_a_translator_translates(self):
+        run = captionlab.load("translation")
+        sentence = "a red circle is above a blue square"
+        assert run.to(dtype=torch.bfloat16).translate(sentence).split()
+
+
+class TestFiles:
+    def test_moving_leaves_the_stored_files_and_saving_keeps_the_precision(self, tmp_path):
+        folder = fresh("vanilla").save(tmp_path / "run")
+        stored = {file.name: file.read_bytes() for file in folder.iterdir()}
+        run = Run.load(folder, precision="bf16")
+        assert {file.name: file.read_bytes() for file in folder.iterdir()} == stored
+        again = Run.load(run.save(tmp_path / "half"))
+        assert again.dtype == torch.float32
+        weights = run.model.state_dict()
+        for key, tensor in again.model.state_dict().items():
+            torch.testing.assert_close(weights[key].float(), tensor, rtol=0, atol=0)
+
+    def test_features_are_stored_as_32_bits_make_them(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(cache, "cache_home", lambda: tmp_path)
+        processor = captionlab.load("photos").processor
+        picture = np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8)
+        data = CaptionData("mine", {"train": [Item("a", ("a dog",), picture)]})
+        expected = processor([picture]).grid.half()
+        (store,) = cache.open_feature_stores(processor.to(dtype=torch.bfloat16), data)
+        stored = torch.as_tensor(store["a"]).half()
+        torch.testing.assert_close(stored, expected[0], rtol=1e-3, atol=1e-3)
+        assert not torch.equal(processor([picture]).grid.half(), expected)
+
+
+class TestWrongInput:
+    def test_whole_numbers_are_no_weights(self):
+        with pytest.raises(ValueError, match=r"weights cannot be torch.int8: take torch.float32"):
+            fresh("vanilla").to(dtype=torch.int8)
+
+    @pytest.mark.parametrize(("device", "line"), [("cuda", "no CUDA device"), ("mps", "Apple")])
+    def test_an_absent_device_is_one_line(self, device, line, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+        for action in (fresh("vanilla").to, lambda name: captionlab.load("scenes", device=name)):
+            with pytest.raises(ValueError, match=line) as caught:
+                action(device)
+            assert "\n" not in str(caught.value)
+
+    def test_an_unknown_precision_is_one_line(self):
+        with pytest.raises(ValueError, match=r"no precision 'fp8': take no, bf16, fp16 or auto"):
+            captionlab.load("scenes", precision="fp8")
+
+    def test_a_precision_alone_may_come_first_as_in_pytorch(self):
+        assert fresh("vanilla").to(torch.bfloat16).dtype == torch.bfloat16
+
+
