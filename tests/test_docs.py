@@ -422,3 +422,11 @@ def test_a_directive_left_on_a_page_fails_the_build(sample):
     built = subprocess.run(SPHINX, cwd=sample, capture_output=True, text=True, check=False)
     assert built.returncode != 0
     assert "course/02_other.html has #| hide" in built.stderr
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "nbs").rglob("*.ipynb")), ids=lambda path: path.stem)
+def test_no_text_quotes_a_directive(path):
+    """The site refuses pages on which a directive of nbdev is left, and could not tell a quote."""
+    cells = json.loads(path.read_text())["cells"]
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    assert [text for text in texts if "#|" in text] == []
