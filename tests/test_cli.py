@@ -437,6 +437,7 @@ def test_ctrl_c_is_quiet():
         ("data list", "true"),
         ("--help", "true"),
         ("caption scenes pictures --nbest 3 --scores", "head -n 1"),
+        ("caption scenes pictures/*.png", "true"),
         ("caption scenes absent.png pictures", "true"),
         ("translate translation 'A dog runs.' 'A man sleeps.'", "true"),
     ],

@@ -9,6 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+try:
+    import resource
+except ImportError:     # on Windows
+    resource = None
+
 from captionlab import files
 from captionlab.files import remove_partial_files, write_atomically, write_json
 from captionlab.runs.folder import lock_folder
@@ -17,7 +22,7 @@ from captionlab.vision.features import fill_store
 WRITERS = {
     "bytes": lambda file: file.write(bytes(2**20)),
     "np.save": lambda file: np.save(file, np.zeros(2**18)),
-    "np.savez": lambda file: np.savez_compressed(file, a=np.zeros(2**18)),
+    "np.savez": lambda file: np.savez(file, a=np.zeros(2**18)),
     "torch.save": lambda file: torch.save({"a": torch.zeros(2**18)}, file),
 }
 
@@ -58,6 +63,23 @@ def test_a_full_disk_is_named_and_nothing_is_lost(tmp_path, full_disk, name):
     with pytest.raises(OSError, match="the disk is full") as fault:
         write_atomically(path, WRITERS[name])
     assert fault.value.errno == errno.ENOSPC
+    assert str(path) in str(fault.value)
+    assert "\n" not in str(fault.value)
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"before"]
+
+
+@pytest.mark.skipif(resource is None, reason="needs a limit of the size of files")
+@pytest.mark.parametrize("name", WRITERS)
+def test_no_room_that_the_system_itself_finds(tmp_path, name):
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(b"before")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        with pytest.raises(OSError, match="the disk is full") as fault:
+            write_atomically(path, WRITERS[name])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert str(path) in str(fault.value)
     assert "\n" not in str(fault.value)
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"before"]

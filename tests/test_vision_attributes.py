@@ -424,6 +424,30 @@ def test_sizes_of_a_stranger_take_no_memory(trained, tmp_path, monkeypatch, head
         load_detector(tmp_path / "a")
 
 
+@pytest.mark.parametrize("sizes", [{"channels": 5000, "hidden": 2000}, {"hidden": 3}, {}], ids=str)
+def test_sizes_are_compared_before_memory_is_taken(trained, tmp_path, monkeypatch, sizes):
+    """Sizes that would fit into memory, too."""
+    devices = []
+
+    class Recorded(AttributeDetector):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            devices.append(next(self.parameters()).device.type)
+
+    save_detector(trained, tmp_path / "a")
+    header = {"sizes": trained.config | sizes, "about": {}}
+    metadata = {"captionlab attributes 1": json.dumps(header)}
+    save_file(load_file(tmp_path / "a"), tmp_path / "a", metadata)
+    monkeypatch.setattr(attributes, "AttributeDetector", Recorded)
+    if trained.config == header["sizes"]:
+        load_detector(tmp_path / "a")
+        assert devices == ["meta", "cpu"]
+        return
+    with pytest.raises(ValueError, match="its tensors have other sizes than it says"):
+        load_detector(tmp_path / "a")
+    assert devices == ["meta"]
+
+
 def test_a_failed_write_leaves_the_old_one(trained, tmp_path, monkeypatch):
     save_detector(trained, file := tmp_path / "a")
     before = file.read_bytes()
