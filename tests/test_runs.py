@@ -1237,6 +1237,11 @@ def test_how_a_program_was_called_keeps_no_folders(monkeypatch):
     assert folder.run_command_line() == "captionlab train --data=mine.csv --out run --seed=1"
 
 
+def test_a_program_that_was_run_as_a_module_is_named_as_a_shell_needs_it(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/opt/captionlab/__main__.py", "train", "vanilla"])
+    assert folder.run_command_line() == "python -m captionlab train vanilla"
+
+
 def test_a_folder_that_has_a_data_sets_name_does_not_replace_its_results(trained):
     run, _ = trained
     few = CaptionData("flickr8k", {"test": [Item("a", ("a dog",))]})

@@ -106,7 +106,11 @@ def set_device(device: str | None) -> None:
 # %% ../../nbs/library/runs/folder.ipynb #fold0003
 def run_command_line() -> str:
     """Return how this program was called, without the folders of this machine."""
-    return shlex.join(_without_folders(argument) for argument in sys.argv)
+    program, *arguments = sys.argv
+    # What `python -m captionlab` runs is the file `captionlab/__main__.py`.
+    is_module = Path(program).name == "__main__.py"
+    command = ["python", "-m", "captionlab"] if is_module else [_without_folders(program)]
+    return shlex.join([*command, *map(_without_folders, arguments)])
 
 
 def _without_folders(argument: str) -> str:
