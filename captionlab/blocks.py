@@ -250,7 +250,7 @@ def _copy_feed_forward_and_norms(
     block.to(source.linear1.weight)         # its device and precision
     block.feed_forward.up_proj.load_state_dict(source.linear1.state_dict())
     block.feed_forward.down_proj.load_state_dict(source.linear2.state_dict())
-    residuals = cast(Iterable[Residual], block.residuals)
+    residuals = cast("Iterable[Residual]", block.residuals)
     for number, residual in enumerate(residuals, start=1):
         norm = getattr(source, f"norm{number}")
         residual.norm.load_state_dict(norm.state_dict())
@@ -385,7 +385,7 @@ class Decoder(nn.Module):
 
         It is enough to do this once per picture.
         """
-        blocks = cast(Iterable[DecoderBlock], self.blocks)
+        blocks = cast("Iterable[DecoderBlock]", self.blocks)
         return [block.project(memory) for block in blocks]
 
     def forward(self, x: Tensor, memory: Sequence[KeyValue | None],

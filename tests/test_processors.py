@@ -681,7 +681,7 @@ class TestWindows:
             lambda run, examples: looks.append(len(examples.input_variants)),
         )
         monkeypatch.setattr(
-            finetuning, "Trainer", lambda *rest: (_ for _ in ()).throw(InterruptedError)
+            finetuning, "Trainer", lambda *rest, **options: (_ for _ in ()).throw(InterruptedError)
         )
         with pytest.raises(InterruptedError):
             finetuning.finetune_scst("any", tmp_path / "xe", tmp_path / "scst", data=world)
