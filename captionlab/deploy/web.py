@@ -6,6 +6,7 @@
 __all__ = ['draw_words', 'PageContent', 'describe_picture', 'example_photos', 'build_app']
 
 # %% ../../nbs/library/deploy/web.ipynb #web00002
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -119,6 +120,11 @@ def build_app(run: Run) -> Any:
         warning = gradio.Markdown(f"**Careful:** {content.warning}.", visible=bool(content.warning))
         return content.rows, content.maps, warning
 
+    return _page(gradio, update)
+
+
+def _page(gradio: Any, update: Callable[[Any, float], tuple]) -> Any:
+    """Return the `Blocks` whose outputs `update` computes from a picture and a number."""
     with gradio.Blocks(title="captionlab", analytics_enabled=False) as app:
         gradio.Markdown("# Caption a photo")
         with gradio.Row():
