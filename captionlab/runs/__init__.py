@@ -20,7 +20,7 @@ __all__ = ['CAPTION_FORMATS', 'COCO_CAPTIONERS', 'COCO_METRICS', 'Caption', 'Cap
            'lock_folder', 'make_batch', 'make_constraints', 'make_validate_fn',
            'merge_detector', 'merge_result', 'merge_run', 'model_checksum',
            'model_config', 'overridden_settings', 'picture_generator', 'pooled_features',
-           'prepare_miniature', 'prepare_training', 'preset_variant',
+           'pooled_items', 'prepare_miniature', 'prepare_training', 'preset_variant',
            'processor_fingerprint', 'provenance', 'published_results', 'quick_bleu',
            'quick_cider', 'read_journal', 'read_run_json', 'remove_old_files',
            'require_metadata', 'required_ids', 'result_file', 'result_metadata',
@@ -48,7 +48,7 @@ _all_ = [
     "list_runs", "load", "load_novelty", "load_result", "load_run_data", "load_run_detector",
     "load_training_data", "load_weights", "lock_folder", "make_batch", "make_constraints",
     "make_validate_fn", "merge_detector", "merge_result", "merge_run", "model_checksum",
-    "model_config", "overridden_settings", "picture_generator", "pooled_features",
+    "model_config", "overridden_settings", "picture_generator", "pooled_features", "pooled_items",
     "prepare_miniature", "prepare_training", "preset_variant", "processor_fingerprint",
     "provenance", "published_results", "quick_bleu", "quick_cider", "read_journal", "read_run_json",
     "remove_old_files", "require_metadata", "required_ids", "result_file", "result_metadata",
@@ -79,8 +79,8 @@ _SUBMODULES = {
         "extend_vocabulary", "extend_rows", "extend_model", "freeze_vision",
     ],
     "novelty": [
-        "pooled_features", "spherical_kmeans", "NoveltyWarning", "NoveltyDetector",
-        "save_novelty", "load_novelty",
+        "pooled_features", "pooled_items", "spherical_kmeans", "NoveltyWarning",
+        "NoveltyDetector", "save_novelty", "load_novelty",
     ],
     "recipes": [
         "apply_options", "adapt_recipe", "warn_of_adaptation", "overridden_settings",
