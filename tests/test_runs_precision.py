@@ -8,51 +8,25 @@ import torch
 from accelerate import Accelerator
 from PIL import Image
 from typer.testing import CliRunner
+from untrained_runs import CAPTIONERS, untrained_captioner
 
 import captionlab
 from captionlab.cli import app
 from captionlab.data.datasets import CaptionData, Item, scenes
 from captionlab.decoding.generation import sequence_log_probs
 from captionlab.explore.tracing import trace_caption
-from captionlab.models import list_models, model_module
 from captionlab.processors import cache
-from captionlab.processors.image import ImageProcessor
 from captionlab.runs import catalog
 from captionlab.runs.folder import set_device
-from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.run import Run
 from captionlab.scenes import generate_scene, render
-from captionlab.text import Vocabulary
 from captionlab.training import devices
-from captionlab.vision.attributes import AttributeDetector
 
-CAPTIONERS = sorted(set(list_models()) - {"translation"})
 HALVES = [torch.bfloat16, torch.float16]
 # Largest change of one token's log-probability, in nats. Numbers have 8 binary digits in bf16 and
 # 11 in fp16; every layer rounds.
 TOLERANCE = {torch.bfloat16: 0.25, torch.float16: 0.03}
 PICTURES = [item.image for item in scenes(train=0, val=0, test=6, novel=0)["test"]]
-
-
-def fresh(name: str) -> Run:
-    """Return an untrained captioner, with a detector if it reads attributes."""
-    preset = model_module(name).PRESETS["tiny"]
-    vocabulary = Vocabulary(["a", "red", "circle", "square", "blue", "above", "small"])
-    torch.manual_seed(0)
-    detector = None
-    if "attributes" in preset.inputs.fields:
-        detector = AttributeDetector(12, ["red", "blue", "circle", "small"]).eval()
-        preprocess = ImageProcessor(preset).preprocess.to_dict()
-        detector.metadata["made_by"] = {
-            "backbone": None, "grid": [8, 8], "preprocess": preprocess,
-        }  # fmt: skip
-    model = module_of(name, preset, vocabulary)
-    processor = ImageProcessor(preset, vocabulary=vocabulary, detector=detector)
-    return Run(model, vocabulary, processor, RunMetadata(model=name, preset_name="tiny"))
-
-
-def module_of(name: str, preset, vocabulary: Vocabulary) -> torch.nn.Module:
-    return model_module(name).Model(preset, len(vocabulary)).eval()
 
 
 @torch.no_grad()
@@ -81,7 +55,7 @@ def photos() -> list[np.ndarray]:
 @pytest.mark.parametrize("name", CAPTIONERS)
 class TestEveryCaptioner:
     def test_scores_in_16_bits_are_nearly_those_of_32(self, name, dtype):
-        run = fresh(name)
+        run = untrained_captioner(name)
         ids = run.search(run.processor(PICTURES))[0].ids
         full = log_probs(run, PICTURES, ids)
         assert run.to(dtype=dtype) is run
@@ -91,7 +65,7 @@ class TestEveryCaptioner:
         assert 0 < difference < TOLERANCE[dtype]
 
     def test_captions_samples_and_traces_come(self, name, dtype):
-        run = fresh(name).to(dtype=dtype)
+        run = untrained_captioner(name).to(dtype=dtype)
         captions = run.caption(PICTURES[:2])
         assert [row[0].text for row in run.generate(PICTURES[:2])] == captions
         assert len(run.generate(PICTURES[0], sample=True, seed=0, num_captions=2)) == 2
@@ -130,7 +104,7 @@ class TestPackagedRuns:
 
 class TestFiles:
     def test_moving_leaves_the_stored_files_and_saving_keeps_the_precision(self, tmp_path):
-        folder = fresh("vanilla").save(tmp_path / "run")
+        folder = untrained_captioner("vanilla").save(tmp_path / "run")
         stored = {file.name: file.read_bytes() for file in folder.iterdir()}
         run = Run.load(folder, precision="bf16")
         assert {file.name: file.read_bytes() for file in folder.iterdir()} == stored
@@ -155,13 +129,14 @@ class TestFiles:
 class TestWrongInput:
     def test_whole_numbers_are_no_weights(self):
         with pytest.raises(ValueError, match=r"weights cannot be torch.int8: take torch.float32"):
-            fresh("vanilla").to(dtype=torch.int8)
+            untrained_captioner("vanilla").to(dtype=torch.int8)
 
     @pytest.mark.parametrize(("device", "line"), [("cuda", "no CUDA device"), ("mps", "Apple")])
     def test_an_absent_device_is_one_line(self, device, line, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-        for action in (fresh("vanilla").to, lambda name: captionlab.load("scenes", device=name)):
+        move = untrained_captioner("vanilla").to
+        for action in (move, lambda name: captionlab.load("scenes", device=name)):
             with pytest.raises(ValueError, match=line) as caught:
                 action(device)
             assert "\n" not in str(caught.value)
@@ -171,7 +146,7 @@ class TestWrongInput:
             captionlab.load("scenes", precision="fp8")
 
     def test_a_precision_alone_may_come_first_as_in_pytorch(self):
-        assert fresh("vanilla").to(torch.bfloat16).dtype == torch.bfloat16
+        assert untrained_captioner("vanilla").to(torch.bfloat16).dtype == torch.bfloat16
 
 
 @pytest.fixture
