@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CAPTION_FORMATS', 'COCO_CAPTIONERS', 'COCO_METRICS', 'Caption', 'CaptioningError',
-           'CocoStep', 'DEFAULT_USE_CPU', 'DataSource', 'FORMAT', 'Folders',
+           'CocoStep', 'DEFAULT_USE_CPU', 'DataSource', 'Difference', 'FORMAT', 'Folders',
            'GenerationConfig', 'MODEL_KEYS', 'NoveltyDetector', 'NoveltyWarning',
            'OTHER_PRESETS', 'PROTOCOLS', 'PaperTable', 'Protocol', 'READABLE_FORMATS',
            'Reproduction', 'Run', 'RunMetadata', 'RunSettings', 'TABLES', 'TableRow',
@@ -13,25 +13,29 @@ __all__ = ['CAPTION_FORMATS', 'COCO_CAPTIONERS', 'COCO_METRICS', 'Caption', 'Cap
            'caption_split', 'check_caption_path', 'check_data_fits_model',
            'check_mergeable', 'check_resume_config', 'check_run_folder', 'check_weights',
            'coco_commands', 'collect_results', 'committed_result', 'derangement',
-           'detector_result', 'diff_metadata', 'ensemble', 'evaluate', 'extend_model',
-           'extend_rows', 'extend_vocabulary', 'find_protocol', 'find_table', 'finetune',
-           'finetune_scst', 'finetuning_config', 'flickr8k_test', 'format1_preset',
-           'format_metric', 'freeze_vision', 'generate_captions', 'grid_inputs',
-           'human_baseline', 'journal_settings', 'judge_row', 'list_runs', 'load',
-           'load_novelty', 'load_result', 'load_run_data', 'load_run_detector',
-           'load_training_data', 'load_weights', 'lock_folder', 'make_batch',
-           'make_constraints', 'make_validate_fn', 'merge_detector', 'merge_result',
-           'merge_run', 'model_checksum', 'model_config', 'overridden_settings',
-           'picture_generator', 'pooled_features', 'prepare_miniature',
-           'prepare_training', 'preset_variant', 'processor_fingerprint', 'provenance',
-           'published_results', 'quick_bleu', 'quick_cider', 'read_journal',
-           'read_run_json', 'remove_old_files', 'reproduce_row', 'require_metadata',
-           'required_ids', 'result_file', 'result_metadata', 'result_name', 'result_run',
-           'results_home', 'results_table', 'run_command_line', 'save_novelty',
-           'save_run_detector', 'save_trained_run', 'save_weights', 'score_split',
-           'seed_deviation', 'seed_spread', 'set_device', 'source_sentences',
-           'spherical_kmeans', 'stream_results', 'train', 'training_set', 'trials_table',
-           'unique_tensors', 'upgrade_tensors', 'warn_of_adaptation', 'write_captions']
+           'detector_result', 'diff_metadata', 'difference_from_dict', 'difference_table',
+           'difference_to_dict', 'differences_file', 'ensemble', 'evaluate',
+           'extend_model', 'extend_rows', 'extend_vocabulary', 'find_protocol',
+           'find_table', 'finetune', 'finetune_scst', 'finetuning_config',
+           'flickr8k_test', 'format1_preset', 'format_metric', 'freeze_vision',
+           'generate_captions', 'grid_inputs', 'human_baseline', 'journal_settings',
+           'judge_row', 'list_runs', 'load', 'load_differences', 'load_novelty',
+           'load_result', 'load_run_data', 'load_run_detector', 'load_training_data',
+           'load_weights', 'lock_folder', 'make_batch', 'make_constraints',
+           'make_validate_fn', 'mean_score', 'measure_differences', 'merge_detector',
+           'merge_result', 'merge_run', 'model_checksum', 'model_config',
+           'overridden_settings', 'paper_names', 'paper_table', 'picture_generator',
+           'picture_scores', 'pooled_features', 'prepare_miniature', 'prepare_training',
+           'preset_variant', 'processor_fingerprint', 'provenance', 'published_results',
+           'quick_bleu', 'quick_cider', 'read_journal', 'read_run_json',
+           'remove_old_files', 'reproduce_row', 'require_metadata', 'required_ids',
+           'result_file', 'result_metadata', 'result_name', 'result_run', 'results_home',
+           'results_table', 'row_results', 'run_command_line', 'run_score',
+           'save_novelty', 'save_run_detector', 'save_trained_run', 'save_weights',
+           'score_split', 'seed_deviation', 'seed_spread', 'set_device',
+           'source_sentences', 'spherical_kmeans', 'stream_results', 'train',
+           'training_set', 'trials_table', 'unique_tensors', 'upgrade_tensors',
+           'warn_of_adaptation', 'write_captions']
 
 # %% ../../nbs/library/runs/index.ipynb #runs0002
 from ..lazy import lazy_attributes
@@ -39,29 +43,31 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/runs/index.ipynb #runs0003
 _all_ = [
     "CAPTION_FORMATS", "COCO_CAPTIONERS", "COCO_METRICS", "Caption", "CaptioningError", "CocoStep",
-    "DEFAULT_USE_CPU", "DataSource", "FORMAT", "Folders", "GenerationConfig", "MODEL_KEYS",
-    "NoveltyDetector", "NoveltyWarning", "OTHER_PRESETS", "PROTOCOLS", "PaperTable", "Protocol",
-    "READABLE_FORMATS", "Reproduction", "Run", "RunMetadata", "RunSettings", "TABLES", "TableRow",
-    "TrainingSetup", "adapt_recipe", "apply_options", "artifact_path", "assign_stores",
+    "DEFAULT_USE_CPU", "DataSource", "Difference", "FORMAT", "Folders", "GenerationConfig",
+    "MODEL_KEYS", "NoveltyDetector", "NoveltyWarning", "OTHER_PRESETS", "PROTOCOLS", "PaperTable",
+    "Protocol", "READABLE_FORMATS", "Reproduction", "Run", "RunMetadata", "RunSettings", "TABLES",
+    "TableRow", "TrainingSetup", "adapt_recipe", "apply_options", "artifact_path", "assign_stores",
     "augmentations", "build_processor", "caption_files", "caption_split", "check_caption_path",
     "check_data_fits_model", "check_mergeable", "check_resume_config", "check_run_folder",
     "check_weights", "coco_commands", "collect_results", "committed_result", "derangement",
-    "detector_result", "diff_metadata", "ensemble", "evaluate", "extend_model", "extend_rows",
+    "detector_result", "diff_metadata", "difference_from_dict", "difference_table",
+    "difference_to_dict", "differences_file", "ensemble", "evaluate", "extend_model", "extend_rows",
     "extend_vocabulary", "find_protocol", "find_table", "finetune", "finetune_scst",
     "finetuning_config", "flickr8k_test", "format1_preset", "format_metric", "freeze_vision",
     "generate_captions", "grid_inputs", "human_baseline", "journal_settings", "judge_row",
-    "list_runs", "load", "load_novelty", "load_result", "load_run_data", "load_run_detector",
-    "load_training_data", "load_weights", "lock_folder", "make_batch", "make_constraints",
-    "make_validate_fn", "merge_detector", "merge_result", "merge_run", "model_checksum",
-    "model_config", "overridden_settings", "picture_generator", "pooled_features",
+    "list_runs", "load", "load_differences", "load_novelty", "load_result", "load_run_data",
+    "load_run_detector", "load_training_data", "load_weights", "lock_folder", "make_batch",
+    "make_constraints", "make_validate_fn", "mean_score", "measure_differences", "merge_detector",
+    "merge_result", "merge_run", "model_checksum", "model_config", "overridden_settings",
+    "paper_names", "paper_table", "picture_generator", "picture_scores", "pooled_features",
     "prepare_miniature", "prepare_training", "preset_variant", "processor_fingerprint",
     "provenance", "published_results", "quick_bleu", "quick_cider", "read_journal", "read_run_json",
     "remove_old_files", "reproduce_row", "require_metadata", "required_ids", "result_file",
-    "result_metadata", "result_name", "result_run", "results_home", "results_table",
-    "run_command_line", "save_novelty", "save_run_detector", "save_trained_run", "save_weights",
-    "score_split", "seed_deviation", "seed_spread", "set_device", "source_sentences",
-    "spherical_kmeans", "stream_results", "train", "training_set", "trials_table", "unique_tensors",
-    "upgrade_tensors", "warn_of_adaptation", "write_captions",
+    "result_metadata", "result_name", "result_run", "results_home", "results_table", "row_results",
+    "run_command_line", "run_score", "save_novelty", "save_run_detector", "save_trained_run",
+    "save_weights", "score_split", "seed_deviation", "seed_spread", "set_device",
+    "source_sentences", "spherical_kmeans", "stream_results", "train", "training_set",
+    "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation", "write_captions",
 ]
 
 # %% ../../nbs/library/runs/index.ipynb #runs0004
@@ -80,6 +86,10 @@ _SUBMODULES = {
     "coco_plan": ["COCO_CAPTIONERS", "CocoStep", "coco_commands", "prepare_miniature"],
     "data": [
         "DataSource", "Folders", "check_data_fits_model", "load_training_data", "load_run_data",
+    ],
+    "differences": [
+        "row_results", "mean_score", "picture_scores", "Difference",
+        "measure_differences", "differences_file", "difference_to_dict", "difference_from_dict",
     ],
     "extension": [
         "extend_vocabulary", "extend_rows", "extend_model", "freeze_vision",
@@ -111,6 +121,9 @@ _SUBMODULES = {
     "metadata": [
         "RunMetadata",
     ],
+    "paper_tables": [
+        "paper_names", "paper_table", "load_differences", "difference_table",
+    ],
     "preparation": [
         "build_processor", "augmentations", "training_set", "TrainingSetup", "prepare_training",
         "grid_inputs",
@@ -119,7 +132,7 @@ _SUBMODULES = {
         "COCO_METRICS", "published_results", "flickr8k_test", "human_baseline",
     ],
     "reproduction": [
-        "RunSettings", "judge_row", "seed_deviation", "seed_spread", "Reproduction",
+        "RunSettings", "judge_row", "run_score", "seed_deviation", "seed_spread", "Reproduction",
         "committed_result", "reproduce_row",
     ],
     "results": [
