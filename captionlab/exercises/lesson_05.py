@@ -146,10 +146,10 @@ def _check_reorder(reorder):
     moved = reorder(past, torch.tensor([[1, 1, 0], [2, 0, 2]]))
     expect(len(moved) == len(past), "it should return a KeyValue for each block")
     parents = torch.tensor([1, 1, 0, 5, 3, 5])
-    expect_close(moved[0].key.flatten(), parents, "the keys of the first block", misconceptions={
+    expect_close(moved[0].key.flatten(), parents, "the key of the first block", misconceptions={
         "picture b begins at row b * C": [1, 1, 0, 2, 0, 2],
         "the rows of a picture are C apart, not B": [1, 1, 0, 4, 2, 4],
         "nothing has moved": list(range(6)),
     })
-    expect_close(moved[0].value.flatten(), parents + 10, "the values of the first block")
-    expect_close(moved[1].key.flatten(), parents + 20, "the keys of the second block")
+    expect_close(moved[0].value.flatten(), parents + 10, "the value of the first block")
+    expect_close(moved[1].key.flatten(), parents + 20, "the key of the second block")

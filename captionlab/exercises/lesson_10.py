@@ -11,7 +11,7 @@ from collections import Counter
 from functools import cache
 from itertools import pairwise
 
-from ..text import SubwordVocabulary, Vocabulary, bpe_encode, normalise
+from ..text import SubwordVocabulary, bpe_encode
 from .expectations import expect, expect_equal, expect_type
 from .registry import exercise
 
@@ -27,7 +27,9 @@ def _learn(words, steps, before="▁", behind=""):
     return ranks
 
 
-_TEN = "low low low lower lower newest newest newest wide widest".split()
+_TEN = [
+    "low", "low", "low", "lower", "lower", "newest", "newest", "newest", "wide", "widest",
+]
 
 
 @exercise(
@@ -139,7 +141,7 @@ def _check_dropout(answer):
     expect(longer < 2.2, f"with it the captions get {longer:.2f} times as long, more than twice")
 
 # %% ../../nbs/solutions/10_text.ipynb #s105chk
-_SUNS = "sunlight sunset sunrise daylight moonlight".split()
+_SUNS = ["sunlight", "sunset", "sunrise", "daylight", "moonlight"]
 
 
 @exercise(
