@@ -33,7 +33,6 @@ from captionlab.cli.options import (
 )
 
 from .application import app, attributes_app, echo
-from .features import grid_inputs
 from .resumption import ResumableCommand
 
 if TYPE_CHECKING:
@@ -243,6 +242,7 @@ def attributes_train(
     from captionlab.files import check_writable
     from captionlab.runs.evaluation import detector_result, merge_detector
     from captionlab.runs.folder import run_command_line
+    from captionlab.runs.preparation import grid_inputs
     from captionlab.runs.results import check_mergeable
     from captionlab.vision import attributes
 
