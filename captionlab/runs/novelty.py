@@ -114,8 +114,8 @@ class NoveltyDetector:
         """
         return (pooled_features(grid).to(self.centroids) @ self.centroids.T).amax(1)
 
-    def warn(self, batch: Batch, pictures: Sequence) -> None:
-        """Warn in one line if pictures are unlike the training pictures.
+    def message(self, batch: Batch, pictures: Sequence) -> str:
+        """Return a line that names pictures unlike the training pictures; "" if there is none.
 
         Args:
             batch: of the pictures, with `grid`, `(B, N, D)`.
@@ -128,14 +128,22 @@ class NoveltyDetector:
             if flag
         ]
         if not names:
-            return
+            return ""
         verb, caption = ("are", "their captions") if len(names) > 1 else ("is", "its caption")
-        warnings.warn(
+        return (
             f"{_enumeration(names)} {verb} unlike the pictures that this model learned from: do "
-            f"not trust {caption}",
-            NoveltyWarning,
-            stacklevel=_caller_level(),
+            f"not trust {caption}"
         )
+
+    def warn(self, batch: Batch, pictures: Sequence) -> None:
+        """Warn in one line if pictures are unlike the training pictures.
+
+        Args:
+            batch: as for `message`.
+            pictures: likewise.
+        """
+        if line := self.message(batch, pictures):
+            warnings.warn(line, NoveltyWarning, stacklevel=_caller_level())
 
 
 def _caller_level() -> int:
