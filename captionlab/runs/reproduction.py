@@ -68,7 +68,7 @@ def _train_member(
         train(
             str(row.model), where.data or protocol.data, protocol.preset, seed=seed, out=start,
             variant=variant, detector=detector, device=where.device,
-            settings=row.preset_settings(protocol), adapt=True,
+            settings=row.preset_settings(protocol),
             resume=(start / "checkpoint.pt").exists(),
         )
     if row.stage == "xe":
