@@ -9,10 +9,10 @@ __all__ = []
 import torch
 from torchvision.ops import box_iou
 
-from .expectations import expect, expect_close
-from .registry import exercise
 from ..scenes.generator import generate_scene
 from ..vision.region_geometry import pool_regions, spatial_graph
+from .expectations import expect, expect_close
+from .registry import exercise
 
 # %% ../../nbs/solutions/14_regions.ipynb #65ac8965
 @exercise(
