@@ -298,9 +298,7 @@ def get_archives(
     ]
     if not missing:
         return
-    addresses = {
-        one.name: _mirrored(mirrors, one.name) or [one.address] for one in missing
-    }
+    addresses = {one.name: _mirrored(mirrors, one.name) or [one.address] for one in missing}
     sizes = {one: _archive_size(one, folder, addresses[one.name]) for one in missing}
     present = sum(
         file.stat().st_size
