@@ -35,6 +35,7 @@ from ..vision.boxes import RegionFile, check_boxes_unique
 from ..vision.features import FeatureStore, batched, diff_specs, fill_store
 from ..vision.images import FULL_WINDOW
 from ..vision.regions import Regions
+from ..zip_files import file_size, split_zip_path
 from .base import Processor, reads_images
 from .pictures import Picture
 
@@ -280,13 +281,14 @@ def _dataset_fingerprint(data: CaptionData) -> list[str]:
     files = [item.image for item in items if isinstance(item.image, Path)]
     if data.is_official or not files:
         return []
-    existing = [file for file in files if file.exists()]
+    existing = [file for file in files if file_size(file) is not None]
     return [short_hash([_file_state(file) for file in existing])]
 
 
 def _file_state(file: Path) -> tuple[str, int, int]:
     """Return path, bytes and time of a file; another file differs in one of them."""
-    status = file.stat()
+    zipped = split_zip_path(file)
+    status = (zipped[0] if zipped else file).stat()
     return str(file.resolve()), status.st_size, status.st_mtime_ns
 
 # %% ../../nbs/library/processors/cache.ipynb #5afae2fb
