@@ -6,6 +6,7 @@
 __all__ = ['reproduce', 'bench']
 
 # %% ../../nbs/library/cli/reproduction.ipynb #clrp0002
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,8 @@ import typer
 from .application import app, echo
 
 if TYPE_CHECKING:
-    from captionlab.runs.tables import PaperTable, TableRow
+    from captionlab.runs.reproduction import RunSettings
+    from captionlab.runs.tables import PaperTable, Protocol, TableRow
 
 # %% ../../nbs/library/cli/reproduction.ipynb #clrp0004
 def _list_tables() -> None:
@@ -35,6 +37,17 @@ def _choose_rows(table: "PaperTable", name: str | None) -> "list[TableRow]":
             echo(f"{row.name:20} not run: captionlab has no such model")
     return [row for row in table.rows if row.model]
 
+
+def _print_commands(
+    rows: "list[TableRow]", protocol: "Protocol", seeds: Sequence[int], where: "RunSettings"
+) -> None:
+    """Print the commands of rows; a training that several rows share is printed once."""
+    from captionlab.runs.reproduction import row_commands
+
+    steps = [step for row in rows for seed in seeds
+             for step in row_commands(row, protocol, seed, where)]
+    echo("\n".join(dict.fromkeys(steps)))
+
 # %% ../../nbs/library/cli/reproduction.ipynb #clrp0005
 @app.command()
 def reproduce(
@@ -50,6 +63,10 @@ def reproduce(
                                "again.")] = Path("runs/reproduced"),
     device: Annotated[str | None, typer.Option(
         help="cpu, cuda or mps; the fastest there is by default.")] = None,
+    detector: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Of attributes; one is trained by default.")] = None,
+    commands: Annotated[bool, typer.Option(
+        "--commands", help="Print the commands of each step instead of running them.")] = False,
     json: Annotated[bool, typer.Option(
         "--json", help="Write the result files under results/.")] = False,
 ) -> None:
@@ -62,11 +79,15 @@ def reproduce(
 
     protocol = find_protocol(data)
     found = find_table(table)
+    where = RunSettings(runs, device=device, detector=detector)
+    rows = _choose_rows(found, row)
+    if commands:
+        _print_commands(rows, protocol, seed or protocol.seeds, where)
+        return
     echo(f"{found.title}; {protocol.data}, preset {protocol.preset}")
     differing = 0
-    for one in _choose_rows(found, row):
-        outcome = reproduce_row(found, one, protocol, seeds=seed or (), write=json,
-                                where=RunSettings(runs, device=device))
+    for one in rows:
+        outcome = reproduce_row(found, one, protocol, seeds=seed or (), write=json, where=where)
         echo(str(outcome))
         differing += outcome.verdict == "differs"
     if differing:
