@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .application import app, echo
+from .options import WriteResult
 
 if TYPE_CHECKING:
     from captionlab.runs.reproduction import RunSettings
@@ -49,26 +50,34 @@ def _print_commands(
     echo("\n".join(dict.fromkeys(steps)))
 
 # %% ../../nbs/library/cli/reproduction.ipynb #clrp0005
+_Table = Annotated[str | None, typer.Argument(
+    metavar="TABLE", help="such as eta-2; all tables are listed if it is left out")]
+_Row = Annotated[str | None, typer.Option(help="One row; all by default.")]
+_Data = Annotated[str, typer.Option(help="scenes or photos")]
+_Seeds = Annotated[list[int] | None, typer.Option(
+    min=0, help="Of the runs; repeatable; all of the protocol by default.")]
+_Runs = Annotated[Path, typer.Option(
+    metavar="FOLDER", help="Folder of the runs; those that are there are not trained again.")]
+_TrainingDevice = Annotated[str | None, typer.Option(
+    help="cpu, cuda or mps; the fastest there is by default.")]
+_Detector = Annotated[Path | None, typer.Option(
+    metavar="FILE", help="Of attributes; one is trained by default.")]
+_Commands = Annotated[bool, typer.Option(
+    "--commands", help="Print the commands of each step instead of running them.")]
+
+
 @app.command()
 def reproduce(
-    table: Annotated[str | None, typer.Argument(
-        metavar="[TABLE]", help="such as eta-2; all tables are listed if it is left out")] = None,
-    row: Annotated[str | None, typer.Option(help="One row; all by default.")] = None,
-    data: Annotated[str, typer.Option(help="scenes or photos")] = "scenes",
+    table: _Table = None,
+    row: _Row = None,
+    data: _Data = "scenes",
     *,
-    seed: Annotated[list[int] | None, typer.Option(
-        min=0, help="Of the runs; repeatable; all of the protocol by default.")] = None,
-    runs: Annotated[Path, typer.Option(
-        metavar="FOLDER", help="Folder of the runs; those that are there are not trained "
-                               "again.")] = Path("runs/reproduced"),
-    device: Annotated[str | None, typer.Option(
-        help="cpu, cuda or mps; the fastest there is by default.")] = None,
-    detector: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="Of attributes; one is trained by default.")] = None,
-    commands: Annotated[bool, typer.Option(
-        "--commands", help="Print the commands of each step instead of running them.")] = False,
-    json: Annotated[bool, typer.Option(
-        "--json", help="Write the result files under results/.")] = False,
+    seed: _Seeds = None,
+    runs: _Runs = Path("runs/reproduced"),
+    device: _TrainingDevice = None,
+    detector: _Detector = None,
+    commands: _Commands = False,
+    json: WriteResult = False,
 ) -> None:
     """Train and judge the rows of a paper's table and compare them with what is committed."""
     if table is None:
@@ -78,16 +87,16 @@ def reproduce(
     from captionlab.runs.tables import find_protocol, find_table
 
     protocol = find_protocol(data)
-    found = find_table(table)
+    plan = find_table(table)
     where = RunSettings(runs, device=device, detector=detector)
-    rows = _choose_rows(found, row)
+    rows = _choose_rows(plan, row)
     if commands:
         _print_commands(rows, protocol, seed or protocol.seeds, where)
         return
-    echo(f"{found.title}; {protocol.data}, preset {protocol.preset}")
+    echo(f"{plan.title}; {protocol.data}, preset {protocol.preset}")
     differing = 0
     for one in rows:
-        outcome = reproduce_row(found, one, protocol, seeds=seed or (), write=json, where=where)
+        outcome = reproduce_row(plan, one, protocol, seeds=seed or (), write=json, where=where)
         echo(str(outcome))
         differing += outcome.verdict == "differs"
     if differing:

@@ -106,14 +106,14 @@ def row_commands(
     for variant, shift in [(row.variant, 0), *row.members]:
         preset = row.preset(protocol, variant)
         start = where.folder / _run_name(row, protocol, variant, seed + shift)
-        options = {"data": protocol.data, "preset": protocol.preset, "variant": variant,
-                   "seed": seed + shift, "out": start}
+        values = {"data": protocol.data, "preset": protocol.preset, "variant": variant,
+                  "seed": seed + shift, "out": start}
         if "attributes" in preset.inputs.fields:
             file = f"detector-{protocol.data}.safetensors"
-            options["detector"] = where.detector or where.folder / file
-        given = [f"--{name} {value}" for name, value in options.items() if value is not None]
-        given += [f"--set {setting}" for setting in row.preset_settings(protocol)]
-        commands.append(f"captionlab train {row.model} {' '.join(given)}")
+            values["detector"] = where.detector or where.folder / file
+        options = [f"--{name} {value}" for name, value in values.items() if value is not None]
+        options += [f"--set {setting}" for setting in row.preset_settings(protocol)]
+        commands.append(f"captionlab train {row.model} {' '.join(options)}")
         last.append(start)
         if row.stage == "scst":
             last[-1] = start.with_name(f"{start.name}-scst")
