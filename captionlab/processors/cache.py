@@ -27,6 +27,7 @@ from captionlab.processors.image import (
     match_name,
 )
 
+from ..data.batches import PixelInput
 from ..data.datasets import CaptionData, Item
 from ..files import cache_home, command_line, data_home, short_hash
 from ..scenes.world import Scene
@@ -311,6 +312,11 @@ class _ItemReader:
             self.latest_name = item.name
         return self.latest_inputs[name][0]
 
+    def pixels(self, item: Item) -> Tensor:
+        """Return the bytes of an item's picture, (size, size, 3)."""
+        pixels, _ = self._load(item)
+        return torch.from_numpy(pixels)
+
     def _features(self, item: Item) -> dict[str, Tensor]:
         if self.stores:
             return _read_stores(self.stores, item)
@@ -344,7 +350,13 @@ def input_transforms(
     if not reads_images(processor):
         return {}
     reader = _ItemReader(processor, stores, cache_bytes)
-    return {name: partial(reader.field, name) for name in processor.preset.inputs.fields}
+    fields = processor.preset.inputs.fields
+    functions: InputTransforms = {name: partial(reader.field, name) for name in fields}
+    if tuple(fields) == ("images",) and not stores:
+        mean, std = processor.preprocess.byte_scale
+        shape = (processor.preprocess.size, processor.preprocess.size, 3)
+        functions["images"] = PixelInput(functions["images"], reader.pixels, shape, mean, std)
+    return functions
 
 # %% ../../nbs/library/processors/cache.ipynb #abb51c8c
 def _read_stores(stores: Sequence[FeatureStore], item: Item) -> dict[str, Tensor]:

@@ -226,10 +226,16 @@ class Preprocess:
         top = (top + bottom - side) / 2
         return left, top, left + side, top + side
 
-    def normalise(self, pixels: np.ndarray) -> Tensor:
-        """Return bytes (B, size, size, 3) as floats (B, 3, size, size), mean 0 and std 1."""
+    @property
+    def byte_scale(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation in units of bytes, 0 to 255, with 32 bits."""
         mean = torch.tensor(self.mean) * 255
         std = torch.tensor(self.std) * 255
+        return tuple(mean.tolist()), tuple(std.tolist())
+
+    def normalise(self, pixels: np.ndarray) -> Tensor:
+        """Return bytes (B, size, size, 3) as floats (B, 3, size, size), mean 0 and std 1."""
+        mean, std = map(torch.tensor, self.byte_scale)
         values = torch.from_numpy(pixels).float().sub_(mean).div_(std)
         # The memory keeps channels last, which makes convolutions faster.
         return values.permute(0, 3, 1, 2)
