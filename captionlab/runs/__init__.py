@@ -30,12 +30,12 @@ __all__ = ['CAPTION_FORMATS', 'COCO_CAPTIONERS', 'COCO_METRICS', 'Caption', 'Cap
            'published_results', 'quick_bleu', 'quick_cider', 'read_journal',
            'read_run_json', 'remove_old_files', 'reproduce_row', 'require_metadata',
            'required_ids', 'result_file', 'result_metadata', 'result_name', 'result_run',
-           'results_home', 'results_table', 'row_results', 'run_command_line',
-           'run_score', 'save_novelty', 'save_run_detector', 'save_trained_run',
-           'save_weights', 'score_split', 'seed_deviation', 'seed_spread', 'set_device',
-           'source_sentences', 'spherical_kmeans', 'stream_results', 'train',
-           'training_set', 'trials_table', 'unique_tensors', 'upgrade_tensors',
-           'warn_of_adaptation', 'write_captions']
+           'results_home', 'results_table', 'row_commands', 'row_results',
+           'run_command_line', 'run_score', 'save_novelty', 'save_run_detector',
+           'save_trained_run', 'save_weights', 'score_split', 'seed_deviation',
+           'seed_spread', 'set_device', 'source_sentences', 'spherical_kmeans',
+           'stream_results', 'train', 'training_set', 'trials_table', 'unique_tensors',
+           'upgrade_tensors', 'warn_of_adaptation', 'write_captions']
 
 # %% ../../nbs/library/runs/index.ipynb #runs0002
 from ..lazy import lazy_attributes
@@ -64,7 +64,7 @@ _all_ = [
     "processor_fingerprint", "provenance", "published_results", "quick_bleu", "quick_cider",
     "read_journal", "read_run_json", "remove_old_files", "reproduce_row", "require_metadata",
     "required_ids", "result_file", "result_metadata", "result_name", "result_run", "results_home",
-    "results_table", "row_results", "run_command_line", "run_score", "save_novelty",
+    "results_table", "row_commands", "row_results", "run_command_line", "run_score", "save_novelty",
     "save_run_detector", "save_trained_run", "save_weights", "score_split", "seed_deviation",
     "seed_spread", "set_device", "source_sentences", "spherical_kmeans", "stream_results", "train",
     "training_set", "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation",
@@ -134,7 +134,7 @@ _SUBMODULES = {
     ],
     "reproduction": [
         "RunSettings", "judge_row", "run_score", "seed_deviation", "seed_spread", "Reproduction",
-        "committed_result", "reproduce_row",
+        "committed_result", "reproduce_row", "row_commands",
     ],
     "results": [
         "results_home", "load_result", "result_file", "diff_metadata", "check_mergeable",
