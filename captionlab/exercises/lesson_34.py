@@ -40,7 +40,7 @@ def _check_two_attributes(answer):
     "34.2", "Ask S twice", difficulty=3, minutes=20,
     hints=(
         "Override cross_attend(x, memory, mask=None, trace=None).",
-        "self.cross_attention returns a dictionary of results; the first step of a path is path[0].",
+        "self.cross_attention returns a dictionary; the first step of a path is path[0].",
         "The end is self.residuals[1].add_output(x, mixed), as in EntangledBlock.",
     ),
 )
@@ -73,7 +73,7 @@ def _expected_twice(block: EntangledBlock, x: Tensor, memories: dict[str, Tensor
 @exercise(
     "34.3", "The words of another picture", difficulty=2, minutes=15,
     hints=(
-        "dataclasses.replace(batch, attributes=...) changes one field and copies none of the others.",
+        "dataclasses.replace(batch, attributes=...) changes one field and keeps the others.",
         "A random permutation may leave a picture with its own words.",
         "Indexing by positions moved by one is enough: torch.arange(B).roll(1).",
     ),
