@@ -6,12 +6,22 @@
 __all__ = []
 
 # %% ../../nbs/solutions/34_entangled.ipynb #a34e0002
+from typing import cast
+
 import torch
 from torch import Tensor
 
-from ..blocks import BlockConfig
+from captionlab.models.entangled import (
+    PRESETS,
+    VARIANTS,
+    EntangledBlock,
+    EtaVariant,
+    GatedController,
+    Model,
+)
+
+from ..blocks import BlockConfig, Residual
 from ..data.batches import Batch
-from ..models.entangled import PRESETS, VARIANTS, EntangledBlock, EtaVariant, Model
 from .expectations import expect, expect_close, expect_type
 from .registry import exercise
 
@@ -31,7 +41,7 @@ def _check_two_attributes(answer):
         "the weights of the regions: divide the scores by the root of the width":
             guide + region.softmax(0).tolist(),
         "the guide is the weighted mean of the attributes, not their sum":
-            [3, 3] + (2 * region / 2**0.5).softmax(0).tolist(),
+            [3, 3, *(2 * region / 2**0.5).softmax(0).tolist()],
         "a zero query does not prefer star": [3, 0, 0.0967, 0.8066, 0.0967],
     })
 
@@ -66,8 +76,8 @@ def _expected_twice(block: EntangledBlock, x: Tensor, memories: dict[str, Tensor
     """Return what a block of the paths "sv" and "ss" should, `(B, C, T, D)`."""
     results = block.cross_attention(x, block.project(memories), dict.fromkeys("vs"))
     context = (results["s"], results["s"], x)
-    mixed = block.controller(results["sv"], results["ss"], context)
-    return block.residuals[1].add_output(x, mixed)
+    mixed = cast(GatedController, block.controller)(results["sv"], results["ss"], context)
+    return cast(Residual, block.residuals[1]).add_output(x, mixed)
 
 # %% ../../nbs/solutions/34_entangled.ipynb #a34e0007
 @exercise(
@@ -86,11 +96,12 @@ def _check_wrong_words(answer):
     )
     changed = answer(batch)
     expect_type(changed, Batch, "a function that returns a batch")
-    expect(batch.attributes.equal(attributes), "the batch that was given is changed, too")
-    expect(changed.regions.equal(batch.regions), "the regions should stay where they are")
-    own = [row in changed.attributes.tolist() for row in attributes.tolist()]
+    expect(batch.require("attributes").equal(attributes), "the given batch is changed, too")
+    regions = changed.require("regions")
+    expect(regions.equal(batch.require("regions")), "the regions should stay where they are")
+    own = [row in changed.require("attributes").tolist() for row in attributes.tolist()]
     expect(all(own), "the attributes of a picture should stay together, and none be lost")
-    kept = int((changed.attributes == attributes).all(-1).sum())
+    kept = int((changed.require("attributes") == attributes).all(-1).sum())
     expect(not kept, f"{kept} of 6 pictures keep their own attributes")
 
 # %% ../../nbs/solutions/34_entangled.ipynb #a34e0011
