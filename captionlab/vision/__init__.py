@@ -73,10 +73,11 @@ _SUBMODULES = {
     "pixels": [
         "pixel_grid", "pixel_regions",
     ],
+    "region_geometry": ["pool_regions", "spatial_graph"],
     "regions": [
-        "BOX_TOLERANCE", "validate_boxes", "Regions", "scene_regions", "pool_regions",
-        "region_fields", "cell_boxes", "region_field_names", "as_regions", "spatial_graph",
-        "regions_from_store", "mean_region",
+        "BOX_TOLERANCE", "validate_boxes", "Regions", "scene_regions", "region_fields",
+        "cell_boxes", "region_field_names", "as_regions", "regions_from_store",
+        "mean_region",
     ],
 }
 

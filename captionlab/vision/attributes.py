@@ -29,6 +29,7 @@ from ..data.batches import batch_by_count
 from ..data.datasets import CaptionData, Item
 from ..files import cache_home, fingerprint, write_atomically
 from ..text import Vocabulary, normalise
+from ..zip_files import file_size
 
 # %% ../../nbs/15_attributes.ipynb #39792a6d
 #| implements: eq-fang-1
@@ -288,10 +289,8 @@ def split_fingerprint(items: Sequence[Item]) -> str:
     """
     rows = []
     for item in items:
-        size = 0
-        if isinstance(item.image, Path) and item.image.exists():
-            size = item.image.stat().st_size
-        rows.append((item.name, *item.captions, str(size)))
+        size = file_size(item.image) if isinstance(item.image, Path) else 0
+        rows.append((item.name, *item.captions, str(size or 0)))
     return hashlib.sha256(json.dumps(sorted(rows)).encode()).hexdigest()[:8]
 
 # %% ../../nbs/15_attributes.ipynb #5f2bff4f
