@@ -6,7 +6,7 @@
 __all__ = ['STOP_WORDS', 'GridFn', 'frequent_words', 'word_frequencies', 'AttributeDetector',
            'train_detector', 'split_fingerprint', 'precision_recall', 'average_precision',
            'predict_proba', 'evaluate_detector', 'to_ids', 'detect', 'oracle_attributes',
-           'detector_file', 'save_detector', 'load_detector', 'POOLINGS', 'noisy_or']
+           'detector_file', 'save_detector', 'load_detector']
 
 # %% ../../nbs/library/vision/attributes.ipynb #3d66c6f4
 import hashlib
@@ -29,11 +29,8 @@ from ..data.batches import batch_by_count
 from ..data.datasets import CaptionData, Item
 from ..files import cache_home, fingerprint, write_atomically
 from ..text import Vocabulary, normalise
-from .pooling import POOLINGS, noisy_or
 from ..zip_files import file_size
-
-# %% ../../nbs/library/vision/attributes.ipynb #d3c0bbfb
-_all_ = ["POOLINGS", "noisy_or"]       # of lesson 15, for those who look for them here
+from .pooling import POOLINGS, noisy_or
 
 # %% ../../nbs/library/vision/attributes.ipynb #202650e9
 _STOP_WORDS = """
