@@ -70,6 +70,31 @@ def test_every_captioner_goes_from_pictures_to_a_file_for_the_server(home, model
     assert len(history) == 2
 
 
+@pytest.mark.slow
+def test_pictures_may_stay_in_their_zip_files(home, tmp_path, monkeypatch):
+    """The captioner that reads regions, whose boxes are looked up by the pictures' names."""
+    root = tmp_path / "zipped"
+    root.mkdir()
+    monkeypatch.setenv("CAPTIONLAB_DATA", str(root))
+    monkeypatch.chdir(root)
+    with serve(write_archives(tmp_path / "served", count=60)) as address:
+        call(f"captionlab data get coco --zipped --mirror {address}")
+    prepare_miniature(root)
+    options = {"miniature": True, "device": "cpu"}
+    plain = coco_commands("image_transformer", **options)
+    zipped = coco_commands("image_transformer", **options, zipped=True)
+    assert [step.name for step in plain] == [step.name for step in zipped]
+    commands = {step.name: step.command for step in zipped}
+    printed = call(commands["features regions"])
+    assert "skipped: cannot read coco/train2014.zip/train2014/COCO_train2014_0" in printed
+    call(commands["xe"])
+    call(commands["server file"].replace("-scst", ""))
+    listed = root / "coco/annotations/captions_val2014.json"
+    results = root / "server/captions_val2014_image-transformer_results.json"
+    assert len(check_coco_results(results, listed)) == 24
+    assert not (root / "coco/val2014").exists()
+
+
 @pytest.mark.parametrize("model", COCO_CAPTIONERS)
 def test_the_miniature_takes_the_same_commands_with_other_options(model):
     full = coco_commands(model)
