@@ -73,6 +73,15 @@ def test_folders_of_splits_may_lie_in_images(coco):
     assert data["val"][0].image == coco / "images" / "val2017" / "000000000004.jpg"
 
 
+def test_annotations_in_another_folder_are_named_themselves(coco):
+    (coco / "annotations").rename(coco / "notes")
+    with pytest.raises(ValueError, match=r"captions_\*.json, .*name a file elsewhere itself$"):
+        load_dataset(coco)
+    data = load_dataset(coco / "notes" / "captions_val2017.json")
+    images = {item.image for items in data.splits.values() for item in items}
+    assert images == set((coco / "val2017").glob("*.jpg"))
+
+
 def test_pictures_beside_the_annotations(tmp_path):
     annotate(tmp_path / "captions_a.json", {1: "1.jpg"})
     annotate(tmp_path / "captions_b.json", {2: "2.jpg"})

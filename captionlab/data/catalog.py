@@ -78,7 +78,8 @@ def detect_dataset(folder: Path | str) -> str:
             return name
     choices = ", ".join(f"{files[0]} ({name})" for name, files in _SIGNATURES.items())
     raise ValueError(
-        f"{folder} holds no data set that captionlab knows: expected one of {choices}"
+        f"{folder} holds no data set that captionlab knows: expected one of {choices}, or there or "
+        "in annotations/ captions_*.json, dataset_*.json or one CSV; name a file elsewhere itself"
     )
 
 # %% ../../nbs/library/data/catalog.ipynb #71a15e5b
