@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +15,7 @@ from captionlab.runs.reproduction import (
     Reproduction,
     RunSettings,
     reproduce_row,
+    row_commands,
     seed_deviation,
     seed_spread,
 )
@@ -69,6 +71,35 @@ class TestSpread:
         one = Reproduction("eta-2", "visual", "CIDEr", 80.0, 3, committed, spread=6.0)
         assert one.verdict == verdict
         assert verdict in str(one)
+
+
+class TestSteps:
+    def test_of_two_models_that_caption_together(self):
+        row = find_table("eta-5").row("visual+semantic")
+        commands = row_commands(row, PROTOCOLS["photos"], 2, RunSettings(Path("r")))
+        assert len(commands) == 5
+        assert commands[0] == (
+            "captionlab train entangled --data flickr8k --preset ablation --variant visual "
+            "--seed 2 --out r/flickr8k-entangled-visual-ablation-2"
+        )
+        assert "--detector r/detector-flickr8k.safetensors" in commands[2]
+        assert commands[4].endswith("--ensemble r/flickr8k-entangled-semantic-ablation-2-scst")
+
+    def test_name_the_settings_of_a_row_and_the_next_seed_of_a_member(self):
+        grid = row_commands(find_table("eta-4").row("visual"), PROTOCOLS["scenes"], 0)
+        assert "--set inputs.grid=8 --set inputs.max_boxes=0 --set channels=12" in grid[0]
+        two = row_commands(find_table("eta-1").row("two xe"), PROTOCOLS["scenes"], 0)
+        assert "--seed 0 " in two[0]
+        assert "--seed 1 " in two[1]
+
+    def test_an_oracle_judges_only(self):
+        commands = row_commands(find_table("eta-2").row("oracle"), PROTOCOLS["scenes"], 0)
+        assert ["--oracle" in command for command in commands] == [False, True]
+
+    def test_are_printed_instead_of_run(self):
+        arguments = ["reproduce", "eta-2", "--row", "visual", "--seed", "0", "--commands"]
+        printed = CliRunner().invoke(app, arguments).output.strip().split("\n")
+        assert [line.split()[1] for line in printed] == ["train", "evaluate"]
 
 
 class TestCommand:

@@ -41,7 +41,7 @@ def evaluate(
     features: options.FeatureFolders = None,
     boxes: options.Boxes = None,
     device: options.Device = None,
-    precision: options.Precision = "no",
+    precision: options.Precision = "fp32",
     oracle: Annotated[bool, typer.Option(
         "--oracle",
         help="For models that read attributes: take them from the reference captions.")] = False,

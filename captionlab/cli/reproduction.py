@@ -6,15 +6,18 @@
 __all__ = ['reproduce', 'bench']
 
 # %% ../../nbs/library/cli/reproduction.ipynb #clrp0002
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .application import app, echo
+from .options import WriteResult
 
 if TYPE_CHECKING:
-    from captionlab.runs.tables import PaperTable, TableRow
+    from captionlab.runs.reproduction import RunSettings
+    from captionlab.runs.tables import PaperTable, Protocol, TableRow
 
 # %% ../../nbs/library/cli/reproduction.ipynb #clrp0004
 def _list_tables() -> None:
@@ -35,23 +38,46 @@ def _choose_rows(table: "PaperTable", name: str | None) -> "list[TableRow]":
             echo(f"{row.name:20} not run: captionlab has no such model")
     return [row for row in table.rows if row.model]
 
+
+def _print_commands(
+    rows: "list[TableRow]", protocol: "Protocol", seeds: Sequence[int], where: "RunSettings"
+) -> None:
+    """Print the commands of rows; a training that several rows share is printed once."""
+    from captionlab.runs.reproduction import row_commands
+
+    steps = [step for row in rows for seed in seeds
+             for step in row_commands(row, protocol, seed, where)]
+    echo("\n".join(dict.fromkeys(steps)))
+
 # %% ../../nbs/library/cli/reproduction.ipynb #clrp0005
+_Table = Annotated[str | None, typer.Argument(
+    metavar="TABLE", help="such as eta-2; all tables are listed if it is left out")]
+_Row = Annotated[str | None, typer.Option(help="One row; all by default.")]
+_Data = Annotated[str, typer.Option(help="scenes or photos")]
+_Seeds = Annotated[list[int] | None, typer.Option(
+    min=0, help="Of the runs; repeatable; all of the protocol by default.")]
+_Runs = Annotated[Path, typer.Option(
+    metavar="FOLDER", help="Folder of the runs; those that are there are not trained again.")]
+_TrainingDevice = Annotated[str | None, typer.Option(
+    help="cpu, cuda or mps; the fastest there is by default.")]
+_Detector = Annotated[Path | None, typer.Option(
+    metavar="FILE", help="Of attributes; one is trained by default.")]
+_Commands = Annotated[bool, typer.Option(
+    "--commands", help="Print the commands of each step instead of running them.")]
+
+
 @app.command()
 def reproduce(
-    table: Annotated[str | None, typer.Argument(
-        metavar="[TABLE]", help="such as eta-2; all tables are listed if it is left out")] = None,
-    row: Annotated[str | None, typer.Option(help="One row; all by default.")] = None,
-    data: Annotated[str, typer.Option(help="scenes or photos")] = "scenes",
+    table: _Table = None,
+    row: _Row = None,
+    data: _Data = "scenes",
     *,
-    seed: Annotated[list[int] | None, typer.Option(
-        min=0, help="Of the runs; repeatable; all of the protocol by default.")] = None,
-    runs: Annotated[Path, typer.Option(
-        metavar="FOLDER", help="Folder of the runs; those that are there are not trained "
-                               "again.")] = Path("runs/reproduced"),
-    device: Annotated[str | None, typer.Option(
-        help="cpu, cuda or mps; the fastest there is by default.")] = None,
-    json: Annotated[bool, typer.Option(
-        "--json", help="Write the result files under results/.")] = False,
+    seed: _Seeds = None,
+    runs: _Runs = Path("runs/reproduced"),
+    device: _TrainingDevice = None,
+    detector: _Detector = None,
+    commands: _Commands = False,
+    json: WriteResult = False,
 ) -> None:
     """Train and judge the rows of a paper's table and compare them with what is committed."""
     if table is None:
@@ -61,12 +87,16 @@ def reproduce(
     from captionlab.runs.tables import find_protocol, find_table
 
     protocol = find_protocol(data)
-    found = find_table(table)
-    echo(f"{found.title}; {protocol.data}, preset {protocol.preset}")
+    plan = find_table(table)
+    where = RunSettings(runs, device=device, detector=detector)
+    rows = _choose_rows(plan, row)
+    if commands:
+        _print_commands(rows, protocol, seed or protocol.seeds, where)
+        return
+    echo(f"{plan.title}; {protocol.data}, preset {protocol.preset}")
     differing = 0
-    for one in _choose_rows(found, row):
-        outcome = reproduce_row(found, one, protocol, seeds=seed or (), write=json,
-                                where=RunSettings(runs, device=device))
+    for one in rows:
+        outcome = reproduce_row(plan, one, protocol, seeds=seed or (), write=json, where=where)
         echo(str(outcome))
         differing += outcome.verdict == "differs"
     if differing:

@@ -240,9 +240,8 @@ def attributes_train(
     """Train a detector of the frequent words of a data set's captions."""
     from captionlab.data.catalog import load_dataset
     from captionlab.files import check_writable
+    from captionlab.runs import grid_inputs, run_command_line
     from captionlab.runs.evaluation import detector_result, merge_detector
-    from captionlab.runs.folder import run_command_line
-    from captionlab.runs.preparation import grid_inputs
     from captionlab.runs.results import check_mergeable
     from captionlab.vision import attributes
 

@@ -25,17 +25,17 @@ __all__ = ['CAPTION_FORMATS', 'COCO_CAPTIONERS', 'COCO_METRICS', 'Caption', 'Cap
            'make_validate_fn', 'mean_score', 'measure_differences', 'merge_detector',
            'merge_result', 'merge_run', 'model_checksum', 'model_config',
            'overridden_settings', 'paper_names', 'paper_table', 'picture_generator',
-           'picture_scores', 'pooled_features', 'prepare_miniature', 'prepare_training',
-           'preset_variant', 'processor_fingerprint', 'provenance', 'published_results',
-           'quick_bleu', 'quick_cider', 'read_journal', 'read_run_json',
-           'remove_old_files', 'reproduce_row', 'require_metadata', 'required_ids',
-           'result_file', 'result_metadata', 'result_name', 'result_run', 'results_home',
-           'results_table', 'row_results', 'run_command_line', 'run_score',
-           'save_novelty', 'save_run_detector', 'save_trained_run', 'save_weights',
-           'score_split', 'seed_deviation', 'seed_spread', 'set_device',
-           'source_sentences', 'spherical_kmeans', 'stream_results', 'train',
-           'training_set', 'trials_table', 'unique_tensors', 'upgrade_tensors',
-           'warn_of_adaptation', 'write_captions']
+           'picture_scores', 'pooled_features', 'pooled_items', 'prepare_miniature',
+           'prepare_training', 'preset_variant', 'processor_fingerprint', 'provenance',
+           'published_results', 'quick_bleu', 'quick_cider', 'read_journal',
+           'read_run_json', 'remove_old_files', 'reproduce_row', 'require_metadata',
+           'required_ids', 'result_file', 'result_metadata', 'result_name', 'result_run',
+           'results_home', 'results_table', 'row_commands', 'row_results',
+           'run_command_line', 'run_score', 'save_novelty', 'save_run_detector',
+           'save_trained_run', 'save_weights', 'score_split', 'seed_deviation',
+           'seed_spread', 'set_device', 'source_sentences', 'spherical_kmeans',
+           'stream_results', 'train', 'training_set', 'trials_table', 'unique_tensors',
+           'upgrade_tensors', 'warn_of_adaptation', 'write_captions']
 
 # %% ../../nbs/library/runs/index.ipynb #runs0002
 from ..lazy import lazy_attributes
@@ -60,14 +60,15 @@ _all_ = [
     "make_constraints", "make_validate_fn", "mean_score", "measure_differences", "merge_detector",
     "merge_result", "merge_run", "model_checksum", "model_config", "overridden_settings",
     "paper_names", "paper_table", "picture_generator", "picture_scores", "pooled_features",
-    "prepare_miniature", "prepare_training", "preset_variant", "processor_fingerprint",
-    "provenance", "published_results", "quick_bleu", "quick_cider", "read_journal", "read_run_json",
-    "remove_old_files", "reproduce_row", "require_metadata", "required_ids", "result_file",
-    "result_metadata", "result_name", "result_run", "results_home", "results_table", "row_results",
-    "run_command_line", "run_score", "save_novelty", "save_run_detector", "save_trained_run",
-    "save_weights", "score_split", "seed_deviation", "seed_spread", "set_device",
-    "source_sentences", "spherical_kmeans", "stream_results", "train", "training_set",
-    "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation", "write_captions",
+    "pooled_items", "prepare_miniature", "prepare_training", "preset_variant",
+    "processor_fingerprint", "provenance", "published_results", "quick_bleu", "quick_cider",
+    "read_journal", "read_run_json", "remove_old_files", "reproduce_row", "require_metadata",
+    "required_ids", "result_file", "result_metadata", "result_name", "result_run", "results_home",
+    "results_table", "row_commands", "row_results", "run_command_line", "run_score", "save_novelty",
+    "save_run_detector", "save_trained_run", "save_weights", "score_split", "seed_deviation",
+    "seed_spread", "set_device", "source_sentences", "spherical_kmeans", "stream_results", "train",
+    "training_set", "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation",
+    "write_captions",
 ]
 
 # %% ../../nbs/library/runs/index.ipynb #runs0004
@@ -95,8 +96,8 @@ _SUBMODULES = {
         "extend_vocabulary", "extend_rows", "extend_model", "freeze_vision",
     ],
     "novelty": [
-        "pooled_features", "spherical_kmeans", "NoveltyWarning", "NoveltyDetector",
-        "save_novelty", "load_novelty",
+        "pooled_features", "spherical_kmeans", "NoveltyWarning", "NoveltyDetector", "save_novelty",
+        "load_novelty", "pooled_items",
     ],
     "recipes": [
         "apply_options", "adapt_recipe", "warn_of_adaptation", "overridden_settings",
@@ -133,7 +134,7 @@ _SUBMODULES = {
     ],
     "reproduction": [
         "RunSettings", "judge_row", "run_score", "seed_deviation", "seed_spread", "Reproduction",
-        "committed_result", "reproduce_row",
+        "committed_result", "reproduce_row", "row_commands",
     ],
     "results": [
         "results_home", "load_result", "result_file", "diff_metadata", "check_mergeable",

@@ -32,12 +32,14 @@ def pool_regions(maps: Tensor, boxes: Tensor, samples: int = 7) -> Tensor:
     return pooled.reshape(B, boxes.shape[1], D)
 
 # %% ../../nbs/14_regions.ipynb #5747b983
+#| code-fold: true
 def _interval_overlap(low: Tensor, high: Tensor) -> Tensor:
     """Return what each two of N intervals share, (b, N, N); negative where there is a gap."""
     end = torch.minimum(high[..., None], high[:, None])
     return end.sub_(torch.maximum(low[..., None], low[:, None]))
 
 # %% ../../nbs/14_regions.ipynb #f7d658f6
+#| code-fold: true
 def _fill_graph(boxes: Tensor, threshold: float, graph: Tensor) -> None:
     """Fill `graph` (b, 3, N, N) for a few pictures' boxes (b, N, 4)."""
     left, top, right, bottom = boxes.unbind(-1)
