@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/solutions/14_regions.ipynb #65c48cd7
+# %% ../../nbs/solutions/14_regions.ipynb #bb4f2f11
 import torch
 from torchvision.ops import box_iou
 
@@ -14,7 +14,7 @@ from ..vision.region_geometry import pool_regions, spatial_graph
 from .expectations import expect, expect_close
 from .registry import exercise
 
-# %% ../../nbs/solutions/14_regions.ipynb #65ac8965
+# %% ../../nbs/solutions/14_regions.ipynb #24bd4676
 @exercise(
     "14.1", "By hand", difficulty=1, minutes=10,
     hints=(
@@ -35,7 +35,7 @@ def _check_by_hand(answer):
         ],
     })
 
-# %% ../../nbs/solutions/14_regions.ipynb #dc8abe00
+# %% ../../nbs/solutions/14_regions.ipynb #9eca2b2d
 @exercise(
     "14.2", "By hand", difficulty=1, minutes=10,
     hints=(
@@ -53,7 +53,7 @@ def _check_points(answer):
         "a number belongs to the centre of its cell, not to its corner": [12, 10, 0],
     })
 
-# %% ../../nbs/solutions/14_regions.ipynb #1f1b202f
+# %% ../../nbs/solutions/14_regions.ipynb #13ebf14f
 @exercise(
     "14.3", "Is the graph right?", difficulty=2, minutes=15,
     hints=(
@@ -78,7 +78,7 @@ def _check_scenes(answer):
         ],
     })
 
-# %% ../../nbs/solutions/14_regions.ipynb #83482879
+# %% ../../nbs/solutions/14_regions.ipynb #cfb6788d
 @exercise(
     "14.4", "Intersection over union", difficulty=2, minutes=15,
     hints=(
@@ -99,7 +99,7 @@ def _check_iou(pairwise_iou):
     expect(not result[expected == 0].any(), "boxes that do not touch should give 0")
     expect_close(result, expected, "the table")
 
-# %% ../../nbs/solutions/14_regions.ipynb #bae477d6
+# %% ../../nbs/solutions/14_regions.ipynb #9604ed66
 @exercise(
     "14.5", "The whole picture as a region", difficulty=2, minutes=15,
     hints=(
@@ -121,7 +121,7 @@ def _check_whole(answer):
         ],
     })
 
-# %% ../../nbs/solutions/14_regions.ipynb #7b9dbff7
+# %% ../../nbs/solutions/14_regions.ipynb #922c7aa5
 @exercise(
     "14.6", "What the stores weigh", difficulty=1, minutes=10,
     hints=(

@@ -12,7 +12,7 @@ from ..models.position_aware import RelativePositions
 from .expectations import expect, expect_close, expect_equal, expect_type
 from .registry import exercise
 
-# %% ../../nbs/solutions/33_position_aware.ipynb #e7672528
+# %% ../../nbs/solutions/33_position_aware.ipynb #e3d1cf1a
 @exercise(
     "33.1", "By hand", difficulty=1, minutes=5,
     hints=(
@@ -28,7 +28,7 @@ def _check_entries(answer):
         "a table of m rows needs 2m - 1 vectors": [14, 0, 1],
     })
 
-# %% ../../nbs/solutions/33_position_aware.ipynb #132c8cdd
+# %% ../../nbs/solutions/33_position_aware.ipynb #5bf1693a
 @exercise(
     "33.2", "A smaller map", difficulty=2, minutes=15,
     hints=(
@@ -53,7 +53,7 @@ def _check_shrink(answer):
     expect_close(small.edges(), large.edges()[corner][:, corner],
                  "difference 0 is right; the edges of cells as far apart in the large map")
 
-# %% ../../nbs/solutions/33_position_aware.ipynb #7375798e
+# %% ../../nbs/solutions/33_position_aware.ipynb #2511f7b3
 @exercise(
     "33.3", "Break it on purpose", difficulty=2, minutes=15,
     hints=(
@@ -72,16 +72,16 @@ def _check_noticed(answer):
         "rows and columns are exchanged": [True, False, False],
     })
 
-# %% ../../nbs/solutions/33_position_aware.ipynb #187dcfff
+# %% ../../nbs/solutions/33_position_aware.ipynb #2ec22118
 @exercise(
-    "33.4", "Places for the fusion", difficulty=2, minutes=15,
+    "33.4", "Positions for the fusion", difficulty=2, minutes=15,
     hints=(
         "LearnedPositions(cells, width) adds a learned vector to each cell of (B, cells, width).",
         "Hold one for the coarse map and one for the fine map, beside a FeatureFusion.",
         "return self.fusion(self.coarse(high), self.fine(low))",
     ),
 )
-def _check_placed_fusion(answer):
+def _check_positioned_fusion(answer):
     expect_type(answer, type, "the class, not an instance")
     generator = torch.Generator().manual_seed(0)
     module = answer(8, 4, 16)
@@ -96,9 +96,9 @@ def _check_placed_fusion(answer):
     expect(fused.shape == (1, 4, 8), f"(1, 4, 8) became {tuple(fused.shape)}")
     expect((fused - fine_shuffled).abs().max() > 1e-3, "a shuffled fine map changes nothing")
     moved = (fused - coarse_shuffled).abs().max()
-    expect(moved > 1e-3, "the cells of the coarse map have no place")
+    expect(moved > 1e-3, "the cells of the coarse map have no positions")
 
-# %% ../../nbs/solutions/33_position_aware.ipynb #36ac88b4
+# %% ../../nbs/solutions/33_position_aware.ipynb #7698fd79
 @exercise(
     "33.5", "Clipped differences", difficulty=2, minutes=10,
     hints=(
@@ -123,7 +123,7 @@ def _check_clipped(answer):
         "keep the length of the table": table[middle - 2 : middle + 3],
     })
 
-# %% ../../nbs/solutions/33_position_aware.ipynb #19b1a31f
+# %% ../../nbs/solutions/33_position_aware.ipynb #683b3152
 @exercise(
     "33.6", "Read the paper", difficulty=1, minutes=5,
     hints=(
