@@ -11,7 +11,7 @@ import torch
 from ..attention import MultiHeadAttention
 from ..data.batches import Batch
 from ..models.image_transformer import PRESETS, AttentionOnAttention, SpatialGraphAttention
-from ..vision.regions import spatial_graph
+from ..vision.region_geometry import spatial_graph
 from .expectations import expect, expect_close, expect_type
 from .registry import exercise
 

@@ -46,7 +46,7 @@ _all_ = [
 # The module that defines each public name.
 _SUBMODULES = {
     "attributes": [
-        "POOLINGS", "STOP_WORDS", "GridFn", "noisy_or", "frequent_words", "word_frequencies",
+        "STOP_WORDS", "GridFn", "frequent_words", "word_frequencies",
         "AttributeDetector", "train_detector", "split_fingerprint", "precision_recall",
         "average_precision", "predict_proba", "evaluate_detector", "to_ids", "detect",
         "oracle_attributes", "detector_file", "save_detector", "load_detector",
@@ -73,10 +73,12 @@ _SUBMODULES = {
     "pixels": [
         "pixel_grid", "pixel_regions",
     ],
+    "pooling": ["POOLINGS", "noisy_or"],
+    "region_geometry": ["pool_regions", "spatial_graph"],
     "regions": [
-        "BOX_TOLERANCE", "validate_boxes", "Regions", "scene_regions", "pool_regions",
-        "region_fields", "cell_boxes", "region_field_names", "as_regions", "spatial_graph",
-        "regions_from_store", "mean_region",
+        "BOX_TOLERANCE", "validate_boxes", "Regions", "scene_regions", "region_fields",
+        "cell_boxes", "region_field_names", "as_regions", "regions_from_store",
+        "mean_region",
     ],
 }
 
