@@ -101,7 +101,7 @@ class KeyValue(NamedTuple):
 
     def select(self, rows: Tensor) -> "KeyValue":
         """Return the given rows in that order; `rows` is `(R,)`, repeats are allowed."""
-        return KeyValue(self.key[rows], self.value[rows])
+        return KeyValue(self.key.index_select(0, rows), self.value.index_select(0, rows))
 
     def contiguous(self) -> "KeyValue":
         """Return the same numbers in the order of memory in which every step reads them."""

@@ -25,6 +25,7 @@ from captionlab.decoding.generation import (
     log_probabilities,
     sample,
     sequence_log_probs,
+    top_k,
 )
 from captionlab.decoding.packing import packed_linears
 from captionlab.decoding.search import constrained_beam_search
@@ -696,6 +697,34 @@ def test_packed_layers_are_plain_again_after_an_error_and_see_new_weights():
     with packed_linears(layer):
         layer(x).sum().backward()
     assert layer.weight.grad is not None
+
+
+@pytest.mark.parametrize(("size", "k"), [(9, 3), (400, 10), (401, 10), (9503, 10), (9503, 1)])
+def test_top_k_equals_that_of_torch(size, k):
+    x = torch.randn(2, 3, size).index_fill(-1, torch.tensor([0, 1, size - 1]), -math.inf)
+    values, positions = top_k(x, k)
+    expected = x.topk(k)
+    assert torch.equal(values, expected.values)
+    assert torch.equal(positions, expected.indices)
+    few = torch.full((4, size), -math.inf).index_fill(-1, torch.tensor([2]), 0.0)
+    values, positions = top_k(few, k)
+    assert values[:, 0].eq(0).all() and positions[:, 0].eq(2).all() and values[:, 1:].isneginf().all()
+
+
+@pytest.mark.parametrize("change", [
+    lambda layer: layer.weight.mul_(2.0),
+    lambda layer: setattr(layer, "weight", nn.Parameter(torch.ones(37, 24))),
+    lambda layer: layer.load_state_dict({"weight": torch.ones(37, 24), "bias": torch.ones(37)}),
+    lambda layer: layer.double(),
+])
+def test_packed_layers_see_weights_that_change_meanwhile(change):
+    layer = nn.Linear(24, 37)
+    x = torch.randn(3, 24)
+    with torch.no_grad(), packed_linears(layer):
+        layer(x)
+        change(layer)
+        x = x.to(layer.weight.dtype)
+        torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
 
 
 def test_steps_with_packed_layers_equal_reading_the_caption_at_once():

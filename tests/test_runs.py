@@ -64,6 +64,7 @@ from captionlab.scenes.verification import truth
 from captionlab.scenes.world import render
 from captionlab.text import SubwordVocabulary, Vocabulary
 from captionlab.vision.features import FeatureStore
+from operators import OperatorCounter
 
 SEARCH = {"beam": 3, "length_penalty": 0.0}
 os.environ["TQDM_DISABLE"] = "1"
@@ -143,6 +144,20 @@ class TestSavedAndLoaded:
         files = [sorted(path.name for path in folder.iterdir()) for folder in (plain, compiled)]
         assert files[0] == files[1]  # the name of weights is a hash of their content
         storage.load_weights(run.model, next(plain.glob("*.safetensors")))
+
+    @pytest.mark.skipif(
+        torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"),
+        reason="weights are packed for some processors only",
+    )
+    def test_weights_are_packed_once_for_all_batches_of_a_call(self):
+        run = fresh("vanilla")
+        pictures = [item.image for item in scenes(train=0, val=0, test=4, novel=0)["test"]]
+        packed = []
+        for count in (1, 4):
+            with OperatorCounter() as operators:
+                run.caption(pictures[:count], batch_size=1)
+            packed.append(operators.counts["mkldnn::_reorder_linear_weight"])
+        assert packed[0] == packed[1] > 0
 
     def test_tied_weights_are_stored_once_and_stay_tied(self, tmp_path):
         run = fresh("vanilla")

@@ -33,7 +33,6 @@ from captionlab.cli.options import (
 )
 
 from .application import app, attributes_app, echo
-from .features import grid_inputs
 from .resumption import ResumableCommand
 
 if TYPE_CHECKING:
@@ -241,8 +240,8 @@ def attributes_train(
     """Train a detector of the frequent words of a data set's captions."""
     from captionlab.data.catalog import load_dataset
     from captionlab.files import check_writable
+    from captionlab.runs import grid_inputs, run_command_line
     from captionlab.runs.evaluation import detector_result, merge_detector
-    from captionlab.runs.folder import run_command_line
     from captionlab.runs.results import check_mergeable
     from captionlab.vision import attributes
 

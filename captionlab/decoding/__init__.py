@@ -8,7 +8,8 @@ __all__ = ['BOS', 'Beams', 'BestHypotheses', 'Constraint', 'EOS', 'Ensemble', 'E
            'SuppressSequences', 'apply_temperature', 'beam_search', 'bos_tokens',
            'check_count', 'check_number', 'constrained_beam_search', 'decode_packed',
            'generate', 'greedy', 'keep_top_k', 'keep_top_p', 'log_probabilities',
-           'mean_probabilities', 'packed_linears', 'sample', 'sequence_log_probs']
+           'mean_probabilities', 'packed_linears', 'sample', 'sequence_log_probs',
+           'top_k']
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0002
 from ..lazy import lazy_attributes
@@ -20,6 +21,7 @@ _all_ = [
     "apply_temperature", "beam_search", "bos_tokens", "check_count", "check_number",
     "constrained_beam_search", "decode_packed", "generate", "greedy", "keep_top_k", "keep_top_p",
     "log_probabilities", "mean_probabilities", "packed_linears", "sample", "sequence_log_probs",
+    "top_k",
 ]
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0004
@@ -40,7 +42,7 @@ _SUBMODULES = {
     "generation": [
         "PAD", "BOS", "EOS", "log_probabilities", "bos_tokens", "generate", "greedy",
         "apply_temperature", "keep_top_k", "keep_top_p", "sample", "sequence_log_probs",
-        "check_count", "check_number",
+        "check_count", "check_number", "top_k",
     ],
     "packing": [
         "packed_linears", "decode_packed",

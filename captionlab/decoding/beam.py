@@ -20,6 +20,7 @@ from captionlab.decoding.generation import (
     check_count,
     check_number,
     log_probabilities,
+    top_k,
 )
 
 from ..captioner import Captioner, Memory
@@ -118,7 +119,7 @@ class Beams:
         # Each caption can end in one way only, so among 2·C continuations C are unfinished.
         # They are among the 2·C best of each caption, so that most of the C·V are never added up.
         best = min(2 * C, V)
-        token_log_probs, tokens = log_probs.topk(best)                      # (R, C, best)
+        token_log_probs, tokens = top_k(log_probs, best)                    # (R, C, best)
         totals = (self.log_probs[..., None] + token_log_probs).flatten(1)
         totals, positions = totals.topk(min(2 * C, C * best))
         parents = positions // best

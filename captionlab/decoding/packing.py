@@ -19,23 +19,35 @@ class _PackedLinear:
     """The forward pass of a linear layer with weights in oneDNN's order.
 
     Args:
-        layer: the linear layer; it must not change while this is in use.
+        layer: the linear layer, on a CPU.
     """
 
     def __init__(self, layer: nn.Linear):
         self.layer = layer
+        self.dtype = layer.weight.dtype
         self.packed = None
+        self.version = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map `(..., D)` to `(..., D')` as the layer does."""
         weight = self.layer.weight
         # oneDNN's operators have no gradient, and autocast does not know them.
         plain = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
-        if plain or x.dtype != weight.dtype or x.numel() == 0:
+        # A run may be moved or cast between two batches.
+        moved = not weight.is_cpu or weight.dtype != self.dtype
+        if plain or moved or x.dtype != self.dtype or x.numel() == 0:
             return F.linear(x, weight, self.layer.bias)
-        if self.packed is None:         # layers that are not called are not copied
+        version = _version(weight)
+        if version != self.version:     # also at the first call: only layers in use are copied
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+            self.version = version
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.layer.bias, "none", [], "")
+
+
+def _version(weight: Tensor) -> tuple[int, int | None]:
+    """Return what changes when a weight `(D', D)` is replaced or written to in place."""
+    changes = None if weight.is_inference() else weight._version
+    return weight.data_ptr(), changes
 
 # %% ../../nbs/library/decoding/packing.ipynb #pack0004
 def _can_pack(layer: nn.Module) -> bool:
@@ -55,8 +67,8 @@ def packed_linears(model: nn.Module) -> Iterator[None]:
     """Compute linear layers with weights packed for a CPU, as long as no gradient is needed.
 
     Results are those of the plain layers up to rounding. Weights are packed at the first call of a
-    layer and take as much memory again until the end of the context. They must not change within
-    it. On a GPU nothing changes.
+    layer, and again if they change, and take as much memory again until the end of the context. On
+    a GPU nothing changes.
 
     Args:
         model: any module; layers that are packed already, by a context around this one, stay so.

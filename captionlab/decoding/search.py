@@ -19,6 +19,7 @@ from captionlab.decoding.generation import (
     check_count,
     check_number,
     log_probabilities,
+    top_k,
 )
 
 from ..captioner import Captioner, Memory
@@ -117,7 +118,7 @@ class _StateBeams:
         V = totals.shape[-1]
         # Each caption can end in one way only; of these as many stay unfinished as are needed.
         count = min(width + totals.shape[1], totals[0].numel())
-        scores, positions = totals.flatten(1).topk(count)
+        scores, positions = top_k(totals.flatten(1), count)
         parents = positions // V
         tokens = positions % V
         prefixes = torch.take_along_dim(self.ids, parents[..., None], 1)

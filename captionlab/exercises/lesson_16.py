@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/solutions/16_metrics.ipynb #67ee1d6d
+# %% ../../nbs/solutions/16_metrics.ipynb #51f59f62
 import math
 import random
 
@@ -17,7 +17,7 @@ from ..metrics.statistics import meteor_from_counts
 from .expectations import expect, expect_close, expect_type
 from .registry import exercise
 
-# %% ../../nbs/solutions/16_metrics.ipynb #2cdf5367
+# %% ../../nbs/solutions/16_metrics.ipynb #1adaf7f6
 @exercise(
     "16.1", "BLEU-2 by hand", difficulty=1, minutes=10,
     hints=(
@@ -36,7 +36,7 @@ def _check_bleu(answer):
         ),
     })
 
-# %% ../../nbs/solutions/16_metrics.ipynb #15c30133
+# %% ../../nbs/solutions/16_metrics.ipynb #6a196512
 @exercise(
     "16.2", "Two words more", difficulty=2, minutes=15,
     hints=(
@@ -59,7 +59,7 @@ def _check_meteor(answer):
         ],
     })
 
-# %% ../../nbs/solutions/16_metrics.ipynb #b21b84c9
+# %% ../../nbs/solutions/16_metrics.ipynb #b178bd07
 _COLOURS = ["red", "blue", "green", "yellow"]
 _SHAPES = ["circle", "square", "star", "triangle"]
 _RELATIONS = ["above", "below", "inside", "left of"]
@@ -96,7 +96,7 @@ def _bleu_of_one_caption(caption):
         scorer += (caption, texts)
     return 100 * scorer.compute_score(option="closest")[0][3]
 
-# %% ../../nbs/solutions/16_metrics.ipynb #6d23105e
+# %% ../../nbs/solutions/16_metrics.ipynb #a3ba15aa
 @exercise(
     "16.3", "One caption for all", difficulty=2, minutes=15,
     hints=(
@@ -110,7 +110,7 @@ def _check_one_caption(answer):
     reached = _bleu_of_one_caption(answer.strip() or "nothing")
     expect(reached >= 50, f"its BLEU-4 is {reached:.1f}, not yet 50")
 
-# %% ../../nbs/solutions/16_metrics.ipynb #975d0f80
+# %% ../../nbs/solutions/16_metrics.ipynb #91db1089
 @exercise(
     "16.4", "ROUGE-L as in the paper", difficulty=2, minutes=10,
     hints=(
@@ -137,7 +137,7 @@ def _check_rouge(best_f):
         "take the best reference, not the first": [values[0] for values in single],
     })
 
-# %% ../../nbs/solutions/16_metrics.ipynb #9bc97410
+# %% ../../nbs/solutions/16_metrics.ipynb #869a41a3
 @exercise(
     "16.5", "Fewer pictures", difficulty=1, minutes=10,
     hints=(
@@ -153,7 +153,7 @@ def _check_width(answer):
         "fewer pictures do change the interval": [1, 1],
     })
 
-# %% ../../nbs/solutions/16_metrics.ipynb #a9c19fd1
+# %% ../../nbs/solutions/16_metrics.ipynb #36eaa7ff
 @exercise(
     "16.6", "Three words of five", difficulty=1, minutes=10,
     hints=(
@@ -170,7 +170,7 @@ def _check_translation(answer):
         "the full stop is a word of its own": [math.exp(1 - 4 / 3), 1 / 4],
     })
 
-# %% ../../nbs/solutions/16_metrics.ipynb #1cd3a261
+# %% ../../nbs/solutions/16_metrics.ipynb #c881c7bc
 @exercise(
     "16.7", "A run against itself", difficulty=1, minutes=5,
     hints=(

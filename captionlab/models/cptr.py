@@ -6,6 +6,8 @@
 __all__ = ['PRESETS', 'PatchEncoder', 'Preset', 'Model', 'copy_vit', 'whitening', 'whiten']
 
 # %% ../../nbs/32_cptr.ipynb #69d06e91
+#| code-fold: true
+#| code-summary: "Imports of the module"
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +25,7 @@ from ..positions import LearnedPositions
 from ..training.config import BasePreset, TrainingConfig
 
 # %% ../../nbs/32_cptr.ipynb #0076b89e
+#| implements: eq-cptr-encoder
 class PatchEncoder(nn.Module):
     """Patch embedding, learned positions and encoder blocks.
 
@@ -68,6 +71,8 @@ class PatchEncoder(nn.Module):
         return self.encoder(self.dropout(self.pos_embed(rows)))
 
 # %% ../../nbs/32_cptr.ipynb #3fc93092
+#| code-fold: true
+#| code-summary: "The preset"
 @dataclass(frozen=True, kw_only=True)
 class Preset(BasePreset):
     """Sizes, inputs and training of CPTR.
@@ -143,6 +148,8 @@ class Model(TransformerCaptioner):
             whiten(self.patch_encoder, batch.require("images"))
 
 # %% ../../nbs/32_cptr.ipynb #2b4b6833
+#| code-fold: true
+#| code-summary: "Presets"
 PRESETS = {
     "paper": Preset(
         inputs=InputConfig(image_size=384),
@@ -168,6 +175,8 @@ PRESETS = {
 }
 
 # %% ../../nbs/32_cptr.ipynb #de95dbcb
+#| code-fold: true
+#| code-summary: "Copy torchvision's ViT"
 def copy_vit(source: VisionTransformer) -> PatchEncoder:
     """Return a patch encoder with the weights of torchvision's ViT and the same features.
 
@@ -194,6 +203,8 @@ def copy_vit(source: VisionTransformer) -> PatchEncoder:
     return ours.train(source.training)
 
 # %% ../../nbs/32_cptr.ipynb #adcf567c
+#| code-fold: true
+#| code-summary: "Copy one block"
 def _copy_block(block: Any, layer: Any) -> None:
     """Copy the weights of torchvision's encoder block into ours."""
     block.attention = copy_attention(layer.self_attention)

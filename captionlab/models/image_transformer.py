@@ -31,7 +31,8 @@ from ..data.batches import Batch
 from ..data.inputs import InputConfig
 from ..training.config import BasePreset, TrainingConfig
 from ..training.distributed import world_size
-from ..vision.regions import as_regions, mean_region, region_field_names, spatial_graph
+from ..vision.region_geometry import spatial_graph
+from ..vision.regions import as_regions, mean_region, region_field_names
 from .vanilla import input_projection, square_grid
 
 # %% ../../nbs/35_image_transformer.ipynb #d197e1e0

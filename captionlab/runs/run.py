@@ -152,7 +152,7 @@ class Run:
         if reads_images(self.processor) and "attributes" in self.processor.feature_kinds:
             files.append(save_run_detector(self.processor.detector, folder))
         if self.novelty is not None:
-            save_novelty(self.novelty, folder)
+            files.append(save_novelty(self.novelty, folder).name)
         content = {
             "format": FORMAT,
             "captionlab": captionlab.__version__,
@@ -352,9 +352,16 @@ class Run:
             self._warn(batch, part)
             return function(batch, places)
 
-        return stream_results(
-            self.processor, iterate_pictures(pictures), apply, batch_size=batch_size
+        return self._while_packed(
+            stream_results(
+                self.processor, iterate_pictures(pictures), apply, batch_size=batch_size
+            )
         )
+
+    def _while_packed(self, results: Iterable[_R]) -> Iterator[_R]:
+        """Yield results of batch after batch, with weights that are packed once for all."""
+        with packed_linears(self.model):
+            yield from results
 
     def _apply(
         self, pictures: list[Picture], function: Callable[[Batch, list[int]], list[_R]]
@@ -404,7 +411,8 @@ class Run:
         def translate_part(part: list[str]) -> list[str]:
             return self.caption_batch(self.processor(part), beam, length_penalty)
 
-        return _map_by_length(sentences, batch_size, translate_part)
+        with packed_linears(self.model):
+            return _map_by_length(sentences, batch_size, translate_part)
 
     def caption_batch(
         self, batch: Batch, beam: int = 3, length_penalty: float = 0.0
@@ -542,9 +550,10 @@ def caption_split(
     if run.translates:
         return list(run.translate(source_sentences(items), beam, length_penalty, batch_size))
     captions = []
-    for first in range(0, len(items), batch_size):
-        batch = make_batch(run, items[first : first + batch_size], inputs)
-        captions += run.caption_batch(batch, beam, length_penalty)
+    with packed_linears(run.model):
+        for first in range(0, len(items), batch_size):
+            batch = make_batch(run, items[first : first + batch_size], inputs)
+            captions += run.caption_batch(batch, beam, length_penalty)
     return captions
 
 # %% ../../nbs/library/runs/run.ipynb #09916b37

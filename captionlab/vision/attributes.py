@@ -6,7 +6,7 @@
 __all__ = ['STOP_WORDS', 'GridFn', 'frequent_words', 'word_frequencies', 'AttributeDetector',
            'train_detector', 'split_fingerprint', 'precision_recall', 'average_precision',
            'predict_proba', 'evaluate_detector', 'to_ids', 'detect', 'oracle_attributes',
-           'detector_file', 'save_detector', 'load_detector', 'POOLINGS', 'noisy_or']
+           'detector_file', 'save_detector', 'load_detector']
 
 # %% ../../nbs/library/vision/attributes.ipynb #3d66c6f4
 import hashlib
@@ -29,10 +29,8 @@ from ..data.batches import batch_by_count
 from ..data.datasets import CaptionData, Item
 from ..files import cache_home, fingerprint, write_atomically
 from ..text import Vocabulary, normalise
+from ..zip_files import file_size
 from .pooling import POOLINGS, noisy_or
-
-# %% ../../nbs/library/vision/attributes.ipynb #d3c0bbfb
-_all_ = ["POOLINGS", "noisy_or"]       # of lesson 15, for those who look for them here
 
 # %% ../../nbs/library/vision/attributes.ipynb #202650e9
 _STOP_WORDS = """
@@ -259,10 +257,8 @@ def split_fingerprint(items: Sequence[Item]) -> str:
     """
     rows = []
     for item in items:
-        size = 0
-        if isinstance(item.image, Path) and item.image.exists():
-            size = item.image.stat().st_size
-        rows.append((item.name, *item.captions, str(size)))
+        size = file_size(item.image) if isinstance(item.image, Path) else 0
+        rows.append((item.name, *item.captions, str(size or 0)))
     return hashlib.sha256(json.dumps(sorted(rows)).encode()).hexdigest()[:8]
 
 # %% ../../nbs/library/vision/attributes.ipynb #5f2bff4f

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['BOX_TOLERANCE', 'validate_boxes', 'Regions', 'scene_regions', 'region_fields',
            'cell_boxes', 'region_field_names', 'as_regions', 'mean_region',
-           'regions_from_store', 'pool_regions', 'spatial_graph']
+           'regions_from_store']
 
 # %% ../../nbs/library/vision/regions.ipynb #ca1c484e
 import warnings
@@ -19,10 +19,7 @@ from torch import Tensor
 from ..data.batches import Batch
 from ..scenes.world import SHAPES, Scene
 from .images import FULL_WINDOW, Preprocess
-from .region_geometry import pool_regions, spatial_graph
-
-# %% ../../nbs/library/vision/regions.ipynb #f039ec6b
-_all_ = ["pool_regions", "spatial_graph"]       # of lesson 14, for those who look for them here
+from .region_geometry import pool_regions
 
 # %% ../../nbs/library/vision/regions.ipynb #b68e43d1
 BOX_TOLERANCE = 0.01    # in shares of the picture; what sticks out no further is cut silently
