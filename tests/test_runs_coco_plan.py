@@ -1,8 +1,13 @@
 """The whole run on COCO in small: from the download to the file for the server."""
 
+import importlib.util
 import json
+import re
 import shlex
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -105,6 +110,27 @@ def test_the_miniature_takes_the_same_commands_with_other_options(model):
         others = shlex.split(other.command)
         assert words[:3] == others[:3]
         assert set(words) & {"--stage", "--data", "--features", "--preset"} <= set(others)
+
+
+def test_the_first_cell_of_the_lesson_installs_the_package(monkeypatch):
+    """It runs where nothing is installed yet: it imports the standard library alone."""
+    lesson = Path(__file__).parents[1] / "nbs" / "52_coco.ipynb"
+    cells = json.loads(lesson.read_text())["cells"]
+    first = next("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    names = re.findall(r"^(?:import|from) (\w+)", first, re.MULTILINE)
+    assert names
+    assert set(names) <= sys.stdlib_module_names
+    commands = []
+    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append((command, check)))
+    exec(first, {})     # captionlab is here: nothing to install
+    assert commands == []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    exec(first, {})
+    monkeypatch.setenv("CAPTIONLAB_SOURCE", "some/clone")
+    exec(first, {})
+    assert [command[3:5] for command, _ in commands] == [["install", "--quiet"]] * 2
+    assert commands[0][0][-1].startswith("captionlab @ git+https://")
+    assert commands[1] == ([sys.executable, "-m", "pip", "install", "--quiet", "some/clone"], True)
 
 
 def test_a_value_of_a_preset_can_be_replaced():

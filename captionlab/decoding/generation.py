@@ -142,8 +142,8 @@ def _constrain(log_probs: Tensor, ids: Tensor,
                ended: Tensor) -> Tensor:
     """Return log-probabilities `(R, C, V)` that obey the constraints, or raise a ValueError.
 
-    `ids` are the tokens so far, `(R, C, T)`, without bos; captions that have `ended`, `(R, C)`, may be
-    followed by anything.
+    `ids` are the tokens so far, `(R, C, T)`, without bos. Captions that have `ended`, `(R, C)`,
+    may be followed by anything.
     """
     prefixes = F.pad(ids, (1, 0), value=BOS)
     for constraint in constraints:
