@@ -89,7 +89,10 @@ LESSON = [
     py("#| hide\nsecret = 1"),
 ]
 OTHER = [
-    md("# 02 · Other\n\nBack to [eq. (1)](#eq-sample-1) and [the figure](#fig-sample)."),
+    md(
+        "# 02 · Other\n\nBack to [eq. (1)](#eq-sample-1) and [the figure](#fig-sample)."
+        " Now CIDEr, and CIDEr again."
+    ),
     py("#| slow\n1 + 1"),
 ]
 SOLUTION = [md("# Solutions\n\n[lesson](../01_sample.ipynb)"), py("assert 1")]
@@ -400,6 +403,9 @@ def test_the_site_builds(sample):
     assert 'href="../api/captionlab.sample.html#captionlab.sample.look"' in lesson
     assert 'href="../course/01_sample.html#checks-eq-sample-1"' in equations
     assert 'href="../course/01_sample.html"' in api
+    [term] = re.findall(r'<a [^>]*href="../api/glossary.html#term-CIDEr"[^>]*>', other)
+    assert 'title="A metric' in term
+    assert "cl-term" in term
     assert lesson.count("(1)") == lesson.count("eq. (1)")
     assert "\\tag{1}" in lesson
     assert "1 · Building blocks" in front
