@@ -12,6 +12,7 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 import convert  # noqa: E402
 import glossary  # noqa: E402
 import reference  # noqa: E402
+import teaching  # noqa: E402
 
 project = "captionlab"
 author = "The captionlab authors"
@@ -85,6 +86,12 @@ def drop_empty_parts(app, docname: str, content: list[str]) -> None:
         content[0] = re.sub(r"```{toctree}\n(:.*\n)*```\n", "", content[0])
 
 
+def state_minutes(app, docname: str, content: list[str]) -> None:
+    """The page for teachers has the lessons' own titles and minutes."""
+    if docname == "teaching":
+        content[0] = teaching.fill(content[0], ROOT / "nbs")
+
+
 def keep_solutions_aside(app, doctree) -> None:
     """Solutions are reached from their lesson; they are in no table of contents."""
     if app.env.docname.startswith("course/solutions/"):
@@ -124,8 +131,9 @@ def inspect(app, exception) -> None:
 
 def setup(app) -> None:
     app.connect("builder-inited", generate)
-    app.connect("env-get-outdated", lambda *_: ["index"])
+    app.connect("env-get-outdated", lambda *_: ["index", "teaching"])
     app.connect("source-read", drop_empty_parts)
+    app.connect("source-read", state_minutes)
     app.connect("doctree-read", keep_solutions_aside)
     app.connect("doctree-resolved", show_meanings)
     app.connect("autodoc-process-docstring", link_names)

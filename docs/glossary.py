@@ -10,14 +10,16 @@ PASSED = (r"^(?P<fence>`{3,}|~{3,}).*?^(?P=fence)|^:{3,}.*?$|^#+ .*?$|^<.*?$|<!-
           r"|\$\$.*?\$\$|\$[^$\n]+\$|!?\[[^\]]*\](?:\([^)]*\))?|(?P<ticks>`+).+?(?P=ticks)")
 HEADER = """# Glossary
 
-Every term of the field that the course uses, in one sentence each, with the lesson that introduces it. In the lessons, the first use of a term leads here, and shows its sentence when the pointer rests on it.
+Every term of the field that the course uses, in one sentence each, with the lesson that introduces
+it. In the lessons, the first use of a term leads here, and shows its sentence when the pointer rests
+on it.
 
 """
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A term: its meaning in one sentence, the lesson that introduces it, the forms that are linked."""
+    """A term: its meaning, the lesson that introduces it, and the forms that are linked."""
     term: str
     lesson: str
     means: str
@@ -39,7 +41,7 @@ def form_pattern(form: str) -> str:
 
 
 def lesson_link(number: str, pages: frozenset[str]) -> str:
-    """A link to a lesson from a page beside the course; a lesson that is not there is its number."""
+    """A link to a lesson, from a page beside the course; without the lesson its number."""
     found = [page for page in sorted(pages) if page.split("_")[0] == number]
     return f"[Lesson {number}](../course/{found[0]})" if found else f"Lesson {number}"
 
@@ -58,8 +60,8 @@ class TermLinks:
     def __init__(self, entries: tuple[Entry, ...]) -> None:
         self.terms = {form.lower(): one.term for one in entries for form in one.forms}
         forms = sorted((form for one in entries for form in one.forms), key=len, reverse=True)
-        self.pattern = re.compile("|".join([PASSED, f"(?P<use>{'|'.join(map(form_pattern, forms))})"]),
-                                  re.S | re.M)
+        uses = "|".join(form_pattern(form) for form in forms)
+        self.pattern = re.compile(f"{PASSED}|(?P<use>{uses})", re.S | re.M)
         self.linked: set[str] = set()
 
     def __call__(self, source: str) -> str:
