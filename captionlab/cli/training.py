@@ -19,6 +19,8 @@ import typer
 from captionlab.cli.options import (
     Accumulation,
     BatchSize,
+    Checkpointing,
+    Compile,
     Epochs,
     FeatureFolders,
     LearningRate,
@@ -54,6 +56,9 @@ def _check_stage(ctx: typer.Context, stage: str, start: Path | None) -> None:
                          "or take --stage scst for rewards on its own data")
     if (start is None or stage == "scst") and is_given(ctx, "all_weights"):
         raise ValueError("--all-weights goes with --from RUN --data MINE: leave it out")
+    if stage == "scst" and is_given(ctx, "compiled"):
+        raise ValueError("--compile goes with --stage xe, as captions that are sampled have "
+                         "another length in every step: leave it out")
     fixed = ["preset", "variant", "detector", "teacher", "settings"]
     if stage == "scst":
         fixed += ["seed", "min_count"]
@@ -108,6 +113,8 @@ def _run_folder(
 
 def _report_training(run: "Run", out: Path) -> None:
     """Print the length of a training, its last loss and the next command."""
+    if os.environ.get("RANK", "0") != "0":  # of several processes one reports
+        return
     history = run.metadata.history
     echo(f"{len(history)} epochs in {run.metadata.train_seconds:.0f} s, "
                f"loss {history[-1]['loss']:.2f}; the run is {out}.  "
@@ -157,6 +164,8 @@ def train(
     warmup: Warmup = None,
     batch_size: BatchSize = None,
     accumulate: Accumulation = None,
+    checkpointing: Checkpointing = None,
+    compiled: Compile = None,
     min_count: MinCount = None,
     patience: Patience = None,
     workers: Workers = None,
@@ -173,7 +182,8 @@ def train(
 
     start_missing_processes()
     options = TrainingOptions(epochs=epochs, lr=lr, warmup=warmup, batch_size=batch_size,
-                              min_count=min_count, patience=patience, accumulation=accumulate)
+                              min_count=min_count, patience=patience, accumulation=accumulate,
+                              checkpointing=checkpointing, compile=compiled)
     model = _model_name(model, start)
     inputs = {"features": features or (), "boxes": boxes, "max_val_items": max_val_items,
               "resume": resume, "device": device, "options": options, "workers": workers}
@@ -190,8 +200,7 @@ def train(
             run = training.train(model, data, preset, seed=seed, out=out, detector=detector,
                                  variant=variant, teachers=teacher or (), adapt=True,
                                  settings=settings or (), **inputs)
-    if os.environ.get("RANK", "0") == "0":  # of several processes one reports
-        _report_training(run, out)
+    _report_training(run, out)
 
 # %% ../../nbs/library/cli/training.ipynb #7338a7ec
 def _next_command(data: str, preset: str, out: Path, spec: dict) -> str:
