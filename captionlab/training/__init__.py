@@ -7,10 +7,11 @@ __all__ = ['AVERAGE_SHARE', 'BasePreset', 'DEVICES', 'LEAST_COVERAGE', 'LEAST_ST
            'PRECISIONS', 'TrainStep', 'Trainer', 'TrainerState', 'TrainingConfig',
            'TrainingOptions', 'WARMUP_SHARE', 'adapt_config', 'adapt_min_count',
            'bf16_speedup', 'check_device', 'check_same_progress', 'check_training_state',
-           'constant', 'cosine', 'describe_changes', 'epochs_since_best',
-           'explain_lost_process', 'half_speedup', 'inference_dtype', 'live_plot',
-           'load_checkpoint', 'noam', 'override_preset', 'param_groups', 'plain_names',
-           'read_checkpoint', 'requested_processes', 'resolve_precision', 'restore_names',
+           'checkpoint_activations', 'compile_model', 'constant', 'cosine',
+           'describe_changes', 'epochs_since_best', 'explain_lost_process',
+           'half_speedup', 'inference_dtype', 'live_plot', 'load_checkpoint', 'noam',
+           'override_preset', 'param_groups', 'plain_names', 'read_checkpoint',
+           'requested_processes', 'resolve_precision', 'restore_names',
            'should_stop_early', 'start_missing_processes', 'step_decay', 'tune_malloc',
            'unreadable_checkpoint', 'world_size', 'write_checkpoint']
 
@@ -22,12 +23,12 @@ _all_ = [
     "AVERAGE_SHARE", "BasePreset", "DEVICES", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS",
     "PRECISIONS", "TrainStep", "Trainer", "TrainerState", "TrainingConfig", "TrainingOptions",
     "WARMUP_SHARE", "adapt_config", "adapt_min_count", "bf16_speedup", "check_device",
-    "check_same_progress", "check_training_state", "constant", "cosine", "describe_changes",
-    "epochs_since_best", "explain_lost_process", "half_speedup", "inference_dtype", "live_plot",
-    "load_checkpoint", "noam", "override_preset", "param_groups", "plain_names", "read_checkpoint",
-    "requested_processes", "resolve_precision", "restore_names", "should_stop_early",
-    "start_missing_processes", "step_decay", "tune_malloc", "unreadable_checkpoint",
-    "world_size", "write_checkpoint",
+    "check_same_progress", "check_training_state", "checkpoint_activations", "compile_model",
+    "constant", "cosine", "describe_changes", "epochs_since_best", "explain_lost_process",
+    "half_speedup", "inference_dtype", "live_plot", "load_checkpoint", "noam", "override_preset",
+    "param_groups", "plain_names", "read_checkpoint", "requested_processes", "resolve_precision",
+    "restore_names", "should_stop_early", "start_missing_processes", "step_decay", "tune_malloc",
+    "unreadable_checkpoint", "world_size", "write_checkpoint",
 ]
 
 # %% ../../nbs/library/training/index.ipynb #trai0004
@@ -42,7 +43,7 @@ _SUBMODULES = {
     ],
     "devices": [
         "DEVICES", "check_device", "half_speedup", "bf16_speedup", "PRECISIONS",
-        "resolve_precision", "inference_dtype",
+        "resolve_precision", "inference_dtype", "compile_model",
     ],
     "distributed": [
         "world_size", "check_same_progress", "explain_lost_process", "requested_processes",
@@ -51,6 +52,9 @@ _SUBMODULES = {
     "loop": [
         "param_groups", "TrainStep", "TrainerState", "epochs_since_best", "should_stop_early",
         "Trainer", "live_plot",
+    ],
+    "memory": [
+        "checkpoint_activations",
     ],
     "options": [
         "TrainingOptions", "LEAST_STEPS", "MOST_EPOCHS", "WARMUP_SHARE", "AVERAGE_SHARE",
