@@ -12,6 +12,7 @@ from captionlab.runs.differences import (
     Difference,
     difference_from_dict,
     difference_to_dict,
+    has_collapsed,
     mean_score,
     picture_scores,
     row_results,
@@ -36,6 +37,7 @@ EXAMPLE = Difference(table="eta-2", first="visual", second="semantic", metric="C
     ({"published": None}, "higher"),
     ({"published": None, "difference": -9.0, "low": -15.0, "high": -3.0}, "lower"),
     ({"low": None, "high": None}, "held"),
+    ({"collapsed": True}, "a run collapsed"),
 ])
 def test_a_claim_holds_only_outside_both_intervals(changes, verdict):
     assert replace(EXAMPLE, **changes).verdict == verdict
@@ -45,6 +47,11 @@ def test_a_claim_holds_only_outside_both_intervals(changes, verdict):
 def test_a_difference_comes_back_from_json(changes):
     difference = replace(EXAMPLE, **changes)
     assert difference_from_dict(difference_to_dict(difference)) == difference
+
+
+def test_one_caption_for_all_pictures_is_a_collapse():
+    assert has_collapsed(dict.fromkeys(range(100), "a red circle"))
+    assert not has_collapsed({number: f"{number % 5} circles" for number in range(100)})
 
 
 def test_results_come_with_the_preset_that_they_were_trained_with():
