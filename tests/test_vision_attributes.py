@@ -32,7 +32,6 @@ from captionlab.vision.attributes import (
     evaluate_detector,
     frequent_words,
     load_detector,
-    noisy_or,
     oracle_attributes,
     precision_recall,
     predict_proba,
@@ -49,7 +48,7 @@ from captionlab.vision.extraction import (
 )
 from captionlab.vision.features import FeatureStore
 from captionlab.vision.images import Preprocess
-from captionlab.vision.pooling import POOLINGS
+from captionlab.vision.pooling import POOLINGS, noisy_or
 
 # ---- words
 
