@@ -11,8 +11,8 @@ PASSED = (r"^(?P<fence>`{3,}|~{3,}).*?^(?P=fence)|^:{3,}.*?$|^#+ .*?$|^<.*?$|<!-
 HEADER = """# Glossary
 
 Every term of the field that the course uses, in one sentence each, with the lesson that introduces
-it. In the lessons, the first use of a term leads here, and shows its sentence when the pointer rests
-on it.
+it. In the lessons, the first use of a term leads here, and shows its sentence when the pointer
+rests on it.
 
 """
 
