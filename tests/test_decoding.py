@@ -1,6 +1,7 @@
 """Decoding against exhaustive search, in other batches, and against its own probabilities."""
 
 import math
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from benchmarks import memory
 from captionlab.attention import KeyValue
 from captionlab.blocks import BlockConfig
 from captionlab.captioner import Captioner, Memory, State, TransformerCaptioner
@@ -29,6 +31,7 @@ from captionlab.decoding.generation import (
 )
 from captionlab.decoding.packing import packed_linears
 from captionlab.decoding.search import constrained_beam_search
+from captionlab.models import cptr
 
 PAD, BOS, EOS, WIDTH, V = 0, 1, 2, 16, 7
 SEEDS = st.integers(0, 10_000)
@@ -757,3 +760,13 @@ def test_memory_of_beams_grows_by_less_than_a_tenth_of_the_pictures_per_beam():
 
     growth = (search_bytes(6) - search_bytes(1)) / 5
     assert 0 < growth < 0.1 * image_bytes
+
+
+@pytest.mark.slow
+def test_a_whole_search_of_the_paper_s_size_grows_by_less_than_a_tenth_of_the_pictures_per_beam():
+    torch.manual_seed(0)
+    preset = replace(cptr.PRESETS["paper"], encoder_layers=1)
+    model = cptr.Model(preset, 9500).eval()
+    image_bytes, least = memory.search_bytes(model, 1, pictures=1)
+    _, most = memory.search_bytes(model, 5, pictures=1)
+    assert 0 < (most - least) / 4 < 0.1 * image_bytes

@@ -5,6 +5,7 @@ import math
 import os
 import random
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,12 +18,16 @@ import numpy as np
 import pytest
 import tiny_training
 import torch
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from benchmarks import memory
 from captionlab.captioner import CaptionerWrapper
+from captionlab.cli import app
 from captionlab.data.batches import collate
+from captionlab.models import cptr
 from captionlab.training import devices
 from captionlab.training.checkpoint import read_checkpoint, write_checkpoint
 from captionlab.training.config import TrainingConfig
@@ -32,6 +37,7 @@ from captionlab.training.distributed import (
     start_missing_processes,
 )
 from captionlab.training.loop import Trainer, TrainStep, epochs_since_best, should_stop_early
+from captionlab.training.memory import checkpoint_activations
 from captionlab.training.schedules import cosine, noam, step_decay
 
 SCRIPT = Path(__file__).with_name("tiny_training.py")
@@ -641,6 +647,60 @@ def test_too_little_memory_is_one_line_that_names_the_option(monkeypatch):
     with pytest.raises(MemoryError, match="set accumulation=4") as error:
         run.fit()
     assert "\n" not in str(error.value)
+    options = {name for option in typer.main.get_command(app).commands["train"].params
+               for name in option.opts}
+    assert {"--accumulate", "--checkpointing", "--batch-size"} <= options
+    assert set(re.findall(r"--[a-z-]+", str(error.value))) <= options
+
+
+@pytest.mark.slow
+def test_blocks_that_are_computed_again_train_to_the_same_bits():
+    results = []
+    for checkpointing in (False, True):
+        run = tiny_training.trainer(config=replace(SHORT, checkpointing=checkpointing))
+        fitted = run.fit()
+        results.append((run.history[-1]["loss"], fitted.state_dict()))
+    assert results[0][0] == results[1][0]
+    assert same(dict(results[0][1]), dict(results[1][1]))
+
+
+@pytest.mark.slow
+def test_blocks_that_are_computed_again_take_less_memory():
+    preset = replace(cptr.PRESETS["tiny"], encoder_layers=6, dropout=0.1)
+    stored, again = (memory.step_bytes(cptr.Model, preset, option) for option in (False, True))
+    assert again < 0.8 * stored
+
+
+def test_a_model_without_blocks_cannot_compute_them_again():
+    with pytest.raises(ValueError, match="leave checkpointing"):
+        checkpoint_activations(nn.Linear(2, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+def test_a_compiled_step_has_the_loss_of_a_plain_one():
+    losses = []
+    states = []
+    for compiled in (False, True):
+        config = replace(SHORT, compile=compiled)
+        run = tiny_training.trainer(config=config, dropout=0.0)
+        batch = collate([run.data[row] for row in range(4)])
+        losses.append([run.train_step.step(batch)[0] for _ in range(2)])
+        states.append(run.train_step.ema_model.state_dict())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert states[0].keys() == states[1].keys()
+
+
+def test_compiling_without_a_compiler_is_one_line(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(ValueError, match="leave --compile out"):
+        tiny_training.trainer(config=replace(SHORT, compile=True))
+
+
+@pytest.mark.slow
+def test_memory_of_self_critical_training_is_flat():
+    live = memory.scst_bytes(200)
+    assert live[-1] == live[9] > 0
 
 
 def test_accumulation_below_one_is_refused():

@@ -24,7 +24,6 @@ from captionlab.runs.results import load_result
 from captionlab.text import Vocabulary
 from captionlab.vision import attributes
 from captionlab.vision.attributes import (
-    POOLINGS,
     STOP_WORDS,
     AttributeDetector,
     average_precision,
@@ -50,6 +49,7 @@ from captionlab.vision.extraction import (
 )
 from captionlab.vision.features import FeatureStore
 from captionlab.vision.images import Preprocess
+from captionlab.vision.pooling import POOLINGS
 
 # ---- words
 

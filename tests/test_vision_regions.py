@@ -13,14 +13,8 @@ from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
 from captionlab.scenes.world import render
 from captionlab.vision.images import Preprocess
-from captionlab.vision.regions import (
-    Regions,
-    pool_regions,
-    region_fields,
-    scene_regions,
-    spatial_graph,
-    validate_boxes,
-)
+from captionlab.vision.region_geometry import pool_regions, spatial_graph
+from captionlab.vision.regions import Regions, region_fields, scene_regions, validate_boxes
 
 class TestBoxes:
     @pytest.mark.parametrize(

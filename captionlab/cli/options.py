@@ -9,8 +9,9 @@ __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split
            'ResumeJob', 'Sampling', 'Temperature', 'TopK', 'TopP', 'SamplingSeed',
            'MinLength', 'MaxLength', 'NoRepeatNgram', 'RequiredWords', 'SuppressedWords',
            'BeamSize', 'LengthPenalty', 'FeatureFolders', 'Boxes', 'Epochs',
-           'LearningRate', 'Warmup', 'Workers', 'BatchSize', 'Accumulation', 'MinCount',
-           'Settings', 'Patience', 'split_run', 'find_pictures', 'is_given']
+           'LearningRate', 'Warmup', 'Workers', 'BatchSize', 'Accumulation',
+           'Checkpointing', 'Compile', 'MinCount', 'Settings', 'Patience', 'split_run',
+           'find_pictures', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
 from pathlib import Path
@@ -137,6 +138,11 @@ Workers = Annotated[int | None, typer.Option(
 BatchSize = Annotated[int | None, typer.Option(help="Pictures per step.")]
 Accumulation = Annotated[int | None, typer.Option(
     "--accumulate", help="Process a step in so many parts: the same step with less memory.")]
+Checkpointing = Annotated[bool | None, typer.Option(
+    "--checkpointing", help="Compute Transformer blocks again in the backward pass: less memory, "
+                            "about a third more time.")]
+Compile = Annotated[bool | None, typer.Option(
+    "--compile", help="Compile the model with torch.compile before its first steps.")]
 MinCount = Annotated[int | None, typer.Option(
     help="How often a word must occur to get into the vocabulary.")]
 Settings = Annotated[list[str] | None, typer.Option(

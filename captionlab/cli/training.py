@@ -19,6 +19,8 @@ import typer
 from captionlab.cli.options import (
     Accumulation,
     BatchSize,
+    Checkpointing,
+    Compile,
     Epochs,
     FeatureFolders,
     LearningRate,
@@ -54,6 +56,9 @@ def _check_stage(ctx: typer.Context, stage: str, start: Path | None) -> None:
                          "or take --stage scst for rewards on its own data")
     if (start is None or stage == "scst") and is_given(ctx, "all_weights"):
         raise ValueError("--all-weights goes with --from RUN --data MINE: leave it out")
+    if stage == "scst" and is_given(ctx, "compiled"):
+        raise ValueError("--compile goes with --stage xe, as captions that are sampled have "
+                         "another length in every step: leave it out")
     fixed = ["preset", "variant", "detector", "teacher", "settings"]
     if stage == "scst":
         fixed += ["seed", "min_count"]
@@ -108,6 +113,8 @@ def _run_folder(
 
 def _report_training(run: "Run", out: Path) -> None:
     """Print the length of a training, its last loss and the next command."""
+    if os.environ.get("RANK", "0") != "0":  # of several processes one reports
+        return
     history = run.metadata.history
     echo(f"{len(history)} epochs in {run.metadata.train_seconds:.0f} s, "
                f"loss {history[-1]['loss']:.2f}; the run is {out}.  "
@@ -157,6 +164,8 @@ def train(
     warmup: Warmup = None,
     batch_size: BatchSize = None,
     accumulate: Accumulation = None,
+    checkpointing: Checkpointing = None,
+    compiled: Compile = None,
     min_count: MinCount = None,
     patience: Patience = None,
     workers: Workers = None,
@@ -173,7 +182,8 @@ def train(
 
     start_missing_processes()
     options = TrainingOptions(epochs=epochs, lr=lr, warmup=warmup, batch_size=batch_size,
-                              min_count=min_count, patience=patience, accumulation=accumulate)
+                              min_count=min_count, patience=patience, accumulation=accumulate,
+                              checkpointing=checkpointing, compile=compiled)
     model = _model_name(model, start)
     inputs = {"features": features or (), "boxes": boxes, "max_val_items": max_val_items,
               "resume": resume, "device": device, "options": options, "workers": workers}
@@ -190,8 +200,7 @@ def train(
             run = training.train(model, data, preset, seed=seed, out=out, detector=detector,
                                  variant=variant, teachers=teacher or (), adapt=True,
                                  settings=settings or (), **inputs)
-    if os.environ.get("RANK", "0") == "0":  # of several processes one reports
-        _report_training(run, out)
+    _report_training(run, out)
 
 # %% ../../nbs/library/cli/training.ipynb #7338a7ec
 def _next_command(data: str, preset: str, out: Path, spec: dict) -> str:
@@ -216,6 +225,23 @@ def _report_detector(detector: "AttributeDetector", scores: dict | None, out: Pa
         echo(f"worst: {', '.join(words[-8:])}")
 
 # %% ../../nbs/library/cli/training.ipynb #db19caa9
+def _recommend(data: str, preset: str, out: Path, spec: dict) -> None:
+    """Print the command that trains a captioner with a detector."""
+    echo(f"Next: captionlab {_next_command(data, preset, out, spec)}")
+    if data != "scenes" and not spec["backbone"]:
+        echo("If you have boxes, add --boxes FILE_OR_DETECTOR and leave --variant out: "
+             "the model then sees regions, too.")
+
+
+def _checkpoint_of(out: Path, resume: bool) -> Path:
+    """Return the file from which an interrupted training of a detector goes on."""
+    checkpoint = out.with_name(f"{out.name}.checkpoint")
+    if checkpoint.exists() and not resume:
+        raise ValueError(f"{checkpoint} is of a training that was interrupted: go on with it with "
+                         "--resume, or delete it")
+    return checkpoint
+
+
 @attributes_app.command("train")
 def attributes_train(
     data: TrainingData = "scenes",
@@ -236,6 +262,8 @@ def attributes_train(
     features: Annotated[Path | None, typer.Option(
         help="A folder made by features extract.")] = None,
     settings: Settings = None,
+    resume: Annotated[bool, typer.Option(
+        "--resume", help="Go on with an interrupted training.")] = False,
 ) -> None:
     """Train a detector of the frequent words of a data set's captions."""
     from captionlab.data.catalog import load_dataset
@@ -250,15 +278,18 @@ def attributes_train(
     if out.exists():
         raise ValueError(f"{out} exists already: choose another file with --out, or delete it")
     check_writable(out)
+    checkpoint = _checkpoint_of(out, resume)
     if json:
         # Refused before the training rather than after it.
         name, metadata = detector_result(dataset.name, pool, preset)
         check_mergeable(name, metadata, later=["words", "parameters"])
     grid_fn, spec = grid_inputs(dataset, preset, features, settings or ())
     detector = attributes.train_detector(
-        dataset, grid_fn, spec=spec, num_words=num_words, hidden=hidden, pool=pool, seed=seed
+        dataset, grid_fn, spec=spec, num_words=num_words, hidden=hidden, pool=pool, seed=seed,
+        checkpoint=checkpoint,
     )
     attributes.save_detector(detector, out)
+    checkpoint.unlink(missing_ok=True)
     scores = None
     if dataset["test"]:
         scores = attributes.evaluate_detector(detector, dataset["test"], grid_fn)
@@ -266,7 +297,4 @@ def attributes_train(
     if json and scores:
         file = merge_detector(detector, scores, preset, run_command_line())
         echo(f"written to {file}")
-    echo(f"Next: captionlab {_next_command(data, preset, out, spec)}")
-    if data != "scenes" and not spec["backbone"]:
-        echo("If you have boxes, add --boxes FILE_OR_DETECTOR and leave --variant out: "
-             "the model then sees regions, too.")
+    _recommend(data, preset, out, spec)

@@ -34,6 +34,9 @@ def image_folders(file: Path, folder: Path | None = None) -> list[Path]:
     if folder is None:
         above = file.resolve().parent.parent
         nearby += [above, *(child for child in _subfolders(above) if child.name != first.name)]
+    for one in list(nearby):
+        if one.name == "images":        # such as images/train2017/
+            nearby += _subfolders(one)
     matching = [one for one in nearby if one.name in file.stem]
     others = [one for one in nearby if one not in matching]
     return [first, *matching, *others]

@@ -195,10 +195,9 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
     for length in range(1, max_length + 1):
         logits, state = model.step(state, tokens)
         ended = _has_ended(tokens)
-        if captions > 1:
-            # A model may give anything, even nan, after the end of a caption. (The picture of a
-            # single caption leaves the batch with it.)
-            logits = logits.masked_fill(ended[..., None], 0.0)
+        # A model may give anything, even nan, after the end of a caption. (The picture of a single
+        # caption leaves the batch with it.)
+        logits = logits.masked_fill(ended[..., None], 0.0) if captions > 1 else logits
         log_probs = log_probabilities(logits, suppress_tokens)
         if constraints:
             log_probs = _constrain(log_probs, ids[rows, :, : length - 1], constraints, ended)

@@ -50,7 +50,8 @@ _SMALL_REGIONS = ("inputs.backbone=timm:test_resnet", "inputs.image_size=64",
                   "inputs.boxes=coco/regions.tsv", "inputs.max_boxes=6", "channels=96")
 _SETTINGS = {
     "vanilla": ((), (*_NARROW, *_SMALL_GRID)),
-    "cptr": ((), (*_NARROW, "inputs.image_size=48")),
+    "cptr": (("vit=true", "pretrained=IMAGENET1K_SWAG_E2E_V1"),
+             (*_NARROW, "inputs.image_size=48", "vit=true", "pretrained=weights/vit.pth")),
     "position_aware": ((), (*_NARROW, "inputs.backbone=squeezenet1_1", "inputs.image_size=64",
                             "inputs.grid=2", "inputs.fine_grid=4", "channels=512",
                             "fine_channels=256")),
@@ -148,6 +149,8 @@ def prepare_miniature(home: Path | str) -> None:
         networks = {
             "test_resnet": timm.create_model("test_resnet"),
             "squeezenet1_1": models.squeezenet1_1(),
+            # As wide and deep as CPTR's encoder in the miniature.
+            "vit": models.VisionTransformer(48, 16, 1, 4, 32, 64),
         }
     for name, network in networks.items():
         torch.save(network.state_dict(), weights / f"{name}.pth")

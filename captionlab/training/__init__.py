@@ -7,8 +7,9 @@ __all__ = ['AVERAGE_SHARE', 'BasePreset', 'DEVICES', 'LEAST_COVERAGE', 'LEAST_ST
            'PRECISIONS', 'TrainStep', 'Trainer', 'TrainerState', 'TrainingConfig',
            'TrainingOptions', 'WARMUP_SHARE', 'adapt_config', 'adapt_min_count',
            'bf16_speedup', 'check_device', 'check_same_progress', 'check_training_state',
-           'constant', 'cosine', 'describe_changes', 'epochs_since_best',
-           'explain_lost_process', 'half_speedup', 'inference_dtype', 'live_plot', 'noam',
+           'checkpoint_activations', 'compile_model', 'constant', 'cosine',
+           'describe_changes', 'epochs_since_best', 'explain_lost_process',
+           'half_speedup', 'inference_dtype', 'live_plot', 'load_checkpoint', 'noam',
            'override_preset', 'param_groups', 'plain_names', 'read_checkpoint',
            'requested_processes', 'resolve_precision', 'restore_names',
            'should_stop_early', 'start_missing_processes', 'step_decay', 'tune_malloc',
@@ -22,27 +23,27 @@ _all_ = [
     "AVERAGE_SHARE", "BasePreset", "DEVICES", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS",
     "PRECISIONS", "TrainStep", "Trainer", "TrainerState", "TrainingConfig", "TrainingOptions",
     "WARMUP_SHARE", "adapt_config", "adapt_min_count", "bf16_speedup", "check_device",
-    "check_same_progress", "check_training_state", "constant", "cosine", "describe_changes",
-    "epochs_since_best", "explain_lost_process", "half_speedup", "inference_dtype", "live_plot",
-    "noam", "override_preset", "param_groups", "plain_names", "read_checkpoint",
-    "requested_processes", "resolve_precision", "restore_names", "should_stop_early",
-    "start_missing_processes", "step_decay", "tune_malloc", "unreadable_checkpoint", "world_size",
-    "write_checkpoint",
+    "check_same_progress", "check_training_state", "checkpoint_activations", "compile_model",
+    "constant", "cosine", "describe_changes", "epochs_since_best", "explain_lost_process",
+    "half_speedup", "inference_dtype", "live_plot", "load_checkpoint", "noam", "override_preset",
+    "param_groups", "plain_names", "read_checkpoint", "requested_processes", "resolve_precision",
+    "restore_names", "should_stop_early", "start_missing_processes", "step_decay", "tune_malloc",
+    "unreadable_checkpoint", "world_size", "write_checkpoint",
 ]
 
 # %% ../../nbs/library/training/index.ipynb #trai0004
 # The module that defines each public name.
 _SUBMODULES = {
     "checkpoint": [
-        "write_checkpoint", "read_checkpoint", "unreadable_checkpoint", "check_training_state",
-        "plain_names", "restore_names",
+        "write_checkpoint", "load_checkpoint", "read_checkpoint", "unreadable_checkpoint",
+        "check_training_state", "plain_names", "restore_names",
     ],
     "config": [
         "TrainingConfig", "BasePreset",
     ],
     "devices": [
         "DEVICES", "check_device", "half_speedup", "bf16_speedup", "PRECISIONS",
-        "resolve_precision", "inference_dtype",
+        "resolve_precision", "inference_dtype", "compile_model",
     ],
     "distributed": [
         "world_size", "check_same_progress", "explain_lost_process", "requested_processes",
@@ -51,6 +52,9 @@ _SUBMODULES = {
     "loop": [
         "param_groups", "TrainStep", "TrainerState", "epochs_since_best", "should_stop_early",
         "Trainer", "live_plot",
+    ],
+    "memory": [
+        "checkpoint_activations",
     ],
     "options": [
         "TrainingOptions", "LEAST_STEPS", "MOST_EPOCHS", "WARMUP_SHARE", "AVERAGE_SHARE",

@@ -44,6 +44,10 @@ class TrainingConfig:
         precision: of matrix products: "no" for 32-bit floats, "bf16", or "auto" for the result of
             `resolve_precision` in `captionlab.training.devices`.
         seed: of the order of the data and of dropout.
+        checkpointing: whether Transformer blocks are computed again in the backward pass, which
+            takes less memory and more time; see `captionlab.training.memory`.
+        compile: whether `torch.compile` compiles the model before its first steps, which needs a
+            C++ compiler on a CPU. The loss is the same up to rounding.
 
     Raises:
         ValueError: if a value is out of its range.
@@ -65,6 +69,8 @@ class TrainingConfig:
     precision: str = "no"
     seed: int = 0
     accumulation: int = 1
+    checkpointing: bool = False
+    compile: bool = False
 
     def __post_init__(self):
         self._check_whole_numbers()

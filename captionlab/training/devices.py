@@ -4,10 +4,13 @@
 
 # %% auto #0
 __all__ = ['DEVICES', 'PRECISIONS', 'check_device', 'half_speedup', 'bf16_speedup',
-           'resolve_precision', 'inference_dtype']
+           'resolve_precision', 'inference_dtype', 'compile_model']
 
 # %% ../../nbs/library/training/devices.ipynb #devc0002
+import os
+import shutil
 from functools import cache
+from typing import Any
 
 import torch
 from accelerate.state import PartialState
@@ -129,3 +132,22 @@ def inference_dtype(precision: str, device: str = "cpu") -> torch.dtype:
         ValueError: there is no such precision.
     """
     return PRECISIONS[resolve_precision(precision, device, inference=True)]
+
+# %% ../../nbs/library/training/devices.ipynb #d114f903
+def compile_model(model: Any, device: str) -> Any:
+    """Return a module that `torch.compile` compiles at its first call, with the same parameters.
+
+    Args:
+        model: a captioner; one that is compiled already stays as it is.
+        device: type of the device that it runs on, such as "cpu".
+
+    Raises:
+        ValueError: a processor needs a C++ compiler, and there is none.
+    """
+    if hasattr(model, "_orig_mod"):
+        return model
+    compilers = [os.environ.get("CXX", "g++"), "g++", "clang++"]
+    if device == "cpu" and not any(map(shutil.which, compilers)):
+        raise ValueError("to compile a model (--compile) a C++ compiler is needed, and there is "
+                         "none here: install g++, or leave --compile out")
+    return torch.compile(model)

@@ -41,7 +41,8 @@ from ..captioner import Captioner
 from ..data.batches import Batch, CaptionDataset, ResumableBatchSampler
 from ..data.loading import BatchLoader, default_workers
 from .config import TrainingConfig
-from .devices import resolve_precision
+from .devices import compile_model, resolve_precision
+from .memory import checkpoint_activations
 
 # %% ../../nbs/21_training.ipynb #71e7b08a
 def param_groups(model: nn.Module, config: TrainingConfig) -> list[dict]:
@@ -91,6 +92,10 @@ class TrainStep:
         averaged = getattr(model, "_orig_mod", model).to(self.accelerator.device)
         self.ema_model = AveragedModel(averaged,
                                        multi_avg_fn=get_ema_multi_avg_fn(config.ema_decay))
+        if config.checkpointing:
+            checkpoint_activations(averaged)
+        if config.compile:
+            model = compile_model(model, self.accelerator.device.type)
         optimizer = torch.optim.AdamW(param_groups(model, config), config.lr, config.betas,
                                       weight_decay=config.weight_decay, fused=True)
         self.scheduler = LambdaLR(optimizer, config.lr_lambda(steps))
@@ -113,10 +118,11 @@ class TrainStep:
             return self._step(batch)
         except torch.OutOfMemoryError:
             parts = 2 * self.config.accumulation
+            again = "" if self.config.checkpointing else "checkpointing=True (--checkpointing), or "
             raise MemoryError(f"a step of {len(batch)} pictures does not fit into the memory of "
                               f"{self.accelerator.device}: set accumulation={parts} "
-                              f"(--accumulate {parts}), which processes it in more parts, or a "
-                              "smaller batch_size (--batch-size)") from None
+                              f"(--accumulate {parts}), which processes it in more parts, {again}"
+                              "a smaller batch_size (--batch-size)") from None
 
     def _step(self, batch: Batch) -> tuple[float, float]:
         """Do what `step` does."""

@@ -31,6 +31,8 @@ class TrainingOptions:
         accumulation: in how many parts a step is processed, which takes less memory.
         min_count: how often a word must occur to get into the vocabulary.
         patience: stop after so many epochs without a better score; 0 never does.
+        checkpointing: whether blocks are computed again in the backward pass, for less memory.
+        compile: whether `torch.compile` compiles the model.
 
     Raises:
         ValueError: a value is out of its range.
@@ -43,6 +45,8 @@ class TrainingOptions:
     min_count: int | None = None
     patience: int | None = None
     accumulation: int | None = None
+    checkpointing: bool | None = None
+    compile: bool | None = None
 
     def __post_init__(self):
         counts = ("epochs", "warmup", "batch_size", "min_count", "patience", "accumulation")

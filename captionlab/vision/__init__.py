@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['AttributeDetector', 'BACKBONES', 'BOX_TOLERANCE', 'Backbone', 'BackboneSpec',
-           'BoxSource', 'ComputeFn', 'DETECTORS', 'Detector', 'FEATURE_KINDS',
-           'FULL_WINDOW', 'FeatureRows', 'FeatureShape', 'FeatureStore', 'GridFn',
-           'GridSize', 'GridSizes', 'INTERPOLATIONS', 'ImageFile', 'POOLINGS',
+           'BoxSource', 'ComputeFn', 'DETECTORS', 'Detector', 'DetectorCheckpoint',
+           'FEATURE_KINDS', 'FULL_WINDOW', 'FeatureRows', 'FeatureShape', 'FeatureStore',
+           'GridFn', 'GridSize', 'GridSizes', 'INTERPOLATIONS', 'ImageFile', 'POOLINGS',
            'Preprocess', 'Pyramid', 'RegionFile', 'Regions', 'STOP_WORDS', 'as_regions',
            'average_precision', 'backbone_preprocess', 'backbone_spec', 'batched',
            'cell_boxes', 'check_boxes_unique', 'detect', 'detector_backbone',
@@ -27,11 +27,11 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/vision/index.ipynb #visi0003
 _all_ = [
     "AttributeDetector", "BACKBONES", "BOX_TOLERANCE", "Backbone", "BackboneSpec", "BoxSource",
-    "ComputeFn", "DETECTORS", "Detector", "FEATURE_KINDS", "FULL_WINDOW", "FeatureRows",
-    "FeatureShape", "FeatureStore", "GridFn", "GridSize", "GridSizes", "INTERPOLATIONS",
-    "ImageFile", "POOLINGS", "Preprocess", "Pyramid", "RegionFile", "Regions", "STOP_WORDS",
-    "as_regions", "average_precision", "backbone_preprocess", "backbone_spec", "batched",
-    "cell_boxes", "check_boxes_unique", "detect", "detector_backbone", "detector_file",
+    "ComputeFn", "DETECTORS", "Detector", "DetectorCheckpoint", "FEATURE_KINDS", "FULL_WINDOW",
+    "FeatureRows", "FeatureShape", "FeatureStore", "GridFn", "GridSize", "GridSizes",
+    "INTERPOLATIONS", "ImageFile", "POOLINGS", "Preprocess", "Pyramid", "RegionFile", "Regions",
+    "STOP_WORDS", "as_regions", "average_precision", "backbone_preprocess", "backbone_spec",
+    "batched", "cell_boxes", "check_boxes_unique", "detect", "detector_backbone", "detector_file",
     "diff_specs", "error_reason", "evaluate_detector", "extract_attributes", "extract_features",
     "extract_maps", "extract_regions", "feature_norm", "fill_store", "find_images", "find_weights",
     "frequent_words", "load_detector", "load_image", "load_weights", "map_spec", "mean_region",
@@ -55,6 +55,7 @@ _SUBMODULES = {
         "BACKBONES", "BackboneSpec", "backbone_spec", "backbone_preprocess", "find_weights",
         "load_weights", "Backbone", "pool_cells", "feature_norm", "Pyramid",
     ],
+    "detector_checkpoint": ["DetectorCheckpoint"],
     "detectors": ["DETECTORS", "Detector"],
     "boxes": [ "save_boxes", "RegionFile", "check_boxes_unique", "open_boxes",
     ],

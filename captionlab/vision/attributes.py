@@ -12,7 +12,6 @@ __all__ = ['STOP_WORDS', 'GridFn', 'frequent_words', 'word_frequencies', 'Attrib
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,10 @@ from tqdm import tqdm
 from .. import __version__
 from ..data.batches import batch_by_count
 from ..data.datasets import CaptionData, Item
-from ..files import cache_home, fingerprint, write_atomically
+from ..files import cache_home, fingerprint, short_hash, write_atomically
 from ..text import Vocabulary, normalise
 from ..zip_files import file_size
+from .detector_checkpoint import DetectorCheckpoint
 from .pooling import POOLINGS, noisy_or
 
 # %% ../../nbs/library/vision/attributes.ipynb #202650e9
@@ -166,7 +166,8 @@ def _labels(items: Sequence[Item], words: Sequence[str]) -> Tensor:
 def train_detector(data: CaptionData, grid_fn: GridFn, *, spec: dict | None = None,
                    num_words: int = 300, hidden: int = 0, pool: str = "noisy-or",
                    epochs: int = 12, batch_size: int = 64, lr: float = 2e-3, patience: int = 2,
-                   seed: int = 0, stop_words: Collection[str] = STOP_WORDS) -> AttributeDetector:
+                   seed: int = 0, stop_words: Collection[str] = STOP_WORDS,
+                   checkpoint: str | os.PathLike | None = None) -> AttributeDetector:
     """Train a detector of the frequent words of a data set's training captions.
 
     Args:
@@ -182,15 +183,17 @@ def train_detector(data: CaptionData, grid_fn: GridFn, *, spec: dict | None = No
         patience: stop after so many epochs without a better score.
         seed: of the weights and of the order of the pictures.
         stop_words: as for `frequent_words`.
+        checkpoint: a file that holds the state after each epoch; if it exists, the training goes
+            on from there.
 
     Returns:
         The detector of the best epoch, in evaluation mode; `metadata["history"]` has a record an
         epoch, and `metadata["learnt_from"]` the fingerprint of the training pictures.
 
     Raises:
-        ValueError: a split is empty, or has no words to detect.
+        ValueError: a split is empty or has no words to detect, or the checkpoint is of another
+            training.
     """
-    start = time.monotonic()
     words = _words_to_detect(data, num_words, stop_words)
     torch.manual_seed(seed)
     num_cells, channels = grid_fn(data["train"][0]).shape
@@ -198,24 +201,22 @@ def train_detector(data: CaptionData, grid_fn: GridFn, *, spec: dict | None = No
     labels = _labels(data["train"], words).float()          # (number of pictures, A)
     detector.init_bias(labels.mean(0), num_cells)
     optimizer = torch.optim.AdamW(detector.parameters(), lr)
-    history = []
-    best_weights = {}
-    best_epoch = 0
-    for epoch in range(epochs):
+    pictures = split_fingerprint(data["train"])
+    config = detector.config | {"words": short_hash(words), "pictures": pictures, "seed": seed}
+    config |= {"batch_size": batch_size, "lr": lr, "grids": short_hash(spec)}
+    state = DetectorCheckpoint(checkpoint, config).restore(detector, optimizer)
+    for epoch in range(len(state.history), epochs):
+        if state.history and state.epochs_since_best >= patience:
+            break
         batches = batch_by_count(len(data["train"]), batch_size, seed, epoch)
         loss = _train_epoch(detector, optimizer, data["train"], grid_fn, labels=labels,
                             batches=batches, title=f"epoch {epoch + 1}")
         score = evaluate_detector(detector, data["val"], grid_fn)["mAP"]
-        history.append({"epoch": epoch + 1, "loss": loss, "score": score})
-        if epoch == 0 or score > history[best_epoch]["score"]:
-            best_epoch = epoch
-            best_weights = {name: x.clone() for name, x in detector.state_dict().items()}
-        if epoch - best_epoch >= patience:
-            break
-    detector.load_state_dict(best_weights)
-    detector.metadata = {"data": data.name, "learnt_from": split_fingerprint(data["train"]),
-                         "seed": seed, "made_by": spec, "history": history,
-                         "train_seconds": round(time.monotonic() - start, 1)}
+        state.save(detector, optimizer, {"epoch": epoch + 1, "loss": loss, "score": score})
+    detector.load_state_dict(state.best_weights)
+    detector.metadata = {"data": data.name, "learnt_from": pictures, "seed": seed,
+                         "made_by": spec, "history": state.history,
+                         "train_seconds": round(state.seconds, 1)}
     return detector.eval()
 
 # %% ../../nbs/library/vision/attributes.ipynb #dc02d941
