@@ -157,8 +157,8 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
 
 def figure_number(page: str, count: int) -> str:
     """The number of a figure: lesson.figure in a lesson, its count in a library notebook."""
-    lesson = re.match(r"\d+", Path(page).name)
-    return f"{int(lesson[0])}.{count}" if lesson else str(count)
+    lesson = re.match(r"(\d+)([a-z]?)", Path(page).name)
+    return f"{int(lesson[1])}{lesson[2]}.{count}" if lesson else str(count)
 
 
 def ending(cells: list[dict], page: str, course: Course) -> list[dict]:

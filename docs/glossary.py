@@ -7,12 +7,14 @@ import yaml
 
 # What is never linked: fences, directives, headings, HTML, formulas, images and links, code.
 PASSED = (r"^(?P<fence>`{3,}|~{3,}).*?^(?P=fence)|^:{3,}.*?$|^#+ .*?$|^<.*?$|<!--.*?-->|<[^>\n]+>"
-          r"|\$\$.*?\$\$|\$[^$\n]+\$|!?\[[^\]]*\](?:\([^)]*\))?|(?P<ticks>`+).+?(?P=ticks)")
+          r"|\$\$.*?\$\$|\$[^$\n]+\$|!?\[[^\]]*\](?:\([^)]*\))?|(?P<ticks>`+).+?(?P=ticks)"
+          # names of other things, in which a term is only a word
+          r"|Attention Is All You Need|Mask R-CNN|[Gg]round truth|[Ss]cheduled\W* sampling")
 HEADER = """# Glossary
 
 Every term of the field that the course uses, in one sentence each, with the lesson that introduces
-it. In the lessons, the first use of a term leads here, and shows its sentence when the pointer rests
-on it.
+it. In the lessons, the first use of a term leads here, and shows its sentence when the pointer
+rests on it.
 
 """
 

@@ -307,10 +307,15 @@ def calls(path):
     return found
 
 
+def number_of(lesson):
+    """The number of a lesson by its file, as in 11 or 00b."""
+    return lesson.name.split("_")[0]
+
+
 def asked(lesson):
     """The numbers of the exercises that a lesson asks, as in 11.1."""
     text = "\n".join(cells(lesson, "markdown")).split("## Exercises")[-1].split("## Summary")[0]
-    return [f"{lesson.name[:2]}.{number}" for number in re.findall(r"^(\d+)\. ", text, re.M)]
+    return [f"{number_of(lesson)}.{number}" for number in re.findall(r"^(\d+)\. ", text, re.M)]
 
 
 def solutions(lesson):
@@ -338,8 +343,9 @@ def test_no_exercise_loses_its_check():
 
 def with_checks():
     """The lessons whose solutions export checks."""
-    modules = {path.stem[-2:] for path in (ROOT / "captionlab/exercises").glob("lesson_??.py")}
-    return [lesson for lesson in LESSONS if lesson.name[:2] in modules]
+    files = (ROOT / "captionlab/exercises").glob("lesson_*.py")
+    modules = {path.stem.removeprefix("lesson_") for path in files}
+    return [lesson for lesson in LESSONS if number_of(lesson) in modules]
 
 
 @pytest.mark.parametrize("lesson", with_checks(), ids=lambda path: path.stem)
@@ -363,14 +369,14 @@ class TestLessonWithChecks:
         assert stated == sorted(registered, key=lambda entry: int(entry[0]))
 
     def test_ends_with_the_tally(self, lesson):
-        assert ("progress", lesson.name[:2]) in {(name, first) for name, first, _ in calls(lesson)}
+        assert ("progress", number_of(lesson)) in {(name, first) for name, first, _ in calls(lesson)}
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_every_prediction_has_a_right_choice_and_a_question(lesson):
     made = [(first, call) for name, first, call in calls(lesson) if name == "predict"]
     assert [first for first, _ in made] == [
-        f"{lesson.name[:2]}.p{number}" for number in range(1, len(made) + 1)
+        f"{number_of(lesson)}.p{number}" for number in range(1, len(made) + 1)
     ]
     for first, call in made:
         choices = ast.literal_eval(call.args[1])

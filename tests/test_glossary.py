@@ -104,6 +104,17 @@ def test_words_that_are_no_link(source):
     assert linked(source) == [source]
 
 
+def test_names_of_other_things_are_no_use_of_a_term():
+    terms = glossary.TermLinks(ENTRIES)
+    for name in (
+        "*Attention Is All You Need*",
+        "Mask R-CNN",
+        "the ground truth",
+        "*Scheduled sampling*",
+    ):
+        assert terms(name) == name
+
+
 def test_a_use_that_may_not_be_linked_is_not_the_first():
     assert linked("# Heads\n\nMany `heads`, many heads")[0].endswith("many {term}`heads <head>`")
 

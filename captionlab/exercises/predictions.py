@@ -59,7 +59,7 @@ def _inline(text: str) -> str:
 # %% ../../nbs/library/exercises/predictions.ipynb #52718136
 def _find_right(identifier: str, choices: Sequence[str], key: str) -> int:
     """Return the position of the choice that a key stands for, or raise ValueError."""
-    if not re.fullmatch(r"\d\d\.p\d+", identifier):
+    if not re.fullmatch(r"\d\d[a-z]?\.p\d+", identifier):
         raise ValueError(f'a prediction has a number such as "11.p1", not {identifier!r}')
     keys = [prediction_key(identifier, choice) for choice in choices]
     if len(choices) < _MIN_CHOICES or len(set(keys)) < len(keys):

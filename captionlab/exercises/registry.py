@@ -54,13 +54,13 @@ class Exercise:
 
     @property
     def lesson(self) -> str:
-        """The number of its lesson, two digits."""
+        """The number of its lesson, as in "11" or "00b"."""
         return _lesson_number(self.identifier)
 
 
 def _lesson_number(identifier: str) -> str:
     """Return the lesson of an exercise's number, or raise ValueError if it is none."""
-    match = re.fullmatch(r"(\d\d)\.\d+", identifier) if isinstance(identifier, str) else None
+    match = re.fullmatch(r"(\d\d[a-z]?)\.\d+", identifier) if isinstance(identifier, str) else None
     if not match:
         raise ValueError(f'an exercise has a number such as "11.1", not {identifier!r}')
     return match[1]
@@ -119,10 +119,10 @@ def list_exercises(lesson: str) -> list[Exercise]:
     """Return the exercises of a lesson in order; none if it has no checks yet.
 
     Args:
-        lesson: its number, two digits, as in "11".
+        lesson: its number, as in "11" or "00b".
     """
     module = f"captionlab.exercises.lesson_{lesson}"
-    if re.fullmatch(r"\d\d", lesson) and find_spec(module):
+    if re.fullmatch(r"\d\d[a-z]?", lesson) and find_spec(module):
         import_module(module)
     own = [each for each in _EXERCISES.values() if each.lesson == lesson]
     return sorted(own, key=lambda each: int(each.identifier.split(".")[1]))
