@@ -153,7 +153,7 @@ class TestMistakes:
 
     def test_an_old_pytorch_is_one_line(self, scenes_run, tmp_path, monkeypatch):
         monkeypatch.setattr(torch, "__version__", "2.6.0+cu124")
-        with pytest.raises(ImportError, match=r"needs PyTorch 2\.11 or newer, this is 2\.6\.0"):
+        with pytest.raises(ImportError, match=r"needs PyTorch 2\.8 or newer, this is 2\.6\.0"):
             export_onnx(scenes_run, tmp_path / "new")
         assert not (tmp_path / "new").exists()
 

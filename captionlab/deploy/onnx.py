@@ -32,7 +32,7 @@ from ..vision.backbones import backbone_spec, pool_cells
 from ..vision.pixels import pixel_grid
 
 # %% ../../nbs/library/deploy/onnx.ipynb #onx00004
-OLDEST_TORCH = (2, 11)      # the exporters of older ones fix the number of pictures
+OLDEST_TORCH = (2, 8)      # the exporters of older ones fix the number of pictures
 
 
 def _children(value: Any) -> dict[str, Any]:
