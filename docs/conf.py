@@ -1,6 +1,7 @@
 """The site: the course's notebooks with their outputs, and the reference, all of it offline."""
 import re
 import sys
+from inspect import getsourcefile, getsourcelines, unwrap
 from pathlib import Path
 
 from docutils import nodes
@@ -17,7 +18,8 @@ import teaching  # noqa: E402
 project = "captionlab"
 author = "The captionlab authors"
 copyright = "2026 onwards, The captionlab authors"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx-mathjax-offline"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.linkcode",
+              "sphinx_copybutton", "sphinx-mathjax-offline"]
 exclude_patterns = ["_build", "api/measured.md"]
 nitpicky = True
 # Only our own names have a page here; torch's and Python's have not.
@@ -27,6 +29,7 @@ nitpick_ignore_regex = [("py:.*", r"(?!captionlab\b).*"), ("py:class", r"caption
 # notebooks: outputs are committed, nothing is executed
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # tables in outputs are tables
 nb_ipywidgets_js = {}
 myst_enable_extensions = ["amsmath", "attrs_block", "attrs_inline", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
@@ -41,9 +44,16 @@ python_maximum_signature_line_length = 72
 napoleon_use_ivar = True
 napoleon_custom_sections = [("Source", "returns_style")]
 
+# copied code has no prompts and no outputs
+copybutton_prompt_text = r"\$ |>>> "
+copybutton_prompt_is_regexp = True
+copybutton_selector = "div.cell_input div.highlight pre, div.highlight-python pre, div.highlight-bash pre"
+
 # pages
+REPOSITORY = convert.REPOSITORY
 html_theme = "sphinx_book_theme"
 html_title = "captionlab"
+templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["captionlab.css"]
 html_js_files = ["predict.js"]
@@ -51,7 +61,7 @@ html_favicon = LOGO = "_static/logo.svg"
 html_copy_source = False
 html_theme_options = {
     "logo": {"text": "captionlab", "image_light": LOGO, "image_dark": LOGO},
-    "repository_url": "https://github.com/captionlab/captionlab",
+    "repository_url": REPOSITORY,
     "use_repository_button": True,
     "home_page_in_toc": True,
     "show_toc_level": 2,
@@ -121,7 +131,24 @@ def link_names(app, what, name, obj, options, lines) -> None:
     lines[:] = re.sub(r"(?<![`:])`([^`]+)`(?!`)", linked, "\n".join(lines)).split("\n")
 
 
-def inspect(app, exception) -> None:
+def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
+    """The address of a name's source: its lines in the repository."""
+    if domain != "py" or not info["module"]:
+        return None
+    value = sys.modules.get(info["module"])
+    for part in info["fullname"].split("."):
+        value = getattr(value, part, None)
+    try:
+        file = Path(getsourcefile(unwrap(value)) or "")
+        lines, first = getsourcelines(unwrap(value))
+    except (TypeError, OSError):  # a constant has no source of its own
+        return None
+    if not file.is_relative_to(ROOT):
+        return None
+    return f"{REPOSITORY}/blob/main/{file.relative_to(ROOT)}#L{first}-L{first + len(lines) - 1}"
+
+
+def inspect_pages(app, exception) -> None:
     """No directive may be left on a page, and nothing may come from another host."""
     for path in [] if exception else sorted(Path(app.outdir).rglob("*.html")):
         text = path.read_text()
@@ -137,4 +164,4 @@ def setup(app) -> None:
     app.connect("doctree-read", keep_solutions_aside)
     app.connect("doctree-resolved", show_meanings)
     app.connect("autodoc-process-docstring", link_names)
-    app.connect("build-finished", inspect)
+    app.connect("build-finished", inspect_pages)

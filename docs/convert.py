@@ -21,6 +21,9 @@ BOX_CLASS = {"Differs from the paper": "differs", "Predict": "predict",
 HIDDEN = {"hide", "default_exp"}
 QUESTION = re.compile(r"^(captionlab\.)?predict\(")
 WIDGET = "application/vnd.jupyter.widget-view+json"
+REPOSITORY = "https://github.com/captionlab/captionlab"
+COLAB = "https://colab.research.google.com/github/captionlab/captionlab/blob/main/nbs"
+KAGGLE = f"https://www.kaggle.com/kernels/welcome?src={REPOSITORY}/blob/main/nbs"
 LOOKS = [("echo", "false", "remove-input"), ("code-fold", "true", "hide-input")]
 
 
@@ -148,6 +151,7 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
         else:
             new = [cell("markdown", markdown(source, page, course, terms))]
         cells += new
+    cells[1:1] = sources(page)
     cells += ending(cells, page, course)
     # A notebook without a kernel's name is in Python, too, and is highlighted as such.
     metadata = {"language_info": {"name": "python"}} | raw["metadata"]
@@ -159,6 +163,19 @@ def figure_number(page: str, count: int) -> str:
     """The number of a figure: lesson.figure in a lesson, its count in a library notebook."""
     lesson = re.match(r"(\d+)([a-z]?)", Path(page).name)
     return f"{int(lesson[1])}{lesson[2]}.{count}" if lesson else str(count)
+
+
+def sources(page: str) -> list[dict]:
+    """Below a lesson's title: where it can be run, downloaded and edited."""
+    if "/" in page:
+        return []
+    up = "../" * 2
+    return [cell("markdown", " · ".join([
+        f"{{.sources}}\n[Run in Colab]({COLAB}/{page})",
+        f"[Run in Kaggle]({KAGGLE}/{page})",
+        f"{{download}}`Download the notebook <{up}nbs/{page}>`",
+        f"[Edit]({REPOSITORY}/edit/main/nbs/{page})",
+    ]))]
 
 
 def ending(cells: list[dict], page: str, course: Course) -> list[dict]:
