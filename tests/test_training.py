@@ -21,6 +21,7 @@ import torch
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from operators import OperatorCounter
 from torch import nn
 
 from benchmarks import memory
@@ -646,6 +647,21 @@ def test_compiling_without_a_compiler_is_one_line(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(ValueError, match="leave --compile out"):
         tiny_training.trainer(config=replace(SHORT, compile=True))
+
+
+def test_a_step_waits_for_the_device_twice():
+    """Once for the positions of real tokens, once for the sums of loss and tokens."""
+    run = tiny_training.trainer()
+    batch = collate([run.data[row] for row in range(4)])
+    run.train_step.step(batch)
+    with OperatorCounter() as operators:
+        run.train_step.step(batch)
+    waiting = ("nonzero", "_local_scalar_dense", "equal", "is_nonzero", "masked_select", "_unique2")
+    counts = {name: operators.counts[f"aten::{name}"] for name in waiting}
+    assert {name: count for name, count in counts.items() if count} == {
+        "nonzero": 1,
+        "_local_scalar_dense": 2,  # two numbers of one tensor, which come together
+    }
 
 
 @pytest.mark.slow
