@@ -666,7 +666,7 @@ def test_a_step_waits_for_the_device_twice():
 
 @pytest.mark.slow
 def test_memory_of_self_critical_training_is_flat():
-    live = memory.scst_bytes(200)
+    live = memory.scst_bytes(25)  # the benchmark makes 200 steps
     assert live[-1] == live[9] > 0
 
 
