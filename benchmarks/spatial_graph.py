@@ -9,7 +9,7 @@ from torch import Tensor
 from torchvision.ops import box_area, box_iou
 
 from benchmarks import record
-from captionlab.vision.regions import spatial_graph
+from captionlab.vision.region_geometry import spatial_graph
 
 PHOTOS, BOXES, ROUNDS = 1000, 100, 15
 

@@ -3,12 +3,16 @@ import re
 import sys
 from pathlib import Path
 
+from docutils import nodes
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
 
 import convert  # noqa: E402
+import glossary  # noqa: E402
 import reference  # noqa: E402
+import teaching  # noqa: E402
 
 project = "captionlab"
 author = "The captionlab authors"
@@ -58,6 +62,7 @@ html_theme_options = {
 }
 
 SPELLINGS: dict[str, str] = {}
+MEANINGS: dict[str, str] = {}  # of the glossary's terms
 FETCHED = re.compile(r'<(?:script|link|img|source)\b[^>]*?\b(?:src|href)="(?:https?:)?//[^"]*'
                      r"|@import[^;]*//")
 
@@ -66,7 +71,11 @@ def generate(app) -> None:
     """Write docs/api and docs/course before Sphinx looks for pages."""
     SPELLINGS.update(reference.reference(ROOT, HERE / "api"))
     convert.write(HERE / "api/measured.md", reference.measured(ROOT / "results/flickr8k"))
-    convert.convert(ROOT / "nbs", HERE / "course", SPELLINGS)
+    terms = glossary.read_glossary(HERE / "glossary.yaml")
+    MEANINGS.update({one.term: one.means for one in terms})
+    pages = convert.notebook_pages(ROOT / "nbs")
+    convert.write(HERE / "api/glossary.md", glossary.glossary_page(terms, pages))
+    convert.convert(ROOT / "nbs", HERE / "course", SPELLINGS, terms)
 
 
 def drop_empty_parts(app, docname: str, content: list[str]) -> None:
@@ -77,10 +86,27 @@ def drop_empty_parts(app, docname: str, content: list[str]) -> None:
         content[0] = re.sub(r"```{toctree}\n(:.*\n)*```\n", "", content[0])
 
 
+def state_minutes(app, docname: str, content: list[str]) -> None:
+    """The page for teachers has the lessons' own titles and minutes."""
+    if docname == "teaching":
+        content[0] = teaching.fill(content[0], ROOT / "nbs")
+
+
 def keep_solutions_aside(app, doctree) -> None:
     """Solutions are reached from their lesson; they are in no table of contents."""
     if app.env.docname.startswith("course/solutions/"):
         app.env.metadata[app.env.docname]["orphan"] = True
+
+
+def show_meanings(app, doctree, docname: str) -> None:
+    """A link to a term of the glossary shows its sentence when the pointer rests on it."""
+    places = app.env.get_domain("std").objects
+    ids = {places["term", term][1]: means for term, means in MEANINGS.items()}
+    for reference_node in doctree.findall(nodes.reference):
+        target = reference_node.get("refuri", "").partition("#")[2]
+        if target in ids:
+            reference_node["reftitle"] = ids[target]
+            reference_node["classes"].append("cl-term")
 
 
 def link_names(app, what, name, obj, options, lines) -> None:
@@ -105,8 +131,10 @@ def inspect(app, exception) -> None:
 
 def setup(app) -> None:
     app.connect("builder-inited", generate)
-    app.connect("env-get-outdated", lambda *_: ["index"])
+    app.connect("env-get-outdated", lambda *_: ["index", "teaching"])
     app.connect("source-read", drop_empty_parts)
+    app.connect("source-read", state_minutes)
     app.connect("doctree-read", keep_solutions_aside)
+    app.connect("doctree-resolved", show_meanings)
     app.connect("autodoc-process-docstring", link_names)
     app.connect("build-finished", inspect)

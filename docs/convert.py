@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from glossary import Entry, TermLinks
+
 DIRECTIVE = re.compile(r"^\s*#\s*\|\s*([\w-]*)\s*:?\s*(.*?)\s*$")
 QUOTED = re.compile(r"""^(["'])(.*)\1$""")
 EQUATION = re.compile(r"\$\$((?:(?!\$\$).)+)\$\$((?:\s*<!--\s*eq-[\w-]+\s*-->)+)", re.S)
@@ -24,9 +26,10 @@ LOOKS = [("echo", "false", "remove-input"), ("code-fold", "true", "hide-input")]
 
 @dataclass(frozen=True)
 class Course:
-    """What a page knows of the rest: public names as prose may write them, and the notebooks."""
+    """What a page knows of the rest: public names as prose may write them, notebooks, glossary."""
     names: dict[str, str]
     pages: frozenset[str]
+    glossary: tuple[Entry, ...] = ()
 
 
 def directives(source: str) -> tuple[dict[str, str], str]:
@@ -69,10 +72,11 @@ def name(match: re.Match, course: Course) -> str:
     return f"{{py:obj}}`{match[0].strip('`')} <{full}>`" if full else match[0]
 
 
-def markdown(source: str, page: str, course: Course) -> str:
-    """A markdown cell with its equations, boxes, links and names made into references."""
+def markdown(source: str, page: str, course: Course, terms: TermLinks | None = None) -> str:
+    """A markdown cell with its equations, boxes, links, names and terms made into references."""
     source = NAME.sub(lambda match: name(match, course), source)
     source = LINK.sub(lambda match: link(match, page, course), source)
+    source = terms(source) if terms else source
     return BOX.sub(box, EQUATION.sub(equation, source))
 
 
@@ -135,13 +139,14 @@ def code(source: str, outputs: list[dict], place: str) -> list[dict]:
 def notebook(raw: dict, page: str, course: Course) -> dict:
     """A whole notebook as MyST-NB reads it; figures are numbered lesson.figure."""
     cells, figures = [], 0
+    terms = TermLinks(course.glossary) if "/" not in page else None
     for old in raw["cells"]:
         source = "".join(old["source"])
         if old["cell_type"] == "code":
             new = code(source, old["outputs"], figure_number(page, figures + 1))
             figures += any("figure" in one["metadata"].get("mystnb", {}) for one in new)
         else:
-            new = [cell("markdown", markdown(source, page, course))]
+            new = [cell("markdown", markdown(source, page, course, terms))]
         cells += new
     cells += ending(cells, page, course)
     # A notebook without a kernel's name is in Python, too, and is highlighted as such.
@@ -164,14 +169,18 @@ def ending(cells: list[dict], page: str, course: Course) -> list[dict]:
     return [line] if target in course.pages and not shown else []
 
 
-def convert(nbs: Path, out: Path, names: dict[str, str]) -> None:
-    """Convert every notebook under nbs/ into out/, and drop pages of notebooks that are gone."""
+def notebook_pages(nbs: Path) -> frozenset[str]:
+    """Every notebook of the site, as a path below nbs/."""
     patterns = ("[0-9]*.ipynb", "solutions/[0-9]*.ipynb", "library/**/*.ipynb")
-    paths = [path for pattern in patterns for path in sorted(nbs.glob(pattern))]
-    course = Course(names, frozenset(str(path.relative_to(nbs)) for path in paths))
+    return frozenset(str(path.relative_to(nbs)) for pattern in patterns for path in nbs.glob(pattern))
+
+
+def convert(nbs: Path, out: Path, names: dict[str, str], glossary: tuple[Entry, ...] = ()) -> None:
+    """Convert every notebook under nbs/ into out/, and drop pages of notebooks that are gone."""
+    course = Course(names, notebook_pages(nbs), glossary)
     for stale in {str(path.relative_to(out)) for path in out.rglob("*.ipynb")} - course.pages:
         (out / stale).unlink()
-    for page in course.pages:
+    for page in sorted(course.pages):
         write(out / page, json.dumps(notebook(json.loads((nbs / page).read_text()), page, course)))
 
 

@@ -61,3 +61,22 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> objec
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} starts Java: mark it with @pytest.mark.java"
     return report
+
+
+MINIATURE_RUN = "test_every_captioner_goes_from_pictures_to_a_file_for_the_server"
+MINIATURE_MINUTES = 3       # that it should take on two cores
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how long the whole run on COCO in small took, from download to server file."""
+    reports = [
+        report for group in terminalreporter.stats.values() for report in group
+        if MINIATURE_RUN in getattr(report, "nodeid", "") and hasattr(report, "duration")
+    ]
+    if reports:
+        captioners = sum(report.when == "call" for report in reports)
+        minutes = sum(report.duration for report in reports) / 60
+        terminalreporter.write_line(
+            f"COCO in small, {captioners} captioners from download to server file: "
+            f"{minutes:.1f} of {MINIATURE_MINUTES} minutes"
+        )

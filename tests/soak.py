@@ -29,11 +29,11 @@ from tempfile import TemporaryDirectory
 import torch
 from PIL import Image
 
-from captionlab.cli.features import grid_inputs
 from captionlab.data.datasets import CaptionData, from_files, scenes
 from captionlab.models import cptr
 from captionlab.models.vanilla import PRESETS
 from captionlab.runs.finetuning import finetune_scst
+from captionlab.runs.preparation import grid_inputs
 from captionlab.runs.training import train
 from captionlab.scenes.generator import generate_scene
 from captionlab.scenes.world import render

@@ -64,6 +64,15 @@ def test_pictures_of_one_name_come_from_the_folder_in_the_files_name(tmp_path):
     assert [data[split][0].image.parent.name for split in ("train", "val")] == ["train", "val"]
 
 
+def test_folders_of_splits_may_lie_in_images(coco):
+    (coco / "images").mkdir()
+    for split in ("train2017", "val2017"):
+        (coco / split).rename(coco / "images" / split)
+    data = load_dataset(coco)
+    assert data.counts == {"train": 3, "val": 2, "test": 0}
+    assert data["val"][0].image == coco / "images" / "val2017" / "000000000004.jpg"
+
+
 def test_pictures_beside_the_annotations(tmp_path):
     annotate(tmp_path / "captions_a.json", {1: "1.jpg"})
     annotate(tmp_path / "captions_b.json", {2: "2.jpg"})

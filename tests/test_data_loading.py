@@ -23,6 +23,7 @@ from captionlab.data import (
     BatchLoader,
     CaptionDataset,
     Item,
+    PixelInput,
     ResumableBatchSampler,
     batch_by_count,
     datasets,
@@ -34,6 +35,7 @@ from captionlab.runs import train
 from captionlab.runs.preparation import training_set
 from captionlab.text import SubwordVocabulary, Vocabulary
 from captionlab.training.loop import Trainer
+from captionlab.vision.images import Preprocess
 
 # More workers than cores are slow, and right.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -225,6 +227,69 @@ def test_jpegs_are_decoded_and_augmented_in_the_workers(tmp_path):
     assert all(torch.equal(images, alone) for images in beside)
     preset = replace(preset, inputs=replace(preset.inputs, hflip=False))
     assert not torch.equal(read(0), alone)
+
+
+def pixel_rows(count, side=5):
+    """Rows whose pictures are random bytes, scaled as a model reads them."""
+    chance = np.random.default_rng(0)
+    pictures = torch.from_numpy(chance.integers(0, 256, (count, side, side, 3), np.uint8))
+    preprocess = Preprocess(side)
+    scaled = preprocess.normalise(pictures.numpy())
+    function = PixelInput(
+        lambda item: scaled[int(item.name)],
+        lambda item: pictures[int(item.name)],
+        (side, side, 3),
+        *preprocess.byte_scale,
+    )
+    items = [Item(str(number), (TEXTS[number % 4],)) for number in range(count)]
+    return CaptionDataset(items, Vocabulary.build(TEXTS, 1), inputs={"images": function})
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_bytes_are_scaled_to_the_same_bits(workers):
+    data = pixel_rows(47)
+    sampler = ResumableBatchSampler(partial(batch_by_count, len(data), 2, 0))
+    expected = [torch.stack([data[row]["images"] for row in rows]) for rows in sampler]
+    with closing(BatchLoader(data, sampler, workers=workers)) as loader:
+        for _ in range(2):      # more batches than slots, and the same workers again
+            batches = []
+            for batch in loader:
+                batches.append(batch.images)
+                time.sleep(0.002)       # workers are ahead
+            assert all(map(torch.equal, batches, expected))
+            assert batches[0].stride() == expected[0].stride()
+            assert len(batches) == 24
+
+
+def test_pictures_travel_in_memory_that_is_made_once():
+    """An epoch that breaks off, batches of other sizes, a share without pictures: all are right."""
+    data = pixel_rows(9)
+    sampler = ResumableBatchSampler(partial(batch_by_count, len(data), 4, 0))
+    with closing(BatchLoader(data, sampler, workers=1, rank=1, processes=2)) as loader:
+        slots = [id(slot["images"]) for slot in loader._reader.ring.slots]
+        assert [slot["images"].shape for slot in loader._reader.ring.slots] == [(2, 5, 5, 3)] * 3
+        for _ in loader:
+            break
+        shares = [rows[1::2] for rows in sampler]
+        for batch, rows in zip(loader, shares, strict=True):
+            assert batch.images.shape == (len(rows), 3, 5, 5)
+            for picture, row in zip(batch.images, rows, strict=True):
+                assert torch.equal(picture, data[row]["images"])
+        assert [id(slot["images"]) for slot in loader._reader.ring.slots] == slots
+        # Too large for a slot: sent as PyTorch does.
+        sampler.plan = partial(batch_by_count, len(data), 9, 0)
+        (batch,) = loader
+        assert len(batch.images) == 4
+
+
+def test_views_that_are_scaled_differently_are_not_sent_as_bytes():
+    data = pixel_rows(4)
+    first = data.input_variants[0]["images"]
+    assert data.pixel_inputs == {"images": first}
+    data.input_variants.append({"images": replace(first, mean=(0.0, 0.0, 0.0))})
+    assert data.pixel_inputs == {}
+    data.input_variants[1] = {"images": first.scaled}
+    assert data.pixel_inputs == {}
 
 
 @pytest.mark.slow

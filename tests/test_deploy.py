@@ -14,6 +14,7 @@ import captionlab
 from captionlab.cli import app
 from captionlab.data.catalog import load_dataset
 from captionlab.deploy import OnnxCaptioner, export_onnx, prepare_picture
+from captionlab.deploy.onnx import OLDEST_TORCH
 from captionlab.models import find_preset, model_module
 from captionlab.processors.image import ImageProcessor
 from captionlab.runs.run import Run
@@ -23,6 +24,9 @@ from captionlab.vision import Preprocess
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
+VERSION = tuple(int(number) for number in torch.__version__.split(".")[:2])
+if VERSION < OLDEST_TORCH:
+    pytest.skip("the exporter of this PyTorch is too old", allow_module_level=True)
 
 
 def random_run(name: str) -> Run:
@@ -146,6 +150,12 @@ class TestMistakes:
     def test_a_folder_without_an_export_says_so(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="captionlab export RUN --onnx"):
             OnnxCaptioner(tmp_path)
+
+    def test_an_old_pytorch_is_one_line(self, scenes_run, tmp_path, monkeypatch):
+        monkeypatch.setattr(torch, "__version__", "2.6.0+cu124")
+        with pytest.raises(ImportError, match=r"needs PyTorch 2\.11 or newer, this is 2\.6\.0"):
+            export_onnx(scenes_run, tmp_path / "new")
+        assert not (tmp_path / "new").exists()
 
     @pytest.mark.slow
     def test_a_model_that_the_exporter_does_not_know_is_one_line(self, tmp_path):

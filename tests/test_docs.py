@@ -74,7 +74,7 @@ def shown(source, *outputs):
 
 LESSON = [
     md(
-        "# 01 · Sample\n\nA promise. See `look`.\n\n## Part\n\n[other](02_other.ipynb), [ahead](07_ahead.ipynb), [eq. (1)](#eq-sample-1), [Fig](#fig-sample)"  # noqa: E501
+        "# 01 · Sample\n\n**Time** 5 minutes. A promise. See `look`.\n\n## Part\n\n[other](02_other.ipynb), [ahead](07_ahead.ipynb), [eq. (1)](#eq-sample-1), [Fig](#fig-sample)"  # noqa: E501
     ),
     py("#| default_exp sample"),
     md("$$a = \\begin{aligned} b \\\\ c \\end{aligned} \\tag{1}$$\n<!-- eq-sample-1 -->"),
@@ -89,7 +89,10 @@ LESSON = [
     py("#| hide\nsecret = 1"),
 ]
 OTHER = [
-    md("# 02 · Other\n\nBack to [eq. (1)](#eq-sample-1) and [the figure](#fig-sample)."),
+    md(
+        "# 02 · Other\n\nBack to [eq. (1)](#eq-sample-1) and [the figure](#fig-sample)."
+        " Now CIDEr, and CIDEr again."
+    ),
     py("#| slow\n1 + 1"),
 ]
 SOLUTION = [md("# Solutions\n\n[lesson](../01_sample.ipynb)"), py("assert 1")]
@@ -127,6 +130,7 @@ def sample(tmp_path):
         tmp_path / "docs",
         ignore=shutil.ignore_patterns("_build", "course", "api", "__pycache__"),
     )
+    (tmp_path / "docs/teaching.md").write_text("# For teachers\n\n{{ lessons 01 }}\n")
     return tmp_path
 
 
@@ -383,7 +387,7 @@ def test_the_site_builds(sample):
     """Everything at once: warnings are errors, and references arrive where they should."""
     built = subprocess.run(SPHINX, cwd=sample, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    lesson, other, equations, api, front = [
+    lesson, other, equations, api, front, teaching = [
         (sample / f"html/{name}.html").read_text()
         for name in (
             "course/01_sample",
@@ -391,6 +395,7 @@ def test_the_site_builds(sample):
             "api/equations",
             "api/captionlab.sample",
             "index",
+            "teaching",
         )
     ]
     assert 'href="#eq-sample-1"' in lesson
@@ -400,6 +405,11 @@ def test_the_site_builds(sample):
     assert 'href="../api/captionlab.sample.html#captionlab.sample.look"' in lesson
     assert 'href="../course/01_sample.html#checks-eq-sample-1"' in equations
     assert 'href="../course/01_sample.html"' in api
+    assert 'href="course/01_sample.html"' in teaching
+    assert "(5 minutes)" in teaching
+    [term] = re.findall(r'<a [^>]*href="../api/glossary.html#term-CIDEr"[^>]*>', other)
+    assert 'title="A metric' in term
+    assert "cl-term" in term
     assert lesson.count("(1)") == lesson.count("eq. (1)")
     assert "\\tag{1}" in lesson
     assert "1 · Building blocks" in front

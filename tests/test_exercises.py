@@ -27,7 +27,7 @@ from captionlab.exercises import (
 HINTS = ("Add.", "Add both.", "2 + 2.")
 LESSONS = sorted((ROOT / "nbs").glob("[0-9]*.ipynb"))
 # Exercises that have neither a check nor a rubric yet. This number may only fall.
-MISSING = 124
+MISSING = 0
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,8 @@ from captionlab.processors.image import ImageProcessor
 from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.run import Run
 from captionlab.text import Vocabulary
-from captionlab.vision.regions import cell_boxes, spatial_graph
+from captionlab.vision.region_geometry import spatial_graph
+from captionlab.vision.regions import cell_boxes
 
 V, D, H = 23, 16, 2
 RELATIONS = range(3)  # parent, neighbour, child

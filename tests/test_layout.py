@@ -14,7 +14,7 @@ LESSONS = sorted((ROOT / "nbs").glob("[0-9]*.ipynb"))
 
 # From the bottom to the top: a module imports from its own row or from rows above it in this list.
 ROWS = [
-    ["files", "lazy", "untrusted"],
+    ["files", "lazy", "untrusted", "zip_files"],
     [
         "attention", "masks", "positions", "patches", "blocks",
         "diagram_layout", "diagrams", "visualise", "text",

@@ -9,6 +9,7 @@ import pytest
 import torch
 from examples import example_module
 from torch import nn
+from torchvision import models as torchvision_models
 from torchvision.models import VisionTransformer
 
 from captionlab import models
@@ -30,6 +31,7 @@ from captionlab.models import (
 from captionlab.runs.catalog import load
 from captionlab.runs.storage import read_run_json
 from captionlab.runs.training import train
+from captionlab.training.options import override_preset
 from captionlab.vision import backbone_spec
 from captionlab.vision.pixels import pixel_grid
 
@@ -602,3 +604,67 @@ class TestRegistry:
         preset = asdict(model_module("translation").PRESETS["tiny"])
         old = {name: value for name, value in preset.items() if name != "inputs"}
         assert preset_from_dict("translation", old).inputs.fields == ("source",)
+
+
+class TestPretrainedVit:
+    """CPTR's encoder with the weights of torchvision's Vision Transformer."""
+
+    SETTINGS = ("vit=true", "width=32", "heads=4", "hidden=64", "encoder_layers=2",
+                "decoder_layers=1", "inputs.image_size=48")
+
+    def preset(self, *settings):
+        return override_preset(find_preset("cptr", "paper"), [*self.SETTINGS, *settings])
+
+    @pytest.fixture
+    def network(self, tmp_path):
+        torch.manual_seed(1)
+        network = VisionTransformer(48, 16, 2, 4, 32, 64).eval()
+        file = tmp_path / "vit.pth"
+        torch.save(network.state_dict(), file)
+        return network, file
+
+    def test_sees_what_torchvisions_sees(self, network):
+        vit, file = network
+        preset = self.preset(f"pretrained={file}")
+        images = torch.randn(2, 3, 48, 48)
+        model = cptr.Model(preset, 9).eval()
+        before = model.encode_inputs(Batch(images=images))[0]
+        model.init_from_data(Batch(images=images))
+        after = model.encode_inputs(Batch(images=images))[0]
+        outputs = {}
+        handle = vit.encoder.register_forward_hook(lambda *args: outputs.update(rows=args[2]))
+        vit(images)
+        handle.remove()
+        torch.testing.assert_close(after, outputs["rows"][:, 1:])
+        assert not torch.allclose(before, after, atol=0.1)
+
+    def test_dropout_stays_that_of_the_preset(self, network):
+        model = cptr.Model(self.preset(f"pretrained={network[1]}"), 9)
+        model.init_from_data(Batch(images=torch.randn(1, 3, 48, 48)))
+        assert model.patch_encoder.dropout.p == model.preset.dropout > 0
+
+    @pytest.mark.parametrize(
+        ("setting", "message"),
+        [
+            ("width=64", r"do not fit this preset: .* \(1, 10, 32\), and .* need \(1, 10, 64\)"),
+            ("inputs.image_size=64", r"\(1, 10, 32\), and 64 pixels .* need \(1, 17, 32\)"),
+            ("vit=false", "set vit=True"),
+            ("pretrained=nowhere.pth", "no weights nowhere.pth.*IMAGENET1K_SWAG_E2E_V1"),
+        ],
+    )
+    def test_weights_that_do_not_fit_are_one_line(self, network, setting, message):
+        preset = self.preset(f"pretrained={network[1]}", setting)
+        with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
+            cptr.pretrained_vit(preset)
+        assert "\n" not in str(error.value)
+
+    def test_the_published_weights_have_the_sizes_of_the_paper(self):
+        preset = override_preset(find_preset("cptr", "paper"), ["vit=true"])
+        entry = torchvision_models.get_model_weights("vit_b_16")["IMAGENET1K_SWAG_E2E_V1"]
+        assert entry.meta["min_size"] == (preset.inputs.image_size,) * 2
+        with torch.device("meta"):
+            network = torchvision_models.vit_b_16(image_size=384)
+            encoder = cptr.Model(preset, 9).patch_encoder
+        assert sum(x.numel() for x in encoder.parameters()) == sum(
+            x.numel() for name, x in network.named_parameters() if not name.startswith("heads")
+        )

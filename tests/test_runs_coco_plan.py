@@ -1,8 +1,13 @@
 """The whole run on COCO in small: from the download to the file for the server."""
 
+import importlib.util
 import json
+import re
 import shlex
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -70,6 +75,31 @@ def test_every_captioner_goes_from_pictures_to_a_file_for_the_server(home, model
     assert len(history) == 2
 
 
+@pytest.mark.slow
+def test_pictures_may_stay_in_their_zip_files(home, tmp_path, monkeypatch):
+    """The captioner that reads regions, whose boxes are looked up by the pictures' names."""
+    root = tmp_path / "zipped"
+    root.mkdir()
+    monkeypatch.setenv("CAPTIONLAB_DATA", str(root))
+    monkeypatch.chdir(root)
+    with serve(write_archives(tmp_path / "served", count=60)) as address:
+        call(f"captionlab data get coco --zipped --mirror {address}")
+    prepare_miniature(root)
+    options = {"miniature": True, "device": "cpu"}
+    plain = coco_commands("image_transformer", **options)
+    zipped = coco_commands("image_transformer", **options, zipped=True)
+    assert [step.name for step in plain] == [step.name for step in zipped]
+    commands = {step.name: step.command for step in zipped}
+    printed = call(commands["features regions"])
+    assert "skipped: cannot read coco/train2014.zip/train2014/COCO_train2014_0" in printed
+    call(commands["xe"])
+    call(commands["server file"].replace("-scst", ""))
+    listed = root / "coco/annotations/captions_val2014.json"
+    results = root / "server/captions_val2014_image-transformer_results.json"
+    assert len(check_coco_results(results, listed)) == 24
+    assert not (root / "coco/val2014").exists()
+
+
 @pytest.mark.parametrize("model", COCO_CAPTIONERS)
 def test_the_miniature_takes_the_same_commands_with_other_options(model):
     full = coco_commands(model)
@@ -80,6 +110,27 @@ def test_the_miniature_takes_the_same_commands_with_other_options(model):
         others = shlex.split(other.command)
         assert words[:3] == others[:3]
         assert set(words) & {"--stage", "--data", "--features", "--preset"} <= set(others)
+
+
+def test_the_first_cell_of_the_lesson_installs_the_package(monkeypatch):
+    """It runs where nothing is installed yet: it imports the standard library alone."""
+    lesson = Path(__file__).parents[1] / "nbs" / "52_coco.ipynb"
+    cells = json.loads(lesson.read_text())["cells"]
+    first = next("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    names = re.findall(r"^(?:import|from) (\w+)", first, re.MULTILINE)
+    assert names
+    assert set(names) <= sys.stdlib_module_names
+    commands = []
+    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append((command, check)))
+    exec(first, {})     # captionlab is here: nothing to install
+    assert commands == []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    exec(first, {})
+    monkeypatch.setenv("CAPTIONLAB_SOURCE", "some/clone")
+    exec(first, {})
+    assert [command[3:5] for command, _ in commands] == [["install", "--quiet"]] * 2
+    assert commands[0][0][-1].startswith("captionlab @ git+https://")
+    assert commands[1] == ([sys.executable, "-m", "pip", "install", "--quiet", "some/clone"], True)
 
 
 def test_a_value_of_a_preset_can_be_replaced():

@@ -198,7 +198,7 @@ class TestTwoProcesses:
         assert codes == [1, -9]
         line = last_lines(outputs)[0]
         assert re.match(r"ConnectionError: rank 0 has lost the connection to .*--resume", line)
-        checkpoint = read_checkpoint(tmp_path / "checkpoint.pt", tiny_training.RECIPE)
+        checkpoint = read_checkpoint(tmp_path / "checkpoint.pt", tiny_training.PAIR)
         assert checkpoint["state"]["step"] >= 3
 
     def test_print_the_end_of_a_training_once(self, tmp_path):
@@ -207,6 +207,55 @@ class TestTwoProcesses:
         assert codes == [0, 0], outputs
         assert [output.count("1 epochs in ") for output in outputs] == [1, 0]
         assert (tmp_path / "run/run.json").exists()
+
+
+# Both launchers for a script; `--multi_gpu` starts several processes, on a CPU as well.
+SCRIPT_LAUNCHERS = {
+    "torchrun": ["torch.distributed.run", "--nproc_per_node", "2", "--master_port"],
+    "accelerate": [
+        "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
+        "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port",
+    ],
+}
+
+
+def launched(launcher, mode, folder):
+    """Train in two processes; return the exit code of their launcher, and what all printed."""
+    command = [sys.executable, "-m", *SCRIPT_LAUNCHERS[launcher], free_port(), SCRIPT, mode, folder]
+    result = subprocess.run(
+        list(map(str, command)), env=ALONE | {"TQDM_DISABLE": "1"}, capture_output=True, text=True,
+        check=False, timeout=SLOW,
+    )
+    return result.returncode, result.stdout + result.stderr
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The last checkpoint of two processes that nothing happened to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    codes, outputs = two_processes(SCRIPT, "shared", folder)
+    assert codes == [0, 0], outputs
+    return torch.load(folder / "checkpoint.pt", weights_only=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("launcher", "mode"), [("torchrun", "lost"), ("accelerate", "broken")])
+def test_one_process_that_ends_ends_all_and_training_goes_on_exactly(
+    undisturbed, tmp_path, launcher, mode
+):
+    """Killed or failed: long before the 30 minutes that gloo waits for another process."""
+    code, printed = launched(launcher, mode, tmp_path)
+    assert code == 1
+    if mode == "broken":
+        assert "ValueError: cannot read" in printed
+    if "rank 0 has lost the connection" in printed:     # else its launcher was faster to end it
+        assert "start all of them again with --resume" in printed
+    checkpoint = read_checkpoint(tmp_path / "checkpoint.pt", tiny_training.PAIR)
+    assert 3 <= checkpoint["state"]["step"] < 21
+    codes, outputs = two_processes(SCRIPT, "shared", tmp_path)
+    assert codes == [0, 0], outputs
+    resumed = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert same(untimed(resumed), untimed(undisturbed))
 
 
 def test_an_error_of_a_process_alone_is_not_a_lost_connection():

@@ -4,6 +4,8 @@ python tests/tiny_training.py killed FOLDER     one run undisturbed, one killed 
 python tests/tiny_training.py curve FILE        writes every step's loss; under `accelerate launch`
 python tests/tiny_training.py apart FOLDER      one of several processes, each with FOLDER/RANK
 python tests/tiny_training.py lost FOLDER       one of several processes; one is killed
+python tests/tiny_training.py broken FOLDER     one of several processes; one cannot read a picture
+python tests/tiny_training.py shared FOLDER     one of several processes that train to the end
 python tests/tiny_training.py workers FOLDER    trains with two workers until it is killed
 """
 
@@ -30,6 +32,7 @@ from captionlab.training.loop import Trainer, TrainStep
 RECIPE = TrainingConfig(
     epochs=8, batch_size=2, lr=3e-3, warmup=10, ema_decay=0.9
 )  # 8 epochs of 21 steps
+PAIR = replace(RECIPE, epochs=2)        # of two processes, which take longer to start
 KILLS, MOST_STEPS = 20, 7  # 20 kills within 7 steps each come before the last of 168 steps
 
 
@@ -145,7 +148,28 @@ def lost(folder):
     steps = iter(range(4))
     if os.environ["RANK"] != "0":
         watched(lambda result: next(steps, None) is None and os.kill(os.getpid(), signal.SIGKILL))
-    trainer(folder).fit()
+    trainer(folder, PAIR).fit()
+
+
+def broken(folder):
+    """Train in a shared folder; all processes but the first fail to read their ninth row."""
+    run = trainer(folder, PAIR)
+    if os.environ["RANK"] != "0":
+        rows = iter(range(8))
+        cells = run.data.input_variants[0]["grid"]
+
+        def read(item):
+            if next(rows, None) is None:
+                raise ValueError(f"cannot read {item.name}.jpg as a picture: it is cut off")
+            return cells(item)
+
+        run.data.input_variants[0]["grid"] = read
+    run.fit()
+
+
+def shared(folder):
+    """Train in a shared folder, from the checkpoint if there is one."""
+    trainer(folder, PAIR).fit()
 
 
 def workers(folder):
@@ -157,5 +181,5 @@ def workers(folder):
 if __name__ == "__main__":
     os.environ.setdefault("TQDM_DISABLE", "1")
     modes = {"killed": killed, "curve": curve, "apart": apart, "lost": lost}
-    modes["workers"] = workers
+    modes |= {"broken": broken, "shared": shared, "workers": workers}
     modes[sys.argv[1]](Path(sys.argv[2]))

@@ -18,7 +18,15 @@ from captionlab.data.catalog import load_dataset
 from captionlab.data.datasets import CaptionData
 from captionlab.files import write_json
 from captionlab.processors.cache import input_transforms, open_feature_stores
-from captionlab.runs import NoveltyDetector, Run, load, pooled_features, provenance, save_novelty
+from captionlab.runs import (
+    NoveltyDetector,
+    Run,
+    load,
+    pooled_features,
+    pooled_items,
+    provenance,
+    save_novelty,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "results/flickr8k/vanilla-photos-scst.novelty.json"
@@ -29,7 +37,7 @@ def photo_features(run: Run, data: CaptionData, split: str, folders: Sequence[st
     """Pooled features of the photos of a split."""
     part = CaptionData(data.name, {split: data[split]})
     inputs = input_transforms(run.processor, open_feature_stores(run.processor, part, folders))
-    return torch.cat([pooled_features(inputs["grid"](item)[None]) for item in data[split]])
+    return pooled_items(data[split], inputs["grid"])
 
 
 def other_features(run: Run, kind: str, seeds: range) -> Tensor:

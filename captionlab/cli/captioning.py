@@ -78,7 +78,7 @@ def caption(
     length_penalty: LengthPenalty = 0.0,
     boxes: Boxes = None,
     device: Device = None,
-    precision: Precision = "no",
+    precision: Precision = "fp32",
     attention: AttentionFile = None,
     out: CaptionFile = None,
     resume: ResumeJob = False,
@@ -249,6 +249,8 @@ def translate(
     beam: BeamSize = 5,
     *,
     length_penalty: LengthPenalty = 0.0,
+    device: Device = None,
+    precision: Precision = "fp32",
 ) -> None:
     """Translate sentences, line by line."""
     if bool(sentences) == bool(file):
@@ -259,7 +261,7 @@ def translate(
     from captionlab.runs.catalog import load
     from captionlab.untrusted import printable
 
-    translator = load(run)
+    translator = load(run, device=device, precision=precision)
     size = 64
     if sentences == ["-"]:
         lines = (line.rstrip("\n") for line in sys.stdin)

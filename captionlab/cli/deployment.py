@@ -40,7 +40,7 @@ def serve(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the page.")] = 7860,
     *,
     device: Device = None,
-    precision: Precision = "no",
+    precision: Precision = "fp32",
 ) -> None:
     """Show a page that captions photos, on this machine only."""
     from captionlab.deploy.web import build_app

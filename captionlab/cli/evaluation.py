@@ -41,7 +41,7 @@ def evaluate(
     features: options.FeatureFolders = None,
     boxes: options.Boxes = None,
     device: options.Device = None,
-    precision: options.Precision = "no",
+    precision: options.Precision = "fp32",
     oracle: Annotated[bool, typer.Option(
         "--oracle",
         help="For models that read attributes: take them from the reference captions.")] = False,
@@ -120,6 +120,17 @@ def score(
     echo("\n".join(format_report(report)))
 
 # %% ../../nbs/library/cli/evaluation.ipynb #780cec17
+def _picture_files(folder: Path, names: list[str]) -> list[Path]:
+    """Return the files of pictures, or raise a FileNotFoundError that says how many are missing."""
+    from captionlab.zip_files import file_size
+
+    missing = [name for name in names if file_size(folder / name) is None]
+    if missing:
+        raise FileNotFoundError(f"{len(missing)} of {len(names)} pictures are not in {folder} "
+                                f"({missing[0]} for one): name their folder with --images")
+    return [folder / name for name in names]
+
+
 @app.command("export-coco")
 def export_coco(
     run: options.RunName,
@@ -147,12 +158,8 @@ def export_coco(
     system = name or re.sub(r"[^A-Za-z0-9]+", "-", Path(run).name).strip("-")
     coco_results.result_path(out, split, system)         # before the captions, which take a while
     folder = images or images_json.parent
-    missing = [file for file in names.values() if not (folder / file).is_file()]
-    if missing:
-        raise FileNotFoundError(f"{len(missing)} of {len(names)} pictures are not in {folder} "
-                                f"({missing[0]} for one): name their folder with --images")
+    files = _picture_files(folder, list(names.values()))
     captioner = load(run, boxes=boxes)
-    files = [folder / file for file in names.values()]
     # The server takes no empty captions: each has a word before its end.
     results = cast(list[list[Caption]], captioner.generate(
         files, beam=beam, length_penalty=length_penalty, min_length=2))

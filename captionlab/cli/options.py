@@ -91,7 +91,7 @@ Images = Annotated[list[Path] | None, typer.Argument(
     metavar="IMAGE...", help="picture files, or folders of them")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps; cpu by default.")]
 Precision = Annotated[str, typer.Option(
-    help="no for 32 bits, bf16, fp16, or auto for what is fast on the device.")]
+    help="fp32, bf16, fp16, or auto for what is fast on the device.")]
 AttentionFile = Annotated[Path | None, typer.Option(
     metavar="FILE", help="Draw what each word of one picture's caption attended to.")]
 CaptionFile = Annotated[Path | None, typer.Option(

@@ -35,7 +35,6 @@ from captionlab.cli.options import (
 )
 
 from .application import app, attributes_app, echo
-from .features import grid_inputs
 from .resumption import ResumableCommand
 
 if TYPE_CHECKING:
@@ -226,6 +225,23 @@ def _report_detector(detector: "AttributeDetector", scores: dict | None, out: Pa
         echo(f"worst: {', '.join(words[-8:])}")
 
 # %% ../../nbs/library/cli/training.ipynb #db19caa9
+def _recommend(data: str, preset: str, out: Path, spec: dict) -> None:
+    """Print the command that trains a captioner with a detector."""
+    echo(f"Next: captionlab {_next_command(data, preset, out, spec)}")
+    if data != "scenes" and not spec["backbone"]:
+        echo("If you have boxes, add --boxes FILE_OR_DETECTOR and leave --variant out: "
+             "the model then sees regions, too.")
+
+
+def _checkpoint_of(out: Path, resume: bool) -> Path:
+    """Return the file from which an interrupted training of a detector goes on."""
+    checkpoint = out.with_name(f"{out.name}.checkpoint")
+    if checkpoint.exists() and not resume:
+        raise ValueError(f"{checkpoint} is of a training that was interrupted: go on with it with "
+                         "--resume, or delete it")
+    return checkpoint
+
+
 @attributes_app.command("train")
 def attributes_train(
     data: TrainingData = "scenes",
@@ -246,12 +262,14 @@ def attributes_train(
     features: Annotated[Path | None, typer.Option(
         help="A folder made by features extract.")] = None,
     settings: Settings = None,
+    resume: Annotated[bool, typer.Option(
+        "--resume", help="Go on with an interrupted training.")] = False,
 ) -> None:
     """Train a detector of the frequent words of a data set's captions."""
     from captionlab.data.catalog import load_dataset
     from captionlab.files import check_writable
+    from captionlab.runs import grid_inputs, run_command_line
     from captionlab.runs.evaluation import detector_result, merge_detector
-    from captionlab.runs.folder import run_command_line
     from captionlab.runs.results import check_mergeable
     from captionlab.vision import attributes
 
@@ -260,15 +278,18 @@ def attributes_train(
     if out.exists():
         raise ValueError(f"{out} exists already: choose another file with --out, or delete it")
     check_writable(out)
+    checkpoint = _checkpoint_of(out, resume)
     if json:
         # Refused before the training rather than after it.
         name, metadata = detector_result(dataset.name, pool, preset)
         check_mergeable(name, metadata, later=["words", "parameters"])
     grid_fn, spec = grid_inputs(dataset, preset, features, settings or ())
     detector = attributes.train_detector(
-        dataset, grid_fn, spec=spec, num_words=num_words, hidden=hidden, pool=pool, seed=seed
+        dataset, grid_fn, spec=spec, num_words=num_words, hidden=hidden, pool=pool, seed=seed,
+        checkpoint=checkpoint,
     )
     attributes.save_detector(detector, out)
+    checkpoint.unlink(missing_ok=True)
     scores = None
     if dataset["test"]:
         scores = attributes.evaluate_detector(detector, dataset["test"], grid_fn)
@@ -276,7 +297,4 @@ def attributes_train(
     if json and scores:
         file = merge_detector(detector, scores, preset, run_command_line())
         echo(f"written to {file}")
-    echo(f"Next: captionlab {_next_command(data, preset, out, spec)}")
-    if data != "scenes" and not spec["backbone"]:
-        echo("If you have boxes, add --boxes FILE_OR_DETECTOR and leave --variant out: "
-             "the model then sees regions, too.")
+    _recommend(data, preset, out, spec)

@@ -5,17 +5,17 @@
 # %% auto #0
 __all__ = ['Archive', 'Batch', 'BatchLoader', 'CORRUPT_ID', 'CaptionData', 'CaptionDataset',
            'DATASET_NAMES', 'ImageFinder', 'InputConfig', 'InputFunctions', 'Item',
-           'MiniaturePicture', 'REGION_WIDTH', 'RangeHandler', 'ResumableBatchSampler',
-           'SMALL_DATA', 'UNREADABLE', 'batch_by_count', 'batch_by_tokens',
-           'caption_files', 'check_pictures', 'coco_karpathy', 'collate', 'dataset_path',
-           'default_workers', 'detect_dataset', 'download', 'epoch_permutation',
-           'fetch_file', 'file_checksum', 'find_unreadable', 'flickr8k', 'from_files',
-           'get_archives', 'image_folders', 'join_files', 'lack_blanks',
-           'leave_out_unreadable', 'line_error', 'load_dataset', 'miniature_pictures',
-           'multi30k', 'padding_fraction', 'read_json_file', 'read_lines', 'read_text',
-           'register_path', 'registry', 'save_unreadable', 'scenes', 'seeded_row',
-           'serve', 'space_needed', 'split_in_name', 'unpack', 'warn_of_missing_blanks',
-           'write_archives', 'write_regions']
+           'MiniaturePicture', 'PixelInput', 'REGION_WIDTH', 'RangeHandler',
+           'ResumableBatchSampler', 'SMALL_DATA', 'UNREADABLE', 'batch_by_count',
+           'batch_by_tokens', 'caption_files', 'check_pictures', 'coco_karpathy',
+           'collate', 'dataset_path', 'default_workers', 'detect_dataset', 'download',
+           'epoch_permutation', 'fetch_file', 'file_checksum', 'find_unreadable',
+           'flickr8k', 'from_files', 'get_archives', 'image_folders', 'join_files',
+           'lack_blanks', 'leave_out_unreadable', 'line_error', 'load_dataset',
+           'miniature_pictures', 'multi30k', 'padding_fraction', 'read_json_file',
+           'read_lines', 'read_text', 'register_path', 'registry', 'save_unreadable',
+           'scenes', 'seeded_row', 'serve', 'space_needed', 'split_in_name', 'unpack',
+           'warn_of_missing_blanks', 'write_archives', 'write_regions']
 
 # %% ../../nbs/library/data/index.ipynb #data0002
 from ..lazy import lazy_attributes
@@ -24,8 +24,9 @@ from ..lazy import lazy_attributes
 _all_ = [
     "Archive", "Batch", "BatchLoader", "CORRUPT_ID", "CaptionData", "CaptionDataset",
     "DATASET_NAMES", "ImageFinder", "InputConfig", "InputFunctions", "Item", "MiniaturePicture",
-    "REGION_WIDTH", "RangeHandler", "ResumableBatchSampler", "SMALL_DATA", "UNREADABLE",
-    "batch_by_count", "batch_by_tokens", "caption_files", "check_pictures", "coco_karpathy",
+    "PixelInput", "REGION_WIDTH", "RangeHandler", "ResumableBatchSampler", "SMALL_DATA",
+    "UNREADABLE", "batch_by_count", "batch_by_tokens", "caption_files", "check_pictures",
+    "coco_karpathy",
     "collate", "dataset_path", "default_workers", "detect_dataset", "download", "epoch_permutation",
     "fetch_file", "file_checksum", "find_unreadable", "flickr8k", "from_files", "get_archives",
     "image_folders", "join_files", "lack_blanks", "leave_out_unreadable", "line_error",
@@ -40,7 +41,8 @@ _all_ = [
 _SUBMODULES = {
     "batches": [
         "InputFunctions", "padding_fraction", "epoch_permutation", "batch_by_tokens",
-        "batch_by_count", "Batch", "CaptionDataset", "collate", "ResumableBatchSampler",
+        "batch_by_count", "Batch", "PixelInput", "CaptionDataset", "collate",
+        "ResumableBatchSampler",
     ],
     "catalog": [
         "detect_dataset", "register_path", "dataset_path", "load_dataset", "download",

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['InputFunctions', 'padding_fraction', 'epoch_permutation', 'batch_by_tokens',
-           'batch_by_count', 'Batch', 'CaptionDataset', 'collate',
+           'batch_by_count', 'Batch', 'PixelInput', 'CaptionDataset', 'collate',
            'ResumableBatchSampler']
 
 # %% ../../nbs/library/data/batches.ipynb #51a7983a
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -229,6 +229,47 @@ class Batch:
 InputFunctions = Mapping[str, Callable[[Item], Tensor]]
 
 
+@dataclass(frozen=True)
+class PixelInput:
+    """A function for the pictures of items that can also return their bytes.
+
+    Bytes are a quarter of the floats that a model reads. A `BatchLoader` sends them from its
+    workers and scales them where the model is.
+
+    Args:
+        scaled: returns an item's picture as a model reads it, floats of shape (3, h, w).
+        pixels: returns its bytes, (h, w, 3).
+        shape: of the bytes.
+        mean: subtracted from the bytes, one number each for red, green and blue, in 0 to 255.
+        std: what they are then divided by, likewise.
+    """
+
+    scaled: Callable[[Item], Tensor]
+    pixels: Callable[[Item], Tensor]
+    shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, item: Item) -> Tensor:
+        """Return the picture of an item as floats, (3, h, w)."""
+        return self.scaled(item)
+
+    def scale(self, pixels: Tensor) -> Tensor:
+        """Return bytes (B, h, w, 3) as floats (B, 3, h, w), equal to `scaled` in every bit.
+
+        They are computed on the device where the bytes are.
+        """
+        mean = torch.tensor(self.mean, device=pixels.device)[:, None, None]
+        std = torch.tensor(self.std, device=pixels.device)[:, None, None]
+        pixels = pixels.permute(0, 3, 1, 2)
+        scaled = torch.empty(pixels.shape, device=pixels.device)
+        if pixels.device.type != "cpu":
+            return torch.sub(pixels, mean, out=scaled).div_(std)
+        for picture, target in zip(pixels, scaled, strict=True):    # one stays in the core's cache
+            torch.sub(picture, mean, out=target).div_(std)
+        return scaled
+
+
 class CaptionDataset(Dataset):
     """Items with their texts as ids, ready to be put into batches.
 
@@ -292,12 +333,34 @@ class CaptionDataset(Dataset):
         ids = [encode(text, **dropout)[: self.max_length] for text in self._texts[name][row]]
         return ids if name == "captions" else ids[0]
 
+    @property
+    def pixel_inputs(self) -> dict[str, PixelInput]:
+        """The inputs by field whose bytes all views give and scale the same way."""
+        first, *others = self.input_variants
+        return {
+            name: function for name, function in first.items()
+            if isinstance(function, PixelInput)
+            and all(_is_scaled_alike(function, view.get(name)) for view in others)
+        }
+
     def __getitem__(self, row: int) -> dict:
+        return self.read(row)
+
+    def read(self, row: int, *, as_bytes: Container[str] = ()) -> dict:
+        """Return a row: the tensors of its inputs, and its texts as lists of ids.
+
+        Args:
+            row: its number.
+            as_bytes: fields, of `pixel_inputs`, that are bytes.
+        """
         variant = 0
         if len(self.input_variants) > 1:
             variant = int(torch.randint(len(self.input_variants), ()))
-        functions = self.input_variants[variant]
-        tensors = {name: function(self.items[row]) for name, function in functions.items()}
+        functions: dict[str, Any] = self.input_variants[variant]
+        tensors = {
+            name: (function.pixels if name in as_bytes else function)(self.items[row])
+            for name, function in functions.items()
+        }
         if not self.dropout:
             return tensors | {name: ids[row] for name, ids in self.token_ids.items()}
         # torch gives each worker process its own seed, Python's random does not.
@@ -315,6 +378,12 @@ class CaptionDataset(Dataset):
         if "source" in self.token_ids:
             columns.append([len(ids) for ids in self.token_ids["source"]])
         return np.array(columns).T
+
+
+def _is_scaled_alike(one: PixelInput, other: object) -> bool:
+    """Return whether two views of a picture are scaled by the same numbers."""
+    is_pixels = isinstance(other, PixelInput)
+    return is_pixels and (one.mean, one.std) == (other.mean, other.std)
 
 
 def _check_not_empty(items: Sequence[Item], max_length: int | None) -> None:

@@ -26,6 +26,7 @@ from captionlab.data.datasets import (
 
 from ..files import cache_home, data_home, write_atomically
 from ..untrusted import load_json
+from ..zip_files import file_size
 from .downloads import Archive, get_archives
 from .image_search import image_folders
 from .layouts import caption_files, join_files
@@ -200,7 +201,13 @@ def _karpathy_folder(file: Path) -> Path:
     first = read_json_file(file)["images"][0]
     name = "/".join(filter(None, (first.get("filepath"), str(first.get("filename")))))
     folders = image_folders(file)
-    return next((folder for folder in folders if (folder / name).is_file()), file.parent)
+    return next((one for one in folders if _has_picture(one, name)), file.parent)
+
+
+def _has_picture(folder: Path, name: str) -> bool:
+    """Return whether a folder, or a zip file in it, has a picture."""
+    places = (folder, *folder.glob("*.zip"))
+    return any(file_size(place / name) is not None for place in places)
 
 
 def _is_karpathy_file(file: Path) -> bool:
@@ -212,7 +219,8 @@ def _is_karpathy_file(file: Path) -> bool:
 
 # %% ../../nbs/library/data/catalog.ipynb #bc325db3
 def download(
-    name: str, mirrors: Sequence[str] | None = None, *, keep_archives: bool = False
+    name: str, mirrors: Sequence[str] | None = None, *,
+    keep_archives: bool = False, zipped: bool = False,
 ) -> Path:
     """Download a data set into `data_home()`; files that are there and complete are kept.
 
@@ -220,6 +228,7 @@ def download(
         name: one of `DATASET_NAMES`.
         mirrors: addresses to get its files from, instead of those in the registry.
         keep_archives: whether the archives of COCO stay after they are unpacked.
+        zipped: whether COCO's pictures are not unpacked, but read from their archives.
 
     Returns:
         Its folder.
@@ -238,7 +247,9 @@ def download(
             Archive(**one | {"members": tuple(one.get("members", ("*",)))})
             for one in entry["archives"]
         ]
-        get_archives(archives, folder, mirrors=mirrors or (), keep=keep_archives)
+        get_archives(
+            archives, folder, mirrors=mirrors or (), keep=keep_archives, zipped=zipped
+        )
         return folder
     if "files" not in entry:
         raise ValueError(f"{name} {entry['how']}")

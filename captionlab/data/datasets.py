@@ -26,6 +26,7 @@ from ..scenes.generator import SPLITS, describe_scene, generate_scene, split_of
 from ..scenes.world import Scene, render
 from ..text import normalise
 from ..untrusted import load_json
+from ..zip_files import open_zipped
 from .image_search import ImageFinder
 from .text_files import line_error, read_json_file, read_lines, read_text
 
@@ -37,7 +38,7 @@ class Item:
     Args:
         name: identifies the item in its data set; COCO's ids are decimal numbers.
         captions: its C captions; for a translation the target sentence.
-        image: the file of the picture, a `Scene` to be drawn, or None.
+        image: the file of the picture, perhaps in a zip file, a `Scene` to be drawn, or None.
         source: the sentence to translate, or None.
     """
 
@@ -66,7 +67,7 @@ class Item:
             raise ValueError(f"{self.name} has no picture: its data set was loaded as text only")
         if isinstance(self.image, Scene):
             return Image.fromarray(render(self.image, size))
-        return Image.open(self.image)
+        return Image.open(open_zipped(self.image))
 
 # %% ../../nbs/library/data/datasets.ipynb #252d0cf1
 @dataclass(frozen=True)
@@ -298,12 +299,8 @@ def flickr8k(folder: Path | str) -> CaptionData:
     folder = Path(folder)
     text = folder / "Flickr8k_text" if (folder / "Flickr8k_text").is_dir() else folder
     images = _first_existing(
-        folder,
-        "images",
-        "Flicker8k_Dataset",
-        "Flickr8k_Dataset/Flicker8k_Dataset",
-        "Flickr8k_Dataset",
-        "Images",
+        folder, "images", "Flicker8k_Dataset", "Flickr8k_Dataset/Flicker8k_Dataset",
+        "Flickr8k_Dataset", "Images",
     )
     split_by_image = _flickr8k_lists(text)
     file = _first_existing(text, "Flickr8k.token.txt")

@@ -36,6 +36,7 @@ class Archive:
         unpacked: bytes of what is unpacked from it.
         sha256: its checksum, "" if it is not known.
         members: patterns of the files that are unpacked.
+        pictures: whether it holds pictures, which can be read from it without unpacking.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Archive:
     unpacked: int
     sha256: str = ""
     members: tuple[str, ...] = ("*",)
+    pictures: bool = False
 
 
 _RECORD = "downloads.json"
@@ -157,17 +159,27 @@ def _served_size(addresses: Sequence[str]) -> int:
     return 0
 
 
-def space_needed(sizes: Mapping[Archive, int], keep: bool = False) -> int:
+def _archive_size(archive: Archive, folder: Path, addresses: Sequence[str]) -> int:
+    """Return the bytes of an archive: of the one that is here, as served, or as published."""
+    file = folder / archive.name
+    size = file.stat().st_size if file.is_file() else _served_size(addresses)
+    return size or archive.size
+
+
+def space_needed(
+    sizes: Mapping[Archive, int], keep: bool = False, zipped: bool = False
+) -> int:
     """Return the bytes of free disk space that downloading and unpacking takes.
 
     Args:
         sizes: bytes of each archive that is still to come.
         keep: whether the archives stay after they are unpacked.
+        zipped: whether archives of pictures are not unpacked.
     """
-    unpacked = sum(
-        round(size * archive.unpacked / archive.size) for archive, size in sizes.items()
-    )
-    return unpacked + (sum if keep else max)([0, *sizes.values()])
+    staying = sum(size for archive, size in sizes.items() if zipped and archive.pictures)
+    others = {one: size for one, size in sizes.items() if not (zipped and one.pictures)}
+    unpacked = sum(round(size * one.unpacked / one.size) for one, size in others.items())
+    return staying + unpacked + (sum if keep else max)([0, *others.values()])
 
 
 def _check_space(folder: Path, needed: int) -> None:
@@ -225,6 +237,19 @@ def _read_record(folder: Path) -> dict:
     return read_json_object(file, "delete it and get the data once more") if file.exists() else {}
 
 
+def _mirrored(mirrors: Sequence[str], name: str) -> list[str]:
+    """Return the addresses of a file on the mirrors."""
+    return [f"{mirror.rstrip('/')}/{name}" for mirror in mirrors]
+
+
+def _fetch_missing(addresses: Sequence[str], file: Path, sha256: str) -> str:
+    """Download a file unless it is here with its checksum; return the checksum."""
+    checksum = file_checksum(file) if file.is_file() else ""
+    if checksum and sha256 in ("", checksum):
+        return checksum
+    return fetch_file(addresses, file, sha256)
+
+
 def _mirror_checksums(mirrors: Sequence[str]) -> dict[str, str]:
     """Return the checksums in the first mirror's `SHA256SUMS`; none if there is no such file."""
     for mirror in mirrors:
@@ -238,12 +263,20 @@ def _mirror_checksums(mirrors: Sequence[str]) -> dict[str, str]:
     return {}
 
 
+def _is_complete(archive: Archive, folder: Path, record: dict, zipped: bool) -> bool:
+    """Return whether an archive was unpacked, or is here whole and is to stay as it is."""
+    file = folder / archive.name
+    is_here = file.is_file() and file.stat().st_size == record.get("bytes")
+    return record.get("unpacked", False) or (zipped and archive.pictures and is_here)
+
+
 def get_archives(
     archives: Sequence[Archive],
     folder: Path,
     *,
     mirrors: Sequence[str] = (),
     keep: bool = False,
+    zipped: bool = False,
 ) -> None:
     """Download and unpack the archives of a data set, those that are not unpacked yet.
 
@@ -253,34 +286,34 @@ def get_archives(
         mirrors: addresses under which the archives lie by their names, to use in place of their
             own.
         keep: whether the archives stay after they are unpacked.
+        zipped: whether archives of pictures stay as they are, to be read from.
 
     Raises:
         OSError: there is not enough disk space, or an archive could not be downloaded whole.
         ValueError: an archive is damaged.
     """
     record = _read_record(folder)
-    missing = [one for one in archives if not record.get(one.name, {}).get("unpacked")]
+    missing = [
+        one for one in archives if not _is_complete(one, folder, record.get(one.name, {}), zipped)
+    ]
     if not missing:
         return
-    addresses = {
-        one.name: [f"{mirror.rstrip('/')}/{one.name}" for mirror in mirrors] or [one.address]
-        for one in missing
-    }
-    sizes = {one: _served_size(addresses[one.name]) or one.size for one in missing}
+    addresses = {one.name: _mirrored(mirrors, one.name) or [one.address] for one in missing}
+    sizes = {one: _archive_size(one, folder, addresses[one.name]) for one in missing}
     present = sum(
         file.stat().st_size
         for one in missing for file in folder.glob(f"{one.name}*") if file.is_file()
     )
-    _check_space(folder, space_needed(sizes, keep) - present)
+    _check_space(folder, space_needed(sizes, keep, zipped) - present)
     checksums = _mirror_checksums(mirrors)
     for one in missing:
         known = checksums.get(one.name) or one.sha256 or record.get(one.name, {}).get("sha256", "")
         file = folder / one.name
-        checksum = file_checksum(file) if file.is_file() else ""
-        if not checksum or known not in ("", checksum):
-            checksum = fetch_file(addresses[one.name], file, known)
+        checksum = _fetch_missing(addresses[one.name], file, known)
         record[one.name] = {"sha256": checksum, "bytes": file.stat().st_size}
         write_json(folder / _RECORD, record)
+        if zipped and one.pictures:
+            continue
         unpack(file, folder, one.members)
         record[one.name]["unpacked"] = True
         write_json(folder / _RECORD, record)

@@ -6,8 +6,9 @@
 __all__ = ['image_folders', 'ImageFinder']
 
 # %% ../../nbs/library/data/image_search.ipynb #imse0002
-import os
 from pathlib import Path
+
+from ..zip_files import list_files
 
 # %% ../../nbs/library/data/image_search.ipynb #imse0003
 def _subfolders(folder: Path) -> list[Path]:
@@ -33,6 +34,9 @@ def image_folders(file: Path, folder: Path | None = None) -> list[Path]:
     if folder is None:
         above = file.resolve().parent.parent
         nearby += [above, *(child for child in _subfolders(above) if child.name != first.name)]
+    for one in list(nearby):
+        if one.name == "images":        # such as images/train2017/
+            nearby += _subfolders(one)
     matching = [one for one in nearby if one.name in file.stem]
     others = [one for one in nearby if one not in matching]
     return [first, *matching, *others]
@@ -41,8 +45,8 @@ def image_folders(file: Path, folder: Path | None = None) -> list[Path]:
 class ImageFinder:
     """Finds the pictures of a file of captions.
 
-    If the first picture lies in the first of the `image_folders`, all must lie there. Each folder
-    is listed once, which is faster than asking for each of many files.
+    If the first picture lies in the first of the `image_folders`, all must lie there, in folders or
+    in zip files. Each folder is listed once, which is faster than asking for each of many files.
 
     Args:
         file: the captions.
@@ -63,8 +67,10 @@ class ImageFinder:
             image: its path from the folder of the pictures.
         """
         if self._folders is None:
-            is_beside = self._exists(self.first / image)
-            self._folders = [self.first] if is_beside else image_folders(self.file, self.folder)
+            zip_files = sorted(self.first.glob("*.zip"))
+            beside = [self.first, *zip_files]
+            is_beside = any(self._exists(folder / image) for folder in beside)
+            self._folders = beside if is_beside else image_folders(self.file, self.folder)
         for folder in self._folders:
             if self._exists(folder / image):
                 return folder / image
@@ -73,5 +79,5 @@ class ImageFinder:
     def _exists(self, path: Path) -> bool:
         parent = path.parent
         if parent not in self._listings:
-            self._listings[parent] = set(os.listdir(parent)) if parent.is_dir() else set()
+            self._listings[parent] = list_files(parent)
         return path.name in self._listings[parent]

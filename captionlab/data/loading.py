@@ -7,21 +7,35 @@ __all__ = ['SMALL_DATA', 'seeded_row', 'default_workers', 'BatchLoader']
 
 # %% ../../nbs/library/data/loading.ipynb #15894304
 import ctypes
+import math
+import mmap
 import os
 import random
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing import get_start_method
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
-from .batches import Batch, CaptionDataset, ResumableBatchSampler, collate
+from captionlab.data.batches import (
+    Batch,
+    CaptionDataset,
+    PixelInput,
+    ResumableBatchSampler,
+    collate,
+)
 
 # %% ../../nbs/library/data/loading.ipynb #cffa87dc
-def seeded_row(data: CaptionDataset, row: int, *, seed: int, epoch: int) -> dict:
+def seeded_row(
+    data: CaptionDataset, row: int, *, seed: int, epoch: int, as_bytes: Container[str] = ()
+) -> dict:
     """Read one row with random numbers that depend on seed, epoch and row alone.
 
     Args:
@@ -29,6 +43,7 @@ def seeded_row(data: CaptionDataset, row: int, *, seed: int, epoch: int) -> dict
         row: its number.
         seed: of the training, 0 or more.
         epoch: which pass over the data, from 0.
+        as_bytes: fields of pictures that stay bytes.
 
     Returns:
         The row as `CaptionDataset` returns it.
@@ -40,10 +55,80 @@ def seeded_row(data: CaptionDataset, row: int, *, seed: int, epoch: int) -> dict
     try:
         torch.default_generator.manual_seed(int(words[0]))
         random.seed(int(words[1]))
-        return data[row]
+        return data.read(row, as_bytes=as_bytes)
     finally:
         torch.default_generator.set_state(torch_state)
         random.setstate(python_state)
+
+# %% ../../nbs/library/data/loading.ipynb #6caa3256
+_PREFETCH = 2                   # batches that a worker may have ready; PyTorch's default
+_SLOTS = _PREFETCH + 1          # and one that the process reads from
+
+
+class _PixelRing:
+    """Memory for the pictures of batches on their way from the workers.
+
+    Args:
+        inputs: of the data set, by field.
+        rows: of the largest batch that fits.
+        workers: how many there are.
+    """
+
+    def __init__(self, inputs: Mapping[str, PixelInput], rows: int, workers: int):
+        self.rows = rows
+        self.num_filled = 0         # by this worker
+        self.slots = [self._new_slot(inputs) for _ in range(workers * _SLOTS)]
+        _rings[id(self)] = self
+
+    def _new_slot(self, inputs: Mapping[str, PixelInput]) -> dict[str, Tensor]:
+        """Return a tensor for each field, (rows, h, w, 3); its pages come when they are filled."""
+        slot = {}
+        for name, function in inputs.items():
+            shape = (self.rows, *function.shape)
+            memory = mmap.mmap(-1, math.prod(shape))    # inherited by the workers
+            slot[name] = torch.frombuffer(memory, dtype=torch.uint8).view(shape)
+        return slot
+
+    def fill(self, batch: Batch) -> "Batch | _SentBatch":
+        """Put the pictures of a batch into this worker's next slot; return what is sent of it."""
+        worker = get_worker_info()
+        if worker is None or len(batch) > self.rows:
+            return batch
+        number = worker.id * _SLOTS + self.num_filled % _SLOTS
+        self.num_filled += 1
+        for name, pictures in self.slots[number].items():
+            pictures[: len(batch)] = batch.require(name)
+        rest = replace(batch, **dict.fromkeys(self.slots[number]))
+        return _SentBatch(rest, id(self), number)
+
+
+# By id, which is the same in the workers: the memory itself cannot be sent.
+_rings: WeakValueDictionary[int, _PixelRing] = WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class _SentBatch:
+    """A batch whose pictures lie in a slot of a ring.
+
+    Args:
+        rest: the batch without them.
+        ring: its id.
+        slot: number of the slot.
+    """
+
+    rest: Batch
+    ring: int
+    slot: int
+
+    def whole(self) -> Batch:
+        """Return the batch with its pictures, which stay in the slot."""
+        slot = _rings[self.ring].slots[self.slot]
+        pictures = {name: tensor[: len(self.rest)] for name, tensor in slot.items()}
+        return replace(self.rest, **pictures)
+
+    def pin_memory(self) -> Batch:
+        """Return the whole batch in page-locked memory; PyTorch calls this."""
+        return self.whole().pin_memory()
 
 # %% ../../nbs/library/data/loading.ipynb #ddd704bf
 class _BatchReader(Dataset):
@@ -52,17 +137,29 @@ class _BatchReader(Dataset):
     def __init__(self, data: CaptionDataset, seed: int):
         self.data = data
         self.seed = seed
+        self.pixel_inputs = data.pixel_inputs
+        self.ring: _PixelRing | None = None
 
-    def __getitem__(self, key: tuple[int, Sequence[int], bool]) -> Batch | Exception:
+    def __getitem__(self, key: tuple[int, Sequence[int], bool]) -> "Batch | _SentBatch | Exception":
         epoch, rows, is_share = key
+        options: dict[str, Any] = {
+            "seed": self.seed, "epoch": epoch, "as_bytes": self.pixel_inputs,
+        }
         try:
-            batch = collate(
-                [seeded_row(self.data, row, seed=self.seed, epoch=epoch) for row in rows]
-            )
-            return batch if is_share else batch.select(torch.arange(0))
+            batch = collate([seeded_row(self.data, row, **options) for row in rows])
+            batch = batch if is_share else batch.select(torch.arange(0))
+            return self.ring.fill(batch) if self.ring else batch
         except (ValueError, OSError) as error:
             # Raised in the main process. PyTorch would put the traceback into its message.
             return error
+
+    def scale(self, batch: Batch) -> Batch:
+        """Return a batch with the bytes of its pictures scaled, on the device where they are."""
+        scaled = {
+            name: function.scale(batch.require(name))
+            for name, function in self.pixel_inputs.items()
+        }
+        return replace(batch, **scaled)
 
 # %% ../../nbs/library/data/loading.ipynb #18c5e509
 class _SharedBatches(Sampler):
@@ -142,6 +239,7 @@ class BatchLoader:
         workers: processes that read; 0 reads in this process.
         pin_memory: whether batches are put into page-locked memory, from where a GPU copies them
             while it computes.
+        device: where the batches go; None leaves them on the CPU.
         rank: of this process among those that train together.
         processes: how many train together; each reads its share of every batch.
 
@@ -157,17 +255,24 @@ class BatchLoader:
         seed: int = 0,
         workers: int = 0,
         pin_memory: bool = False,
+        device: torch.device | str | None = None,
         rank: int = 0,
         processes: int = 1,
     ):
         if workers < 0:
             raise ValueError(f"{workers} workers: give 0 or more; 0 reads in the process itself")
         self.sampler = sampler
+        self.device = device
+        self._reader = _BatchReader(data, seed)
+        if workers and data.pixel_inputs and get_start_method() == "fork":
+            rows = max(map(len, sampler), default=0)
+            self._reader.ring = _PixelRing(data.pixel_inputs, -(-rows // processes), workers)
         self._loader: Any = DataLoader(
-            _BatchReader(data, seed),
+            self._reader,
             batch_size=None,  # the sampler names whole batches
             sampler=_SharedBatches(sampler, rank, processes),
             num_workers=workers,
+            prefetch_factor=_PREFETCH if workers else None,
             collate_fn=_unchanged,
             pin_memory=pin_memory,
             worker_init_fn=_end_with_parent,
@@ -180,10 +285,11 @@ class BatchLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield this process's pictures of each batch; raise what a reader of a row raised."""
-        for batch in self._loader:
-            if isinstance(batch, Exception):
-                raise batch
-            yield batch
+        for sent in self._loader:
+            if isinstance(sent, Exception):
+                raise sent
+            batch = sent.whole() if isinstance(sent, _SentBatch) else sent
+            yield self._reader.scale(batch.to(self.device, non_blocking=True))
 
     def close(self) -> None:
         """End the worker processes; the next epoch would start new ones."""

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from PIL import Image
 from tqdm import tqdm
 
 from ..files import read_json_object, write_json
@@ -28,7 +27,7 @@ def _problem(item: Item) -> str:
     if not isinstance(item.image, Path):
         return ""
     try:
-        with Image.open(item.image) as image:
+        with item.picture() as image:
             image.draft(None, (image.width // 8, image.height // 8))
             image.load()
     except Exception as error:      # a damaged file raises whatever its decoder meets first

@@ -138,15 +138,16 @@ def bos_tokens(model: Captioner, pictures: int, captions: int) -> Tensor:
 
 # %% ../../nbs/library/decoding/generation.ipynb #681fb6ce
 def _constrain(log_probs: Tensor, ids: Tensor,
-               constraints: Iterable[Callable[[Tensor, Tensor], Tensor]], *,
+               constraints: Iterable[Callable[[Tensor, Tensor], Tensor]],
                ended: Tensor) -> Tensor:
     """Return log-probabilities `(R, C, V)` that obey the constraints, or raise a ValueError.
 
-    `ids` are bos and the tokens so far, `(R, C, T)`; captions that have `ended`, `(R, C)`, may be
-    followed by anything.
+    `ids` are the tokens so far, `(R, C, T)`, without bos. Captions that have `ended`, `(R, C)`,
+    may be followed by anything.
     """
+    prefixes = F.pad(ids, (1, 0), value=BOS)
     for constraint in constraints:
-        log_probs = constraint(ids, log_probs)
+        log_probs = constraint(prefixes, log_probs)
     log_probs = log_probs.masked_fill(ended[..., None], 0.0)
     if log_probs.amax(-1).isneginf().any():
         raise ValueError("no token is left to generate: loosen the constraints")
@@ -199,8 +200,7 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
         logits = logits.masked_fill(ended[..., None], 0.0) if captions > 1 else logits
         log_probs = log_probabilities(logits, suppress_tokens)
         if constraints:
-            prefixes = F.pad(ids[rows, :, : length - 1], (1, 0), value=BOS)
-            log_probs = _constrain(log_probs, prefixes, constraints, ended=ended)
+            log_probs = _constrain(log_probs, ids[rows, :, : length - 1], constraints, ended)
         step_points = () if points is None else (points[rows, :, length - 1],)
         tokens = choose(log_probs, *step_points)
         scores[rows] += log_probs.gather(-1, tokens[..., None])[..., 0].masked_fill(ended, 0.0)

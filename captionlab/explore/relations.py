@@ -21,7 +21,7 @@ from ..models.image_transformer import Model
 from ..processors.cache import input_transforms, open_feature_stores
 from ..runs.evaluation import artifact_path
 from ..runs.run import Run, make_batch
-from ..vision.regions import spatial_graph
+from ..vision.region_geometry import spatial_graph
 
 # %% ../../nbs/library/explore/relations.ipynb #3f128f9a
 def _split_by_relation(weights: Tensor, graph: Tensor, use_graph: bool) -> Tensor:

@@ -8,6 +8,8 @@ __all__ = ['ACTIVATIONS', 'VARIANTS', 'PRESETS', 'EntangledAttention', 'GatedCon
            'Model']
 
 # %% ../../nbs/34_entangled.ipynb #afe046e0
+#| code-fold: true
+#| code-summary: "Imports of the module"
 import re
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -92,7 +94,6 @@ class EntangledAttention(nn.Module):
         return results
 
 # %% ../../nbs/34_entangled.ipynb #7af6fdf9
-#| implements: eq-eta-13
 ACTIVATIONS = {
     "identity": torch.positive,
     "sigmoid": torch.sigmoid,
@@ -142,6 +143,8 @@ class GatedController(nn.Module):
         return self.activation(visual) * gate + self.activation(semantic) * (1 - gate)
 
 # %% ../../nbs/34_entangled.ipynb #3d927f04
+#| code-fold: true
+#| code-summary: "EtaVariant and VARIANTS"
 class EtaVariant(NamedTuple):
     """What a variant changes.
 
@@ -172,6 +175,8 @@ VARIANTS = {
 
 # %% ../../nbs/34_entangled.ipynb #315c8a83
 #| implements: eq-eta-7 eq-eta-8
+#| code-fold: true
+#| code-summary: "EntangledBlock"
 class EntangledBlock(DecoderBlock):
     """A decoder block that attends to two memories in one of the paper's ways.
 
@@ -230,6 +235,8 @@ class EntangledBlock(DecoderBlock):
         return residual.add_output(x, mixed) if isinstance(residual, Residual) else mixed
 
 # %% ../../nbs/34_entangled.ipynb #c48156bf
+#| code-fold: true
+#| code-summary: "Preset"
 @dataclass(frozen=True, kw_only=True)
 class Preset(BasePreset):
     """Sizes, inputs and training of the Entangled Transformer.
@@ -285,6 +292,8 @@ class Preset(BasePreset):
         return fields
 
 # %% ../../nbs/34_entangled.ipynb #5159c821
+#| code-fold: true
+#| code-summary: "VisualInput: projected features plus projected boxes"
 class VisualInput(nn.Module):
     """Projects regions, and grid cells that count as regions, and adds where they are.
 
@@ -309,6 +318,8 @@ class VisualInput(nn.Module):
         return self.project(features) + self.box_projection(boxes.to(features)), mask[:, None, None]
 
 # %% ../../nbs/34_entangled.ipynb #efc43b19
+#| code-fold: true
+#| code-summary: "StreamMemory: both memories of a batch"
 def _select_each(layer: dict[str, KeyValue], rows: Tensor) -> dict[str, KeyValue]:
     return {step: kv.select(rows) for step, kv in layer.items()}
 
@@ -353,6 +364,8 @@ class StreamMemory(Memory):
 
 # %% ../../nbs/34_entangled.ipynb #a75be609
 #| implements: eq-eta-4 eq-eta-5
+#| code-fold: true
+#| code-summary: "Model"
 class Model(TransformerCaptioner):
     """The Entangled Transformer, and all models that its paper compares it with.
 
@@ -414,6 +427,8 @@ class Model(TransformerCaptioner):
         return StreamMemory(layers=layers, mask=masks, traced_stream=self.traced_stream)
 
 # %% ../../nbs/34_entangled.ipynb #0fed73c1
+#| code-fold: true
+#| code-summary: "PRESETS: paper, squeezenet, small and tiny"
 PRESETS = {
     "paper": Preset(
         inputs=InputConfig(

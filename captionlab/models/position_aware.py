@@ -7,6 +7,8 @@ __all__ = ['VARIANTS', 'PRESETS', 'FeatureFusion', 'RelativePositions', 'Positio
            'PositionAwareEncoder', 'Preset', 'Model']
 
 # %% ../../nbs/33_position_aware.ipynb #20d8f97e
+#| code-fold: true
+#| code-summary: "Imports of the module"
 import math
 from dataclasses import dataclass, replace
 
@@ -63,6 +65,8 @@ class FeatureFusion(nn.Module):
         return attended + high
 
 # %% ../../nbs/33_position_aware.ipynb #7a99dde0
+#| code-fold: true
+#| code-summary: "RelativePositions: tables, edges, score and value terms"
 #| implements: eq-pat-edge eq-pat-scores eq-pat-values
 class RelativePositions(nn.Module):
     """Learned vectors for the relative position of two cells of a map.
@@ -221,39 +225,40 @@ class PositionAwareAttention(nn.Module):
         value = split_heads(x, self.heads)                              # (B, H, N, K)
         row_scores, column_scores = positions.score_terms(query)
         query = torch.cat([query, row_scores, column_scores], -1)       # (B, H, N, K + m + n)
-        mixed = self._attend(query, key, value, mask=mask, trace=trace)
+        mixed = _attend(query, key, value, positions.one_hot_positions().to(key), mask=mask,
+                        scale=self.scale, dropout=self.dropout, trace=trace)
         sizes = [value.shape[-1], positions.rows, positions.columns]
         attended, row_weights, column_weights = mixed.split(sizes, -1)
         return merge_heads(attended + positions.value_terms(row_weights, column_weights))
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None,
-                trace: list[Tensor] | None) -> Tensor:
-        """Attend with queries (B, H, N, K + m + n); keys and values (B, H, N, K) get one-hots."""
-        one_hot = self.positions.one_hot_positions().to(key)            # (N, m + n)
-        on_cpu = query.device.type == "cpu"
-        # With dropout, PyTorch's function would store the weights on a CPU anyway.
-        needs_weights = trace is not None or (on_cpu and self.training and self.dropout.p)
-        full_precision = query.dtype == value.dtype in (torch.float32, torch.float64)
-        learns = mask is None and query.requires_grad
-        if on_cpu and full_precision and learns and not needs_weights:
-            return attend_with_constant_columns(query, key, value, one_hot, scale=self.scale)
-        one_hot = one_hot.expand(*key.shape[:2], -1, -1)
-        key = torch.cat([key, one_hot], -1)
-        value = torch.cat([value, one_hot], -1)
-        if needs_weights:
-            return self._attend_with_weights(query, key, value, mask=mask, trace=trace)
-        dropout = self.dropout.p if self.training else 0.0
-        return F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=self.scale)
-
-    def _attend_with_weights(self, query: Tensor, key: Tensor, value: Tensor, *,
-                             mask: Tensor | None, trace: list[Tensor] | None) -> Tensor:
-        scores = self.scale * query @ key.mT                            # (B, H, N, N)
-        weights = torch.softmax(scores, -1) if mask is None else masked_softmax(scores, mask)
-        if trace is not None:
-            trace.append(weights)
-        return self.dropout(weights) @ value
+# %% ../../nbs/33_position_aware.ipynb #b003ee8e
+#| code-fold: true
+#| code-summary: "Three ways to attend"
+def _attend(query: Tensor, key: Tensor, value: Tensor, one_hot: Tensor, *, mask: Tensor | None,
+            scale: float, dropout: Dropout, trace: list[Tensor] | None) -> Tensor:
+    """Attend with queries (B, H, N, K + m + n); keys and values (B, H, N, K) get one-hots."""
+    on_cpu = query.device.type == "cpu"
+    rate = dropout.p if dropout.training else 0.0
+    # With dropout, PyTorch's function would store the weights on a CPU anyway.
+    needs_weights = trace is not None or (on_cpu and rate > 0)
+    full_precision = query.dtype == value.dtype in (torch.float32, torch.float64)
+    learns = mask is None and query.requires_grad
+    if on_cpu and full_precision and learns and not needs_weights:
+        return attend_with_constant_columns(query, key, value, one_hot, scale=scale)
+    one_hot = one_hot.expand(*key.shape[:2], -1, -1)
+    key = torch.cat([key, one_hot], -1)
+    value = torch.cat([value, one_hot], -1)
+    if not needs_weights:
+        return F.scaled_dot_product_attention(query, key, value, mask, rate, scale=scale)
+    scores = scale * query @ key.mT                                     # (B, H, N, N)
+    weights = torch.softmax(scores, -1) if mask is None else masked_softmax(scores, mask)
+    if trace is not None:
+        trace.append(weights)
+    return dropout(weights) @ value
 
 # %% ../../nbs/33_position_aware.ipynb #462603f3
+#| code-fold: true
+#| code-summary: "The encoder"
 class PositionAwareEncoder(Encoder):
     """Encoder blocks with position-aware attention; maps `(B, N, D)` to `(B, N, D)`.
 
@@ -276,6 +281,8 @@ class PositionAwareEncoder(Encoder):
             )
 
 # %% ../../nbs/33_position_aware.ipynb #66c25738
+#| code-fold: true
+#| code-summary: "The preset"
 VARIANTS = ("vanilla", "fpn", "position_aware")
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,6 +323,8 @@ class Preset(BasePreset):
         return grid_size(self.inputs.grid)
 
 # %% ../../nbs/33_position_aware.ipynb #25087f82
+#| code-fold: true
+#| code-summary: "The model"
 class Model(TransformerCaptioner):
     """The Position-Aware Transformer, and the two models that its paper compares it with.
 
@@ -375,6 +384,8 @@ class Model(TransformerCaptioner):
         return self.encoder(x, trace=trace), None
 
 # %% ../../nbs/33_position_aware.ipynb #ad8f11f8
+#| code-fold: true
+#| code-summary: "Presets"
 PRESETS = {
     "paper": Preset(
         inputs=InputConfig(backbone="maskrcnn_resnet50_fpn", image_size=448, grid=14, fine_grid=28),

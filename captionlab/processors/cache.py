@@ -27,6 +27,7 @@ from captionlab.processors.image import (
     match_name,
 )
 
+from ..data.batches import PixelInput
 from ..data.datasets import CaptionData, Item
 from ..files import cache_home, command_line, data_home, short_hash
 from ..scenes.world import Scene
@@ -34,6 +35,7 @@ from ..vision.boxes import RegionFile, check_boxes_unique
 from ..vision.features import FeatureStore, batched, diff_specs, fill_store
 from ..vision.images import FULL_WINDOW
 from ..vision.regions import Regions
+from ..zip_files import file_size, split_zip_path
 from .base import Processor, reads_images
 from .pictures import Picture
 
@@ -279,13 +281,14 @@ def _dataset_fingerprint(data: CaptionData) -> list[str]:
     files = [item.image for item in items if isinstance(item.image, Path)]
     if data.is_official or not files:
         return []
-    existing = [file for file in files if file.exists()]
+    existing = [file for file in files if file_size(file) is not None]
     return [short_hash([_file_state(file) for file in existing])]
 
 
 def _file_state(file: Path) -> tuple[str, int, int]:
     """Return path, bytes and time of a file; another file differs in one of them."""
-    status = file.stat()
+    zipped = split_zip_path(file)
+    status = (zipped[0] if zipped else file).stat()
     return str(file.resolve()), status.st_size, status.st_mtime_ns
 
 # %% ../../nbs/library/processors/cache.ipynb #5afae2fb
@@ -310,6 +313,11 @@ class _ItemReader:
             self.latest_inputs = self.processor.to_inputs(features)
             self.latest_name = item.name
         return self.latest_inputs[name][0]
+
+    def pixels(self, item: Item) -> Tensor:
+        """Return the bytes of an item's picture, (size, size, 3)."""
+        pixels, _ = self._load(item)
+        return torch.from_numpy(pixels)
 
     def _features(self, item: Item) -> dict[str, Tensor]:
         if self.stores:
@@ -344,7 +352,13 @@ def input_transforms(
     if not reads_images(processor):
         return {}
     reader = _ItemReader(processor, stores, cache_bytes)
-    return {name: partial(reader.field, name) for name in processor.preset.inputs.fields}
+    fields = processor.preset.inputs.fields
+    functions: InputTransforms = {name: partial(reader.field, name) for name in fields}
+    if tuple(fields) == ("images",) and not stores:
+        mean, std = processor.preprocess.byte_scale
+        shape = (processor.preprocess.size, processor.preprocess.size, 3)
+        functions["images"] = PixelInput(functions["images"], reader.pixels, shape, mean, std)
+    return functions
 
 # %% ../../nbs/library/processors/cache.ipynb #abb51c8c
 def _read_stores(stores: Sequence[FeatureStore], item: Item) -> dict[str, Tensor]:

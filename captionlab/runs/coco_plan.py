@@ -50,7 +50,8 @@ _SMALL_REGIONS = ("inputs.backbone=timm:test_resnet", "inputs.image_size=64",
                   "inputs.boxes=coco/regions.tsv", "inputs.max_boxes=6", "channels=96")
 _SETTINGS = {
     "vanilla": ((), (*_NARROW, *_SMALL_GRID)),
-    "cptr": ((), (*_NARROW, "inputs.image_size=48")),
+    "cptr": (("vit=true", "pretrained=IMAGENET1K_SWAG_E2E_V1"),
+             (*_NARROW, "inputs.image_size=48", "vit=true", "pretrained=weights/vit.pth")),
     "position_aware": ((), (*_NARROW, "inputs.backbone=squeezenet1_1", "inputs.image_size=64",
                             "inputs.grid=2", "inputs.fine_grid=4", "channels=512",
                             "fine_channels=256")),
@@ -77,7 +78,7 @@ def _options(name: str, values: Sequence[str]) -> str:
     return "".join(f" --{name} {value}" for value in values)
 
 
-def _feature_steps(model: str, miniature: bool, device: str) -> list[CocoStep]:
+def _feature_steps(model: str, miniature: bool, device: str, zipped: bool) -> list[CocoStep]:
     """Return the commands that make what a model reads."""
     steps = []
     settings = _options("set", _SMALL_GRID) if miniature else ""
@@ -86,7 +87,8 @@ def _feature_steps(model: str, miniature: bool, device: str) -> list[CocoStep]:
             command = ("captionlab attributes train --data coco --preset paper "
                        f"--features features/grid --out coco-words.npz{settings}")
             steps.append(CocoStep("word detector", command))
-        command = ("captionlab features extract coco/train2014 coco/val2014 "
+        pictures = " ".join(f"coco/{part}2014{'.zip' * zipped}" for part in ("train", "val"))
+        command = (f"captionlab features extract {pictures} "
                    f"--out features/{kind} {_FEATURES[kind][miniature]} --device {device} "
                    "--skip-unreadable")
         steps.append(CocoStep(f"features {kind}", command))
@@ -94,7 +96,7 @@ def _feature_steps(model: str, miniature: bool, device: str) -> list[CocoStep]:
 
 
 def coco_commands(
-    model: str, *, miniature: bool = False, device: str = "cuda"
+    model: str, *, miniature: bool = False, device: str = "cuda", zipped: bool = False
 ) -> list[CocoStep]:
     """Return the commands of a full run of one captioner on COCO, in their order.
 
@@ -104,6 +106,7 @@ def coco_commands(
         model: one of `COCO_CAPTIONERS`.
         miniature: add the options that make the steps small.
         device: "cuda" or "cpu".
+        zipped: the pictures are in COCO's zip files, as after `captionlab data get coco --zipped`.
 
     Raises:
         ValueError: there is no such captioner.
@@ -118,16 +121,17 @@ def coco_commands(
     few = " --max-val-items 10 --batch-size 16" if miniature else ""
     run = f"runs/coco-{model}"
     train = f"captionlab train {model} --device {device}{features}{few}"
+    images = "coco/val2014.zip/val2014" if zipped else "coco/val2014"
     beam = "--beam 5" if not miniature else "--beam 2"
     return [
-        *_feature_steps(model, miniature, device),
+        *_feature_steps(model, miniature, device, zipped),
         CocoStep("xe", f"{train} --data coco --preset paper{detector}{settings} --out {run}"
                  + (" --epochs 2 --lr 0.003 --warmup 5" if miniature else "")),
         CocoStep("scst", f"{train} --stage scst --from {run} --out {run}-scst"
                  + (" --epochs 1 --lr 0.0001 --warmup 1" if miniature else "")),
         CocoStep("evaluation", f"captionlab evaluate {run}-scst --split test {beam}{features}"),
         CocoStep("server file", f"captionlab export-coco {run}-scst "
-                 "coco/annotations/captions_val2014.json --images coco/val2014 "
+                 f"coco/annotations/captions_val2014.json --images {images} "
                  f"--split val2014 --name {model.replace('_', '-')} --out server {beam}"),
     ]
 
@@ -145,6 +149,8 @@ def prepare_miniature(home: Path | str) -> None:
         networks = {
             "test_resnet": timm.create_model("test_resnet"),
             "squeezenet1_1": models.squeezenet1_1(),
+            # As wide and deep as CPTR's encoder in the miniature.
+            "vit": models.VisionTransformer(48, 16, 1, 4, 32, 64),
         }
     for name, network in networks.items():
         torch.save(network.state_dict(), weights / f"{name}.pth")

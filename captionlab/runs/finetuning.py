@@ -43,6 +43,7 @@ from .catalog import load
 from .data import DataSource, Folders, load_run_data, load_training_data
 from .extension import extend_model, extend_vocabulary, freeze_vision
 from .metadata import RunMetadata
+from .novelty import NoveltyDetector, pooled_items
 from .preparation import TrainingSetup, prepare_training, training_set
 from .run import Run, require_metadata
 from .training import save_trained_run
@@ -261,6 +262,7 @@ def finetune(
     tuned.metadata.start = Path(start).resolve().name
     tuned.metadata.overrides = overridden_settings(original, preset)
     tuned.metadata.source = str(data) if isinstance(data, str | os.PathLike) else loaded.name
+    tuned.novelty = _extended_novelty(run.novelty, setup)
     with lock_folder(out, resume):
         config = _start_config(setup, run)
         config |= {"words": short_hash(tuned.vocabulary.to_dict()), "all_weights": all_weights}
@@ -299,3 +301,17 @@ def _extended_run(
         parameters=sum(x.numel() for x in model.parameters()),
     )
     return original, Run(model, vocabulary, processor, metadata)
+
+
+def _extended_novelty(
+    detector: NoveltyDetector | None, setup: TrainingSetup
+) -> NoveltyDetector | None:
+    """Return the detector that knows the pictures of the fine-tuning, too; None if there is none.
+
+    Without a detector, the pictures that the run learned from first are not known.
+    """
+    if detector is None:
+        return None
+    transform = setup.inputs["grid"]
+    train = pooled_items(setup.data["train"], transform)
+    return detector.extend(train, pooled_items(setup.val_items, transform))

@@ -152,7 +152,7 @@ class Run:
         if reads_images(self.processor) and "attributes" in self.processor.feature_kinds:
             files.append(save_run_detector(self.processor.detector, folder))
         if self.novelty is not None:
-            save_novelty(self.novelty, folder)
+            files.append(save_novelty(self.novelty, folder).name)
         content = {
             "format": FORMAT,
             "captionlab": captionlab.__version__,

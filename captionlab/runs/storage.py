@@ -234,6 +234,9 @@ def load_run_detector(folder: Path, trained_spec: dict) -> AttributeDetector | N
     return detector
 
 
+_OUR_FILES = r"((weights|attributes)-[0-9a-f]+|novelty)\.safetensors"
+
+
 def remove_old_files(folder: Path, current: list[str]) -> None:
     """Remove weights and detectors of an earlier run from a folder, and nothing else.
 
@@ -242,6 +245,6 @@ def remove_old_files(folder: Path, current: list[str]) -> None:
         current: names of the files that belong to it now.
     """
     for file in folder.iterdir():
-        is_ours = re.fullmatch(r"(weights|attributes)-[0-9a-f]+\.safetensors", file.name)
+        is_ours = re.fullmatch(_OUR_FILES, file.name)
         if is_ours and file.name not in current:
             file.unlink()

@@ -41,7 +41,7 @@ from ..data.batches import CaptionDataset, collate
 from ..data.datasets import CaptionData
 from ..distillation import Distilled, require_fixed_tokens, soft_targets
 from ..files import short_hash
-from ..models import find_preset, model_module
+from ..models import find_preset, model_module, model_presets
 from ..processors.cache import InputTransforms, input_transforms, open_feature_stores
 from ..text import SubwordVocabulary, Vocabulary
 from ..training.config import BasePreset
@@ -204,7 +204,7 @@ def preset_variant(model: str, preset_name: str, preset: BasePreset) -> str | No
     variant = getattr(preset, "variant", None)
     if variant is None:
         return None
-    named = model_module(model).PRESETS.get(preset_name)
+    named = model_presets(model).get(preset_name)
     return None if variant == getattr(named, "variant", None) else variant
 
 

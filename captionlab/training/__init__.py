@@ -9,10 +9,10 @@ __all__ = ['AVERAGE_SHARE', 'BasePreset', 'DEVICES', 'LEAST_COVERAGE', 'LEAST_ST
            'bf16_speedup', 'check_device', 'check_same_progress', 'check_training_state',
            'checkpoint_activations', 'compile_model', 'constant', 'cosine',
            'describe_changes', 'epochs_since_best', 'explain_lost_process',
-           'half_speedup', 'inference_dtype', 'live_plot', 'noam', 'override_preset',
-           'param_groups', 'plain_names', 'read_checkpoint', 'requested_processes',
-           'resolve_precision', 'restore_names', 'should_stop_early',
-           'start_missing_processes', 'step_decay', 'tune_malloc',
+           'half_speedup', 'inference_dtype', 'live_plot', 'load_checkpoint', 'noam',
+           'override_preset', 'param_groups', 'plain_names', 'read_checkpoint',
+           'requested_processes', 'resolve_precision', 'restore_names',
+           'should_stop_early', 'start_missing_processes', 'step_decay', 'tune_malloc',
            'unreadable_checkpoint', 'world_size', 'write_checkpoint']
 
 # %% ../../nbs/library/training/index.ipynb #trai0002
@@ -25,19 +25,18 @@ _all_ = [
     "WARMUP_SHARE", "adapt_config", "adapt_min_count", "bf16_speedup", "check_device",
     "check_same_progress", "check_training_state", "checkpoint_activations", "compile_model",
     "constant", "cosine", "describe_changes", "epochs_since_best", "explain_lost_process",
-    "half_speedup", "inference_dtype", "live_plot",
-    "noam", "override_preset", "param_groups", "plain_names", "read_checkpoint",
-    "requested_processes", "resolve_precision", "restore_names", "should_stop_early",
-    "start_missing_processes", "step_decay", "tune_malloc", "unreadable_checkpoint", "world_size",
-    "write_checkpoint",
+    "half_speedup", "inference_dtype", "live_plot", "load_checkpoint", "noam", "override_preset",
+    "param_groups", "plain_names", "read_checkpoint", "requested_processes", "resolve_precision",
+    "restore_names", "should_stop_early", "start_missing_processes", "step_decay", "tune_malloc",
+    "unreadable_checkpoint", "world_size", "write_checkpoint",
 ]
 
 # %% ../../nbs/library/training/index.ipynb #trai0004
 # The module that defines each public name.
 _SUBMODULES = {
     "checkpoint": [
-        "write_checkpoint", "read_checkpoint", "unreadable_checkpoint", "check_training_state",
-        "plain_names", "restore_names",
+        "write_checkpoint", "load_checkpoint", "read_checkpoint", "unreadable_checkpoint",
+        "check_training_state", "plain_names", "restore_names",
     ],
     "config": [
         "TrainingConfig", "BasePreset",

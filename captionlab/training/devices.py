@@ -78,8 +78,8 @@ def resolve_precision(precision: str, device: str | None = None, *,
     """Return the precision of matrix products on a device.
 
     Args:
-        precision: "no", "bf16" and "fp16" stay as they are; "auto" is bf16 on a GPU that has it,
-            and on a processor that has it and is faster with it.
+        precision: "no", also called "fp32", "bf16" and "fp16" stay as they are; "auto" is bf16 on
+            a GPU that has it, and on a processor that has it and is faster with it.
         device: type of the device, such as "cpu"; by default that on which accelerate trains.
         inference: whether nothing is trained. "auto" may then be fp16 on GPUs without bf16.
 
@@ -90,10 +90,13 @@ def resolve_precision(precision: str, device: str | None = None, *,
         ValueError: there is no such precision, or a training in fp16 is asked for.
     """
     choices = [name for name in PRECISIONS if inference or name != "fp16"]
+    if precision in ("no", "fp32"):
+        return "no"
     if precision in choices:
         return precision
     if precision != "auto":
-        raise ValueError(f"no precision {precision!r}: take {', '.join(choices)} or auto")
+        names = ", ".join(["fp32", *choices[1:]])
+        raise ValueError(f"there is no precision {precision!r}: take {names} or auto")
     device = device or _device_type()
     if device == "cpu":
         return "bf16" if _has_fast_bf16() else "no"
@@ -122,7 +125,7 @@ def inference_dtype(precision: str, device: str = "cpu") -> torch.dtype:
     """Return the type of weights and activations at inference.
 
     Args:
-        precision: "no", "bf16", "fp16" or "auto"; see `resolve_precision`.
+        precision: "no" or "fp32", "bf16", "fp16" or "auto"; see `resolve_precision`.
         device: type of the device.
 
     Raises:

@@ -171,11 +171,12 @@ class TrainStep:
             sampler: names the rows of each batch.
             workers: processes that read; None for `default_workers`.
         """
-        device = self.accelerator.device.type
+        device = self.accelerator.device
         if workers is None:
-            workers = default_workers(data, device)
+            workers = default_workers(data, device.type)
         return BatchLoader(data, sampler, seed=self.config.seed, workers=workers,
-                           pin_memory=device == "cuda", rank=self.accelerator.process_index,
+                           pin_memory=device.type == "cuda", device=device,
+                           rank=self.accelerator.process_index,
                            processes=self.accelerator.num_processes)
 
     def _accumulate(self, batch: Batch) -> tuple[Tensor, Tensor]:

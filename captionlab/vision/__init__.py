@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['AttributeDetector', 'BACKBONES', 'BOX_TOLERANCE', 'Backbone', 'BackboneSpec',
-           'BoxSource', 'ComputeFn', 'DETECTORS', 'Detector', 'FEATURE_KINDS',
-           'FULL_WINDOW', 'FeatureRows', 'FeatureShape', 'FeatureStore', 'GridFn',
-           'GridSize', 'GridSizes', 'INTERPOLATIONS', 'ImageFile', 'POOLINGS',
+           'BoxSource', 'ComputeFn', 'DETECTORS', 'Detector', 'DetectorCheckpoint',
+           'FEATURE_KINDS', 'FULL_WINDOW', 'FeatureRows', 'FeatureShape', 'FeatureStore',
+           'GridFn', 'GridSize', 'GridSizes', 'INTERPOLATIONS', 'ImageFile', 'POOLINGS',
            'Preprocess', 'Pyramid', 'RegionFile', 'Regions', 'STOP_WORDS', 'as_regions',
            'average_precision', 'backbone_preprocess', 'backbone_spec', 'batched',
            'cell_boxes', 'check_boxes_unique', 'detect', 'detector_backbone',
@@ -27,11 +27,11 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/vision/index.ipynb #visi0003
 _all_ = [
     "AttributeDetector", "BACKBONES", "BOX_TOLERANCE", "Backbone", "BackboneSpec", "BoxSource",
-    "ComputeFn", "DETECTORS", "Detector", "FEATURE_KINDS", "FULL_WINDOW", "FeatureRows",
-    "FeatureShape", "FeatureStore", "GridFn", "GridSize", "GridSizes", "INTERPOLATIONS",
-    "ImageFile", "POOLINGS", "Preprocess", "Pyramid", "RegionFile", "Regions", "STOP_WORDS",
-    "as_regions", "average_precision", "backbone_preprocess", "backbone_spec", "batched",
-    "cell_boxes", "check_boxes_unique", "detect", "detector_backbone", "detector_file",
+    "ComputeFn", "DETECTORS", "Detector", "DetectorCheckpoint", "FEATURE_KINDS", "FULL_WINDOW",
+    "FeatureRows", "FeatureShape", "FeatureStore", "GridFn", "GridSize", "GridSizes",
+    "INTERPOLATIONS", "ImageFile", "POOLINGS", "Preprocess", "Pyramid", "RegionFile", "Regions",
+    "STOP_WORDS", "as_regions", "average_precision", "backbone_preprocess", "backbone_spec",
+    "batched", "cell_boxes", "check_boxes_unique", "detect", "detector_backbone", "detector_file",
     "diff_specs", "error_reason", "evaluate_detector", "extract_attributes", "extract_features",
     "extract_maps", "extract_regions", "feature_norm", "fill_store", "find_images", "find_weights",
     "frequent_words", "load_detector", "load_image", "load_weights", "map_spec", "mean_region",
@@ -46,7 +46,7 @@ _all_ = [
 # The module that defines each public name.
 _SUBMODULES = {
     "attributes": [
-        "POOLINGS", "STOP_WORDS", "GridFn", "noisy_or", "frequent_words", "word_frequencies",
+        "STOP_WORDS", "GridFn", "frequent_words", "word_frequencies",
         "AttributeDetector", "train_detector", "split_fingerprint", "precision_recall",
         "average_precision", "predict_proba", "evaluate_detector", "to_ids", "detect",
         "oracle_attributes", "detector_file", "save_detector", "load_detector",
@@ -55,6 +55,7 @@ _SUBMODULES = {
         "BACKBONES", "BackboneSpec", "backbone_spec", "backbone_preprocess", "find_weights",
         "load_weights", "Backbone", "pool_cells", "feature_norm", "Pyramid",
     ],
+    "detector_checkpoint": ["DetectorCheckpoint"],
     "detectors": ["DETECTORS", "Detector"],
     "boxes": [ "save_boxes", "RegionFile", "check_boxes_unique", "open_boxes",
     ],
@@ -73,10 +74,12 @@ _SUBMODULES = {
     "pixels": [
         "pixel_grid", "pixel_regions",
     ],
+    "pooling": ["POOLINGS", "noisy_or"],
+    "region_geometry": ["pool_regions", "spatial_graph"],
     "regions": [
-        "BOX_TOLERANCE", "validate_boxes", "Regions", "scene_regions", "pool_regions",
-        "region_fields", "cell_boxes", "region_field_names", "as_regions", "spatial_graph",
-        "regions_from_store", "mean_region",
+        "BOX_TOLERANCE", "validate_boxes", "Regions", "scene_regions", "region_fields",
+        "cell_boxes", "region_field_names", "as_regions", "regions_from_store",
+        "mean_region",
     ],
 }
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from ..data.text_files import read_lines
 from ..files import fingerprint
 from ..untrusted import printable
+from ..zip_files import file_size, walk_zip
 from .attributes import AttributeDetector, load_detector
 from .backbones import Backbone, Pyramid, find_weights
 from .boxes import RegionFile, check_boxes_unique, open_boxes
@@ -42,8 +43,9 @@ def find_images(*sources: str | os.PathLike) -> dict[str, Path]:
     """Return names and files of images, in a fixed order.
 
     Args:
-        sources: a folder (all images in it and below; named by their path in it), an image (named
-            by its file's name), or a `.txt` with a path a line; any number of them.
+        sources: a folder or a zip file (all images in it and below; named by their path in it), an
+            image (named by its file's name), or a `.txt` with a path a line; any number of them.
+            An image or a folder may also lie in a zip file, as `val2014.zip/val2014`.
 
     Raises:
         FileNotFoundError: one of them does not exist.
@@ -66,7 +68,10 @@ def _named_files(source: Path) -> list[tuple[str, Path]]:
     if source.is_dir():
         files = sorted(file for file in source.rglob("*") if file.suffix.lower() in _SUFFIXES)
         return [(file.relative_to(source).as_posix(), file) for file in files]
-    if not source.exists():
+    zipped = [name for name in walk_zip(source) if Path(name).suffix.lower() in _SUFFIXES]
+    if zipped:
+        return [(name, source / name) for name in zipped]
+    if file_size(source) is None and not source.exists():
         raise FileNotFoundError(f"there is no folder or picture {source}")
     if source.suffix == ".txt":
         lines = [line.strip() for line in read_lines(source)]

@@ -31,6 +31,7 @@ from captionlab.files import (
 )
 
 from ..training.distributed import tune_malloc
+from ..zip_files import file_size
 
 # %% ../../nbs/library/vision/features.ipynb #b246fd2d
 FeatureShape = tuple[int, ...] | dict[str, tuple[int, ...]]     # of one image's features
@@ -425,9 +426,7 @@ def _diff_manifests(folder: Path, existing: dict, manifest: dict) -> list[str]:
 # %% ../../nbs/library/vision/features.ipynb #595ae5c5
 def _file_size(image: object) -> int:
     """Return the size of an image's file in bytes, 0 if it is no file."""
-    if isinstance(image, (str, os.PathLike)) and Path(image).is_file():
-        return Path(image).stat().st_size
-    return 0
+    return (file_size(image) or 0) if isinstance(image, (str, os.PathLike)) else 0
 
 
 def _changed_files(folder: Path, existing: dict, manifest: dict) -> list[str]:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..files import fingerprint
 from ..untrusted import check_regular, check_size, max_bytes
+from ..zip_files import open_zipped, split_zip_path
 
 # %% ../../nbs/library/vision/images.ipynb #75221936
 def load_image(source: str | os.PathLike | IO[bytes] | Image.Image,
@@ -28,7 +29,8 @@ def load_image(source: str | os.PathLike | IO[bytes] | Image.Image,
     """Open any image that Pillow reads and convert it to RGB, upright and opaque (on white).
 
     Args:
-        source: a file, a file object opened in binary mode, or an image that is already open.
+        source: a file, perhaps in a zip file (`val2014.zip/val2014/1.jpg`), a file object opened in
+            binary mode, or an image that is already open.
         min_size: for large JPEG files: they may be decoded at a half, a quarter or an eighth of
             their size, as long as both sides keep so many pixels; 0 decodes all.
 
@@ -43,11 +45,13 @@ def load_image(source: str | os.PathLike | IO[bytes] | Image.Image,
     if isinstance(source, Image.Image):
         return _to_rgb(ImageOps.exif_transpose(source))
     name = _picture_name(source)
-    if isinstance(source, str | os.PathLike):
+    if isinstance(source, str | os.PathLike) and split_zip_path(source) is None:
         check_regular(name, "picture")
     try:
         with _open_image(source) as image:
             return _read_image(image, min_size)
+    except FileNotFoundError:       # an archive has no such file
+        raise
     except Exception as error:      # a damaged file raises whatever its decoder meets first
         raise ValueError(f"cannot read {name} as a picture: {error_reason(error)}") from error
 
@@ -67,7 +71,7 @@ def _open_image(file: str | os.PathLike | IO[bytes]) -> Image.Image:
     # Pillow has a limit of its own. Who raises ours means that one, too.
     if "CAPTIONLAB_MAX_MB" in os.environ and limit and 4 * limit < max_bytes():
         Image.MAX_IMAGE_PIXELS = max_bytes() // 4
-    return Image.open(file)
+    return Image.open(open_zipped(file) if isinstance(file, str | os.PathLike) else file)
 
 
 def _read_image(image: Image.Image, min_size: int) -> Image.Image:
@@ -226,10 +230,16 @@ class Preprocess:
         top = (top + bottom - side) / 2
         return left, top, left + side, top + side
 
-    def normalise(self, pixels: np.ndarray) -> Tensor:
-        """Return bytes (B, size, size, 3) as floats (B, 3, size, size), mean 0 and std 1."""
+    @property
+    def byte_scale(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation in units of bytes, 0 to 255, with 32 bits."""
         mean = torch.tensor(self.mean) * 255
         std = torch.tensor(self.std) * 255
+        return tuple(mean.tolist()), tuple(std.tolist())
+
+    def normalise(self, pixels: np.ndarray) -> Tensor:
+        """Return bytes (B, size, size, 3) as floats (B, 3, size, size), mean 0 and std 1."""
+        mean, std = map(torch.tensor, self.byte_scale)
         values = torch.from_numpy(pixels).float().sub_(mean).div_(std)
         # The memory keeps channels last, which makes convolutions faster.
         return values.permute(0, 3, 1, 2)

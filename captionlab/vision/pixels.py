@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..patches import patchify
-from .regions import pool_regions
+from .region_geometry import pool_regions
 
 # %% ../../nbs/library/vision/pixels.ipynb #048d7afe
 def pixel_grid(images: Tensor, grid: int, parts: int = 2) -> Tensor:

@@ -1,0 +1,1 @@
+"""What the committed results say about the papers' tables."""
