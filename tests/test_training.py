@@ -21,6 +21,7 @@ import torch
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from operators import OperatorCounter
 from torch import nn
 
 from benchmarks import memory
@@ -697,9 +698,24 @@ def test_compiling_without_a_compiler_is_one_line(monkeypatch):
         tiny_training.trainer(config=replace(SHORT, compile=True))
 
 
+def test_a_step_waits_for_the_device_twice():
+    """Once for the positions of real tokens, once for the sums of loss and tokens."""
+    run = tiny_training.trainer()
+    batch = collate([run.data[row] for row in range(4)])
+    run.train_step.step(batch)
+    with OperatorCounter() as operators:
+        run.train_step.step(batch)
+    waiting = ("nonzero", "_local_scalar_dense", "equal", "is_nonzero", "masked_select", "_unique2")
+    counts = {name: operators.counts[f"aten::{name}"] for name in waiting}
+    assert {name: count for name, count in counts.items() if count} == {
+        "nonzero": 1,
+        "_local_scalar_dense": 2,  # two numbers of one tensor, which come together
+    }
+
+
 @pytest.mark.slow
 def test_memory_of_self_critical_training_is_flat():
-    live = memory.scst_bytes(200)
+    live = memory.scst_bytes(25)  # the benchmark makes 200 steps
     assert live[-1] == live[9] > 0
 
 

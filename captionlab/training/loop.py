@@ -90,8 +90,8 @@ class TrainStep:
             torch.set_float32_matmul_precision("high")      # TF32
         # Of a compiled model it averages the one inside, which can be saved and loaded anywhere.
         averaged = getattr(model, "_orig_mod", model).to(self.accelerator.device)
-        self.ema_model = AveragedModel(averaged,
-                                       multi_avg_fn=get_ema_multi_avg_fn(config.ema_decay))
+        average = get_ema_multi_avg_fn(config.ema_decay)
+        self.ema_model = AveragedModel(averaged, multi_avg_fn=average)
         if config.checkpointing:
             checkpoint_activations(averaged)
         if config.compile:
@@ -127,10 +127,7 @@ class TrainStep:
     def _step(self, batch: Batch) -> tuple[float, float]:
         """Do what `step` does."""
         parts = self.config.accumulation
-        if parts > 1:
-            loss, tokens = self._accumulate(batch)
-        else:
-            loss, tokens = self._loss(batch)
+        loss, tokens = self._accumulate(batch) if parts > 1 else self._loss(batch)
         sums = torch.stack([loss.detach().float(), tokens.float()])
         sums = cast(Tensor, self.accelerator.reduce(sums, "sum"))
         total_loss, total_tokens = sums.tolist()
