@@ -337,7 +337,10 @@ def test_the_number_of_a_lesson_is_a_link(source, where, expected):
 
 
 def test_a_lesson_is_in_the_index_under_the_terms_that_it_introduces():
-    terms = [Entry(term, number, "It is one.", (term,)) for term, number in (("eye", "01"), ("ear", "02"))]
+    terms = [
+        Entry("eye", "01", "It sees.", ("eye",)),
+        Entry("ear", "02", "It hears.", ("ear",)),
+    ]
     [line] = convert.index_entries("01_sample.ipynb", terms)
     assert line["source"] == "```{index} ! eye\n```"
     assert convert.index_entries("solutions/01_sample.ipynb", terms) == []
