@@ -199,7 +199,7 @@ def api_index(found: dict[str, dict], lines: dict[str, str] | None = None, own: 
             rows += f"   - :py:obj:`{name} <{module}.{name}>`" + f": {escape(words)}" * bool(words) + "\n"
         rows += "\n"
     own_page = f"   {own} <{own}>\n" * bool(own)
-    pages = own_page + "".join(f"   {module} <{module}>\n" for module in found)
+    pages = own_page + "".join(f"   {module.removeprefix('captionlab.')} <{module}>\n" for module in found)
     start = (f"Begin with :py:obj:`captionlab.load`, which loads a trained model; the other names of the package "
              f"itself are on :doc:`its page <{own}>`.\n\n") if own else ""
     return ("Library reference\n=================\n\nEvery public name of every module, as in "
