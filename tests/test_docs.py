@@ -259,6 +259,11 @@ def test_boxes(title, kind):
     assert text.endswith("\nafter")
 
 
+def test_a_box_may_begin_with_a_list():
+    text = page("> **Note.**\n>\n> - One.\n> - Two.\n\nafter")
+    assert text == ":::::{admonition} Note\n:class: note\n- One.\n- Two.\n:::::\n\nafter"
+
+
 def test_other_quotes_stay_quotes():
     assert page("> **Once.** upon a time") == "> **Once.** upon a time"
 
