@@ -94,6 +94,12 @@ def drop_empty_parts(app, docname: str, content: list[str]) -> None:
         there = lambda entry: entry[0] * any(HERE.glob(f"course/{entry[1]}.ipynb"))  # noqa: E731
         content[0] = re.sub(r"^course/(\S+)\n", there, content[0], flags=re.M)
         content[0] = re.sub(r"```{toctree}\n(:.*\n)*```\n", "", content[0])
+        content[0] = re.sub(r"\[([^\]]+)\]\((course/\w+\.ipynb)\)", linked_lesson, content[0])
+
+
+def linked_lesson(match: re.Match) -> str:
+    """A link to a lesson, or its words where the lesson is still to come."""
+    return match[0] if (HERE / match[2]).exists() else match[1]
 
 
 def state_minutes(app, docname: str, content: list[str]) -> None:
