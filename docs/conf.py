@@ -57,6 +57,7 @@ templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["captionlab.css"]
 html_js_files = ["predict.js"]
+html_search_scorer = str(HERE / "_static/search_order.js")
 html_favicon = LOGO = "_static/logo.svg"
 html_copy_source = False
 html_theme_options = {
@@ -133,7 +134,7 @@ def link_names(app, what, name, obj, options, lines) -> None:
         role = f":py:obj:`{match[1]} <{full}>`" if full and full != name else f"``{match[1]}``"
         return role + glue
     if what == "data" and obj.__doc__ in (type(obj).__doc__, getattr(obj, "__origin__", obj).__doc__):
-        lines.clear()  # a constant or alias has no words of its own; its type's would mislead
+        lines.clear()  # a constant's words stand in its entry; its type's would mislead
     lines[:] = re.sub(r"(?<![`:])`([^`]+)`(?!`)", linked, "\n".join(lines)).split("\n")
 
 

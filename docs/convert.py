@@ -152,7 +152,7 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
         else:
             new = [cell("markdown", markdown(source, page, course, terms))]
         cells += new
-    cells[1:1] = sources(page)
+    cells[1:1] = [*sources(page), *index_entries(page, course.glossary)]
     cells += ending(cells, page, course)
     # A notebook without a kernel's name is in Python, too, and is highlighted as such.
     metadata = {"language_info": {"name": "python"}} | raw["metadata"]
@@ -177,6 +177,13 @@ def sources(page: str) -> list[dict]:
         f"{{download}}`Download the notebook <{up}nbs/{page}>`",
         f"[Edit]({REPOSITORY}/edit/main/nbs/{page})",
     ]))]
+
+
+def index_entries(page: str, glossary: tuple[Entry, ...]) -> list[dict]:
+    """The terms that a lesson introduces, as main entries of the index: the search finds it by them."""
+    own = [one.term for one in glossary if page.split("_")[0] == one.lesson and "/" not in page]
+    marked = ", ".join(f"! {term}" for term in own)
+    return [cell("markdown", f"```{{index}} {marked}\n```")] if own else []
 
 
 def ending(cells: list[dict], page: str, course: Course) -> list[dict]:
