@@ -96,10 +96,9 @@ class CaptionData:
     def __getitem__(self, split: str) -> list[Item]:
         if split not in self.splits:
             choices = ", ".join(self.splits)
-            problem = f"{self.name} has no split {split!r}: choose from {choices}"
-            if self.name == "multi30k" and split in _FURTHER_TEST_SETS:
-                problem += "; or get its files with: captionlab data get multi30k"
-            raise ValueError(problem)
+            hint = "; or get its files with: captionlab data get multi30k"
+            hint *= self.name == "multi30k" and split in _FURTHER_TEST_SETS
+            raise ValueError(f"{self.name} has no split {split!r}: choose from {choices}{hint}")
         return self.splits[split]
 
     @property
@@ -381,8 +380,7 @@ def multi30k(folder: Path | str, source: str = "en", target: str = "de") -> Capt
 
 def _translation_items(split: str, source_file: Path, target_file: Path) -> list[Item]:
     """Return one item for each pair of lines of two files."""
-    sources = read_lines(source_file)
-    targets = read_lines(target_file)
+    sources, targets = read_lines(source_file), read_lines(target_file)
     if len(sources) != len(targets):
         raise ValueError(
             f"{source_file} has {len(sources):,} lines and {target_file.name} has "
