@@ -158,9 +158,8 @@ class TestEveryPage:
 
 
 @pytest.fixture
-def tab(browser, request):
-    """A fresh page; its viewport is the test's parameter `width`."""
-    width = request.node.callspec.params.get("width", 1280) if hasattr(request.node, "callspec") else 1280
+def tab(browser, width):
+    """A fresh page of the test's width."""
     context = browser.new_context(viewport={"width": width, "height": 900})
     yield context.new_page()
     context.close()
@@ -171,7 +170,8 @@ def tab(browser, request):
 class TestMenus:
     def test_menu_shows_the_lessons(self, tab, address, page, width):
         tab.goto(f"{address}/{page}.html")
-        lesson = tab.locator(".bd-sidebar-primary:visible a, dialog[open] a").get_by_text("02 · Masks")
+        menus = tab.locator(".bd-sidebar-primary:visible a, dialog[open] a")
+        lesson = menus.get_by_text("02 · Masks")
         if not lesson.first.is_visible():
             tab.locator("button.primary-toggle:visible").first.click()
         lesson.first.wait_for(state="visible", timeout=5_000)
