@@ -1,8 +1,10 @@
 """The site: the course's notebooks with their outputs, and the reference, all of it offline."""
 import re
 import sys
+from html import escape, unescape
 from inspect import getsourcefile, getsourcelines, unwrap
 from pathlib import Path
+from textwrap import shorten
 
 from docutils import nodes
 
@@ -51,12 +53,16 @@ copybutton_selector = "div.cell_input div.highlight pre, div.highlight-python pr
 
 # pages
 REPOSITORY = convert.REPOSITORY
+TAGLINE = "Transformer image captioning: a course in notebooks, and the library that they build."
+CARD = "https://raw.githubusercontent.com/captionlab/captionlab/main/docs/_static/demo.png"
 html_theme = "sphinx_book_theme"
 html_title = "captionlab"
 templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["captionlab.css"]
-html_js_files = ["predict.js"]
+html_js_files = ["predict.js", "accessible.js"]
+html_context = {"default_mode": "auto"}
+html_search_scorer = str(HERE / "_static/search_order.js")
 html_favicon = LOGO = "_static/logo.svg"
 html_copy_source = False
 html_theme_options = {
@@ -94,6 +100,12 @@ def drop_empty_parts(app, docname: str, content: list[str]) -> None:
         there = lambda entry: entry[0] * any(HERE.glob(f"course/{entry[1]}.ipynb"))  # noqa: E731
         content[0] = re.sub(r"^course/(\S+)\n", there, content[0], flags=re.M)
         content[0] = re.sub(r"```{toctree}\n(:.*\n)*```\n", "", content[0])
+        content[0] = re.sub(r"\[([^\]]+)\]\((course/\w+\.ipynb)\)", linked_lesson, content[0])
+
+
+def linked_lesson(match: re.Match) -> str:
+    """A link to a lesson, or its words where the lesson is still to come."""
+    return match[0] if (HERE / match[2]).exists() else match[1]
 
 
 def state_minutes(app, docname: str, content: list[str]) -> None:
@@ -127,8 +139,21 @@ def link_names(app, what, name, obj, options, lines) -> None:
         role = f":py:obj:`{match[1]} <{full}>`" if full and full != name else f"``{match[1]}``"
         return role + glue
     if what == "data" and obj.__doc__ in (type(obj).__doc__, getattr(obj, "__origin__", obj).__doc__):
-        lines.clear()  # a constant or alias has no words of its own; its type's would mislead
+        lines.clear()  # a constant's words stand in its entry; its type's would mislead
     lines[:] = re.sub(r"(?<![`:])`([^`]+)`(?!`)", linked, "\n".join(lines)).split("\n")
+
+
+def describe(app, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """What a search engine or a message with a link shows of a page: title, first paragraph, picture."""
+    prose = doctree.findall(nodes.paragraph) if doctree else []
+    texts = (" ".join(one.astext().split()) for one in prose if "sources" not in one["classes"])
+    words = shorten(next((text for text in texts if len(text) > 40), TAGLINE), 200, placeholder=" ...")
+    title = re.sub(r"<[^>]+>", "", context.get("title", project))
+    facts = {"og:type": "article", "og:site_name": project, "og:title": unescape(title),
+             "og:description": words, "og:image": CARD, "twitter:card": "summary_large_image"}
+    tags = [f'<meta name="description" content="{escape(words)}" />',
+            *(f'<meta property="{key}" content="{escape(value)}" />' for key, value in facts.items())]
+    context["metatags"] = context.get("metatags", "") + "\n".join(tags)
 
 
 def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
@@ -163,5 +188,6 @@ def setup(app) -> None:
     app.connect("source-read", state_minutes)
     app.connect("doctree-read", keep_solutions_aside)
     app.connect("doctree-resolved", show_meanings)
+    app.connect("html-page-context", describe)
     app.connect("autodoc-process-docstring", link_names)
     app.connect("build-finished", inspect_pages)

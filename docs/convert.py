@@ -5,19 +5,22 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from glossary import Entry, TermLinks
+from glossary import PASSED, Entry, TermLinks
 
 DIRECTIVE = re.compile(r"^\s*#\s*\|\s*([\w-]*)\s*:?\s*(.*?)\s*$")
 QUOTED = re.compile(r"""^(["'])(.*)\1$""")
 EQUATION = re.compile(r"\$\$((?:(?!\$\$).)+)\$\$((?:\s*<!--\s*eq-[\w-]+\s*-->)+)", re.S)
 LABEL = re.compile(r"eq-\w+-[\w-]*\w")
-BOX = re.compile(r"^> \*\*(Differs from the paper|Predict|Note|Warning)\.\*\*((?:.+\n?)*)", re.M)
+BOX = re.compile(r"^> \*\*(Differs from the paper|Predict|Note|Warning)\.\*\*"
+                 r"((?:.*\n)?(?:.+\n?)*)", re.M)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+\.ipynb)(#[^)]*)?\)")
 # Fences, headings, formulas, links, doubled backticks are passed over; single backticks looked up.
 NAME = re.compile(r"^(`{3,}|~{3,}).*?^\1|^#+ .*?$|\$\$.*?\$\$|\[[^\]]*\]\([^)]*\)|``.+?``"
                   r"|`([\w.]+)(?:\(\))?`", re.S | re.M)
 BOX_CLASS = {"Differs from the paper": "differs", "Predict": "predict",
              "Note": "note", "Warning": "warning"}
+# A lesson's number in prose, which is no part of a link, a heading or code.
+LESSON = re.compile(rf"{PASSED}|\b(?P<words>[Ll]esson (?P<number>\d\d[a-z]?))\b", re.S | re.M)
 HIDDEN = {"hide", "default_exp"}
 QUESTION = re.compile(r"^(captionlab\.)?predict\(")
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -69,6 +72,13 @@ def link(match: re.Match, page: str, course: Course) -> str:
     return match[1]
 
 
+def lesson(match: re.Match, page: str, course: Course) -> str:
+    """A lesson's number becomes a link to the lesson, except on its own page."""
+    own = [one for one in course.pages if one.split("_")[0] == match["number"]]
+    up = "../" * page.count("/")
+    return f"[{match['words']}]({up}{own[0]})" if own and own[0] != page else match[0]
+
+
 def name(match: re.Match, course: Course) -> str:
     """A public name in backticks becomes a link to the API reference."""
     full = course.names.get(match[2] or "")
@@ -79,6 +89,7 @@ def markdown(source: str, page: str, course: Course, terms: TermLinks | None = N
     """A markdown cell with its equations, boxes, links, names and terms made into references."""
     source = NAME.sub(lambda match: name(match, course), source)
     source = LINK.sub(lambda match: link(match, page, course), source)
+    source = LESSON.sub(lambda match: lesson(match, page, course), source)
     source = terms(source) if terms else source
     return BOX.sub(box, EQUATION.sub(equation, source))
 
@@ -151,7 +162,7 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
         else:
             new = [cell("markdown", markdown(source, page, course, terms))]
         cells += new
-    cells[1:1] = sources(page)
+    cells[1:1] = [*sources(page), *index_entries(page, course.glossary)]
     cells += ending(cells, page, course)
     # A notebook without a kernel's name is in Python, too, and is highlighted as such.
     metadata = {"language_info": {"name": "python"}} | raw["metadata"]
@@ -176,6 +187,13 @@ def sources(page: str) -> list[dict]:
         f"{{download}}`Download the notebook <{up}nbs/{page}>`",
         f"[Edit]({REPOSITORY}/edit/main/nbs/{page})",
     ]))]
+
+
+def index_entries(page: str, glossary: tuple[Entry, ...]) -> list[dict]:
+    """The terms that a lesson introduces, as main entries of the index: the search finds it by them."""
+    own = [one.term for one in glossary if page.split("_")[0] == one.lesson and "/" not in page]
+    marked = ", ".join(f"! {term}" for term in own)
+    return [cell("markdown", f"```{{index}} {marked}\n```")] if own else []
 
 
 def ending(cells: list[dict], page: str, course: Course) -> list[dict]:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 
+import yaml
 from convert import EQUATION, LABEL, directives, number, write
 
 PAPERS = {
     "vaswani": "Attention Is All You Need (Vaswani et al. 2017)",
     "translation": "Caption translation",
-    "cptr": "CPTR",
+    "rdrop": "R-Drop (Wu et al. 2021)",
+    "cptr": "CPTR (Liu et al. 2021)",
     "pat": "Position-Aware Transformer",
     "eta": "Entangled Transformer (ETA)",
     "it": "Image Transformer",
@@ -24,7 +26,24 @@ PAPERS = {
     "cider": "CIDEr (Vedantam et al. 2015)",
     "spice": "SPICE (Anderson et al. 2016)",
 }
-HEADER = "| equation | lesson | implemented by | checked by |\n|---|---|---|---|\n"
+CONSTANTS = Path(__file__).with_name("constants.yaml")
+TAG = re.compile(r"\\tag\{[^}]*\}")
+
+# What a reader should meet first: names of the package itself, with an example.
+EXAMPLES = {
+    "load": """
+import captionlab
+run = captionlab.load("photos")
+print(run.caption("me.jpg"))
+""",
+    "list_runs": """
+import captionlab
+print(captionlab.list_runs())
+""",
+    "check": """
+captionlab.check("01.2", answer)
+""",
+}
 
 
 def public(path: Path) -> dict[str, ast.stmt]:
@@ -62,7 +81,46 @@ def spellings(found: dict[str, dict]) -> dict[str, str]:
 
 # ---- the API of each module
 
-def entry(module: str, name: str, node: ast.stmt) -> str:
+def sentence(words: str | None) -> str:
+    """The first sentence of a docstring or a comment, on one line."""
+    first = " ".join((words or "").split("\n\n")[0].split())
+    return re.split(r"(?<=[^.][.:])\s(?=[A-Z`])", first)[0].rstrip(":")
+
+
+def comment(source: list[str], node: ast.stmt) -> str:
+    """The comment above a constant, or behind its first line."""
+    above: list[str] = []
+    for line in reversed(source[:node.lineno - 1]):
+        if not line.startswith("# ") or line.startswith("# %%"):
+            break
+        above.insert(0, line[2:])
+    behind = source[node.lineno - 1].partition("  # ")[2]
+    return " ".join(above) or ("" if behind.startswith("noqa") else behind)
+
+
+def option_help(node: ast.stmt) -> str:
+    """The help of an option or a group of commands, which is all that its name stands for."""
+    helps = [word.value for word in ast.walk(node) if isinstance(word, ast.keyword) and word.arg == "help"]
+    return helps[0].value if helps and isinstance(helps[0], ast.Constant) else ""
+
+
+def summaries(package: Path, constants: Path) -> dict[str, str]:
+    """One line on every public name and module, by its full name; a constant's is in a file, its help or comment."""
+    lines = yaml.safe_load(constants.read_text()) if constants.exists() else {}
+    for path in sorted(package.rglob("*.py")):
+        module = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+        source = path.read_text().splitlines()
+        lines[module] = sentence(ast.get_docstring(ast.parse(path.read_text())))
+        for name, node in public(path).items():
+            documented = isinstance(node, (ast.ClassDef, ast.FunctionDef))
+            own = ast.get_docstring(node) if documented else option_help(node) or comment(source, node)
+            words = sentence(own)
+            full_stop = "." * (words[-1:] not in ("", ".", "?"))
+            lines.setdefault(f"{module}.{name}", words[:1].upper() + words[1:] + full_stop)
+    return lines
+
+
+def entry(module: str, name: str, node: ast.stmt, summary: str = "") -> str:
     """The autodoc directive of one public name."""
     if isinstance(node, ast.ClassDef):
         methods = [one.name for one in node.body if isinstance(one, ast.FunctionDef)
@@ -72,7 +130,16 @@ def entry(module: str, name: str, node: ast.stmt) -> str:
     if isinstance(node, ast.FunctionDef):
         return f".. autofunction:: {module}.{name}\n"
     long = len(ast.unparse(node)) > 90
-    return f".. autodata:: {module}.{name}\n" + "   :no-value:\n" * long
+    return (f".. autodata:: {module}.{name}\n" + "   :no-value:\n" * long
+            + f"\n   {escape(summary)}\n" * bool(summary))
+
+
+def escape(words: str) -> str:
+    """Plain words as reStructuredText: outside backticks, no character is markup."""
+    parts = re.split(r"(`[^`]*`)", words)
+    words = "".join(f"`{part}`" if part[:1] == "`" else re.sub(r"[*|_\\]", r"\\\g<0>", part)
+                    for part in parts)
+    return re.sub(r"(``[^`]+``)(?=\w)", r"\1\\ ", words)  # as in `Object`s
 
 
 def notebooks(nbs: Path) -> list[Path]:
@@ -92,23 +159,51 @@ def taught(nbs: Path) -> dict[str, Path]:
     return found
 
 
-def module_page(module: str, names: dict[str, ast.stmt], lesson: Path | None) -> str:
+def module_page(module: str, names: dict[str, ast.stmt], lesson: Path | None,
+                lines: dict[str, str] | None = None) -> str:
     """One page of the reference."""
+    lines = lines or {}
     title = f"``{module}``"
+    about = f"{escape(lines[module])}\n\n" if lines.get(module) else ""
     built = f"Built step by step in :doc:`/course/{lesson.with_suffix('')}`.\n\n" if lesson else ""
-    return (f"{title}\n{'=' * len(title)}\n\n{built}.. py:module:: {module}\n\n"
-            + "\n".join(entry(module, name, node) for name, node in names.items()))
+    return (f"{title}\n{'=' * len(title)}\n\n{about}{built}.. py:module:: {module}\n\n"
+            + "\n".join(entry(module, name, node, lines.get(f"{module}.{name}", ""))
+                        for name, node in names.items()))
 
 
-def api_index(found: dict[str, dict]) -> str:
-    """The reference's first page: every module with its names."""
-    rows = ""
+def package_page(package: Path) -> str:
+    """The page of the names that `import captionlab` gives, the first with examples."""
+    listed = re.search(r"^__all__ = (\[.*?\])", (package / "__init__.py").read_text(), re.M | re.S)
+    own = ast.literal_eval(listed[1]) if listed else []
+    title = f"``{package.name}``"
+    text = (f"{title}\n{'=' * len(title)}\n\nThe names of the package itself. They are imported when "
+            f"they are first used.\n\n.. py:module:: {package.name}\n\n")
+    for name in sorted(own, key=[*EXAMPLES, *own].index):
+        text += f".. autofunction:: {package.name}.{name}\n\n"
+        example = EXAMPLES.get(name, "").strip().replace("\n", "\n      ")
+        text += f"   .. code-block:: python\n\n      {example}\n\n" * bool(example)
+    return text
+
+
+def api_index(found: dict[str, dict], lines: dict[str, str] | None = None, own: str = "") -> str:
+    """The reference's first page: every module with its names, each with one line."""
+    lines = lines or {}
+    rows, part = "", ""
     for module, names in found.items():
-        links = ", ".join(f":py:obj:`{name} <{module}.{name}>`" for name in names)
-        rows += f":py:mod:`{module}`\n   {links}\n\n"
-    pages = "".join(f"   {module} <{module}>\n" for module in found)
+        if (area := module.split(".")[1] if module.count(".") > 1 else "") != part:
+            part = area
+            rows += f".. rubric:: captionlab.{area}\n   :heading-level: 2\n\n" if area else ""
+        rows += f":py:mod:`{module}`\n   {escape(lines.get(module, ''))}\n\n"
+        for name in names:
+            words = lines.get(f"{module}.{name}", "")
+            rows += f"   - :py:obj:`{name} <{module}.{name}>`" + f": {escape(words)}" * bool(words) + "\n"
+        rows += "\n"
+    own_page = f"   {own} <{own}>\n" * bool(own)
+    pages = own_page + "".join(f"   {module} <{module}>\n" for module in found)
+    start = (f"Begin with :py:obj:`captionlab.load`, which loads a trained model; the other names of the package "
+             f"itself are on :doc:`its page <{own}>`.\n\n") if own else ""
     return ("Library reference\n=================\n\nEvery public name of every module, as in "
-            "``from captionlab.attention import attend``.\n\n"
+            f"``from captionlab.attention import attend``. {start}\n\n"
             f".. toctree::\n   :hidden:\n\n{pages}\n{rows}")
 
 
@@ -134,6 +229,7 @@ class Equation:
     """A published equation: the lesson it stands in, what implements it, what checks it."""
     label: str
     lesson: str = ""
+    formula: str = ""
     implements: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
 
@@ -160,8 +256,10 @@ def note(found: dict[str, Equation], page: str, kind: str, source: str,
          names: dict[str, str]) -> None:
     """Enter what one cell says of equations."""
     if kind == "markdown":
-        for label in LABEL.findall(" ".join(match[2] for match in EQUATION.finditer(source))):
-            found.setdefault(label, Equation(label)).lesson = page
+        for match in EQUATION.finditer(source):
+            for label in LABEL.findall(match[2]):
+                one = found.setdefault(label, Equation(label))
+                one.lesson, one.formula = page, TAG.sub("", match[1]).strip()
         return
     said, code = directives(source)
     for label in LABEL.findall(said.get("implements", "")):
@@ -187,8 +285,8 @@ def equations_page(found: dict[str, Equation]) -> str:
     papers = {label.split("-")[1] for label in found}
     for paper in [*(known for known in PAPERS if known in papers), *sorted(papers - PAPERS.keys())]:
         mine = [one for one in found.values() if one.label.split("-")[1] == paper]
-        text += f"\n## {PAPERS.get(paper, paper)}\n\n{HEADER}"
-        text += "".join(row(one) for one in sorted(mine, key=natural))
+        text += f"\n## {PAPERS.get(paper, paper)}\n\n"
+        text += "\n".join(block(one) for one in sorted(mine, key=natural))
     return text
 
 
@@ -198,13 +296,14 @@ def natural(one: Equation) -> list:
     return [(int(part), "") if part.isdigit() else (0, part) for part in parts]
 
 
-def row(one: Equation) -> str:
-    """One line of the equations' table."""
+def block(one: Equation) -> str:
+    """One equation: its number and lesson, its formula, its code and its checks."""
     code, checks = (", ".join(dict.fromkeys(links)) for links in (one.implements, one.checks))
     number_of_lesson = re.match(r"\d+", Path(one.lesson).name)
     title = f"lesson {number_of_lesson[0]}" if number_of_lesson else Path(one.lesson).name
     lesson = f"{{doc}}`{title} </course/{one.lesson}>`"
-    return f"| [{number(one.label)}](#{one.label}) | {lesson} | {code} | {checks} |\n"
+    return (f"**[{number(one.label)}](#{one.label})** · {lesson} · implemented by {code} · "
+            f"checked by {checks}\n\n$$\n{one.formula}\n$$\n")
 
 
 def test_page(path: Path) -> str:
@@ -221,9 +320,13 @@ def reference(root: Path, out: Path) -> dict[str, str]:
     known = equations(root / "nbs", root / "tests", names)
     if missing := problems(known):
         raise ValueError("; ".join(missing))
-    pages = {f"{module}.rst": module_page(module, own, lessons.get(module))
+    lines = summaries(root / "captionlab", CONSTANTS)
+    pages = {f"{module}.rst": module_page(module, own, lessons.get(module), lines)
              for module, own in found.items()}
-    pages |= {"index.rst": api_index(found), "equations.md": equations_page(known)}
+    package = {"captionlab.rst": package_page(root / "captionlab")}
+    package = package if ".. autofunction" in package["captionlab.rst"] else {}
+    pages |= package | {"equations.md": equations_page(known),
+                        "index.rst": api_index(found, lines, "captionlab" * bool(package))}
     checks = " ".join(check for one in known.values() for check in one.checks)
     pages |= {f"tests/{path.stem}.rst": test_page(path)
               for path in (root / "tests").glob("test_*.py") if f"tests/{path.stem}>" in checks}

@@ -7,11 +7,13 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "docs"))
 import convert
 import reference
+from glossary import Entry
 
 SPHINX = [sys.executable, "-m", "sphinx", "-q", "--fail-on-warning", "--keep-going", "docs", "html"]
 PICTURE = {
@@ -259,6 +261,11 @@ def test_boxes(title, kind):
     assert text.endswith("\nafter")
 
 
+def test_a_box_may_begin_with_a_list():
+    text = page("> **Note.**\n>\n> - One.\n> - Two.\n\nafter")
+    assert text == ":::::{admonition} Note\n:class: note\n- One.\n- Two.\n:::::\n\nafter"
+
+
 def test_other_quotes_stay_quotes():
     assert page("> **Once.** upon a time") == "> **Once.** upon a time"
 
@@ -313,6 +320,32 @@ def test_links_to_lessons_to_come_are_words_and_wrong_ones_errors():
         page("[lesson 2](02_wrong.ipynb)")
 
 
+@pytest.mark.parametrize(
+    ("source", "where", "expected"),
+    [
+        ("See lesson 02.", "01_sample.ipynb", "See [lesson 02](02_other.ipynb)."),
+        ("Lesson 02 asks", "solutions/01_sample.ipynb", "[Lesson 02](../02_other.ipynb) asks"),
+        ("This is lesson 01.", "01_sample.ipynb", "This is lesson 01."),
+        ("lesson 40", "01_sample.ipynb", "lesson 40"),
+        ("# After lesson 02", "01_sample.ipynb", "# After lesson 02"),
+        ("[lesson 02](02_other.ipynb)", "01_sample.ipynb", "[lesson 02](02_other.ipynb)"),
+        ("`lesson 02`", "01_sample.ipynb", "`lesson 02`"),
+    ],
+)
+def test_the_number_of_a_lesson_is_a_link(source, where, expected):
+    assert page(source, where) == expected
+
+
+def test_a_lesson_is_in_the_index_under_the_terms_that_it_introduces():
+    terms = [
+        Entry("eye", "01", "It sees.", ("eye",)),
+        Entry("ear", "02", "It hears.", ("ear",)),
+    ]
+    [line] = convert.index_entries("01_sample.ipynb", terms)
+    assert line["source"] == "```{index} ! eye\n```"
+    assert convert.index_entries("solutions/01_sample.ipynb", terms) == []
+
+
 def test_a_lesson_links_to_its_solutions():
     [line] = convert.ending([md("# A lesson")], "01_sample.ipynb", COURSE)
     assert "(solutions/01_sample.ipynb)" in line["source"]
@@ -364,6 +397,48 @@ def test_an_incomplete_equation_is_an_error(sample, without, problem):
 
 def test_every_equation_of_the_course_is_implemented_and_checked():
     assert reference.problems(reference.equations(ROOT / "nbs", ROOT / "tests", {})) == []
+
+
+# ---- the reference
+
+
+def test_every_public_name_has_one_line():
+    """A constant without one needs a comment above it or a line in docs/constants.yaml."""
+    lines = reference.summaries(ROOT / "captionlab", reference.CONSTANTS)
+    public = reference.modules(ROOT / "captionlab")
+    names = {f"{module}.{name}" for module, own in public.items() for name in own} | public.keys()
+    assert sorted(name for name in names if not lines[name]) == []
+
+
+def test_every_line_on_a_constant_is_of_one_that_exists():
+    public = reference.modules(ROOT / "captionlab")
+    names = {f"{module}.{name}" for module, own in public.items() for name in own}
+    assert sorted(yaml.safe_load(reference.CONSTANTS.read_text()).keys() - names) == []
+
+
+def test_a_line_is_the_first_sentence(sample):
+    (sample / "captionlab/more.py").write_text(
+        '"""More. And more."""\n__all__ = ["FAR", "NEAR", "see"]\n\n# in units\nFAR = 9\n'
+        'NEAR = 1  # in units, too\n\ndef see():\n    """See it, e.g. a\n    scene.  Not more."""\n'
+    )
+    lines = reference.summaries(sample / "captionlab", sample / "none.yaml")
+    assert lines["captionlab.more"] == "More."
+    assert lines["captionlab.more.FAR"] == "In units."
+    assert lines["captionlab.more.NEAR"] == "In units, too."
+    assert lines["captionlab.more.see"] == "See it, e.g. a scene."
+
+
+def test_load_has_an_entry_with_an_example():
+    text = reference.package_page(ROOT / "captionlab")
+    load, _, rest = text.partition("captionlab.load\n")[2].partition(".. autofunction")
+    assert 'captionlab.load("photos")' in load
+    assert "captionlab.list_runs" in rest
+
+
+def test_equations_show_their_formulas(sample):
+    text = reference.equations_page(found(sample))
+    assert found(sample)["eq-sample-1"].formula in text
+    assert "\\tag" not in text
 
 
 # ---- what was measured

@@ -1,0 +1,225 @@
+"""The built site in a real browser: errors, menus, tables, code boxes, search, accessibility.
+
+Build the site first (`make docs`, or name its folder in CAPTIONLAB_SITE). The audit of
+accessibility needs axe-core: CAPTIONLAB_AXE names its file `axe.min.js`.
+"""
+
+import os
+import shutil
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+pytestmark = pytest.mark.slow
+
+SITE = Path(os.environ.get("CAPTIONLAB_SITE", ROOT / "docs/_build/html"))
+DESKTOP = {"width": 1280, "height": 900}
+SAMPLE = (
+    "index",
+    "teaching",
+    "search",
+    "api/index",
+    "api/equations",
+    "api/glossary",
+    "api/captionlab.attention",
+    "course/00_start_here",
+    "course/01_attention",
+    "course/16_metrics",
+    "course/solutions/01_attention",
+    "course/library/files",
+)
+
+# What a reader types: the page that should come first.
+QUERIES = {
+    "attention": "course/01_",
+    "dot product": "course/01_",
+    "mask": "course/02_",
+    "causal mask": "course/02_",
+    "position": "course/03_",
+    "positional encoding": "course/03_",
+    "patch": "course/04_",
+    "residual connection": "course/05_",
+    "layer norm": "course/05_",
+    "tokenizer": "course/10_",
+    "scene": "course/11_",
+    "backbone": "course/13_",
+    "region": "course/14_",
+    "attribute": "course/15_",
+    "CIDEr": "course/16_",
+    "BLEU": "course/16_",
+    "metrics": "course/16_",
+    "label smoothing": "course/21_",
+    "training": "course/21_",
+    "beam search": "course/22_",
+    "decoding": "course/22_",
+    "SCST": "course/23_",
+    "distillation": "course/25_",
+    "CPTR": "course/32_",
+    "entangled attention": "course/34_",
+}
+
+# Wider than their box, by how many pixels; what is folded has no width.
+WIDE_CODE = """() => [...document.querySelectorAll('div.cell_input pre')]
+    .filter(box => box.scrollWidth > box.clientWidth + 1)
+    .map(box => [box.scrollWidth - box.clientWidth, box.innerText.slice(0, 60)])"""
+RAW_TABLES = """() => [...document.querySelectorAll('article p')]
+    .map(paragraph => paragraph.innerText).filter(text => /^\\|/.test(text.trim()))"""
+OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serve files without a line per request."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address():
+    """Where the built site is served."""
+    if not (SITE / "index.html").exists():
+        pytest.skip(f"no built site at {SITE}: run `make docs`, or set CAPTIONLAB_SITE")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=SITE))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Playwright's own browser, or one that is installed."""
+    api = pytest.importorskip("playwright.sync_api")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    installed = next(filter(None, map(shutil.which, names)), None)
+    with api.sync_playwright() as playwright:
+        try:
+            chromium = playwright.chromium.launch(executable_path=installed, args=["--no-sandbox"])
+        except api.Error as error:
+            pytest.skip(f"no browser: {error.message.splitlines()[0]}")
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def visits(browser, address):
+    """What one visit of every page shows, at the width of a laptop."""
+    context = browser.new_context(viewport=DESKTOP)
+    tab = context.new_page()
+    errors: list[str] = []
+    tab.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.on(
+        "request",
+        lambda request: None
+        if request.url.startswith((address, "data:", "blob:"))
+        else errors.append(f"asks for {request.url}"),
+    )
+    shown = {}
+    for path in sorted(SITE.rglob("*.html")):
+        name = path.relative_to(SITE).with_suffix("").as_posix()
+        if name.startswith("_"):
+            continue
+        errors.clear()
+        tab.goto(f"{address}/{name}.html", wait_until="load")
+        shown[name] = {
+            "errors": list(errors),
+            "wide code": tab.evaluate(WIDE_CODE),
+            "raw tables": tab.evaluate(RAW_TABLES),
+            "overflow": tab.evaluate(OVERFLOW),
+        }
+    context.close()
+    return shown
+
+
+def faults(visits: dict[str, dict], kind: str) -> dict[str, object]:
+    """The pages that show something of this kind."""
+    return {name: shown[kind] for name, shown in visits.items() if shown[kind]}
+
+
+class TestEveryPage:
+    def test_there_are_pages(self, visits):
+        assert len(visits) > 200
+
+    def test_no_console_error_and_no_request_to_another_host(self, visits):
+        assert faults(visits, "errors") == {}
+
+    def test_tables_are_tables(self, visits):
+        assert faults(visits, "raw tables") == {}
+
+    def test_no_code_is_wider_than_its_box(self, visits):
+        assert faults(visits, "wide code") == {}
+
+    def test_no_page_scrolls_sideways(self, visits):
+        assert faults(visits, "overflow") == {}
+
+
+@pytest.fixture
+def tab(browser, width):
+    """A fresh page of the test's width."""
+    context = browser.new_context(viewport={"width": width, "height": 900})
+    yield context.new_page()
+    context.close()
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+@pytest.mark.parametrize("page", ["index", "course/01_attention", "api/captionlab.attention"])
+class TestMenus:
+    def test_menu_shows_the_lessons(self, tab, address, page, width):
+        tab.goto(f"{address}/{page}.html")
+        menus = tab.locator(".bd-sidebar-primary:visible a, dialog[open] a")
+        lesson = menus.get_by_text("02 · Masks")
+        if not lesson.first.is_visible():
+            tab.locator("button.primary-toggle:visible").first.click()
+        lesson.first.wait_for(state="visible", timeout=5_000)
+
+    def test_contents_show_the_sections(self, tab, address, page, width):
+        tab.goto(f"{address}/{page}.html")
+        sections = tab.locator("#pst-secondary-sidebar nav a, #pst-secondary-sidebar-modal nav a")
+        if not any(one.is_visible() for one in sections.all()):
+            tab.locator("button.secondary-toggle:visible").first.click()
+        tab.wait_for_function(
+            """() => [...document.querySelectorAll('[id^=pst-secondary-sidebar] nav a')]
+                .some(link => link.checkVisibility())""",
+            timeout=5_000,
+        )
+
+
+@pytest.mark.parametrize(("query", "page"), QUERIES.items())
+def test_search_finds_the_lesson_first(browser, address, query, page):
+    context = browser.new_context(viewport=DESKTOP)
+    tab = context.new_page()
+    tab.goto(f"{address}/search.html?q={query}")
+    tab.locator("#search-results li a").first.wait_for(timeout=20_000)
+    links = [one.get_attribute("href") for one in tab.locator("#search-results li a").all()[:3]]
+    context.close()
+    assert links[0].startswith(page), links
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The script of axe-core."""
+    file = os.environ.get("CAPTIONLAB_AXE")
+    if not file:
+        pytest.skip("CAPTIONLAB_AXE does not name axe.min.js of axe-core")
+    return Path(file).read_text()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("page", SAMPLE)
+def test_axe_has_no_serious_finding(browser, address, axe, page, theme):
+    context = browser.new_context(viewport=DESKTOP, color_scheme=theme)
+    tab = context.new_page()
+    tab.goto(f"{address}/{page}.html", wait_until="load")
+    tab.evaluate(axe)
+    found = tab.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
+    context.close()
+    serious = {
+        one["id"]: [node["target"] for node in one["nodes"][:3]]
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    }
+    assert serious == {}
