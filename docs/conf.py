@@ -95,17 +95,13 @@ def generate(app) -> None:
 
 
 def drop_empty_parts(app, docname: str, content: list[str]) -> None:
-    """A part whose lessons are still to come has no list of them on the front page."""
+    """A part whose lessons are still to come has no list of them on the front page, nor has it links."""
     if docname == "index":
         there = lambda entry: entry[0] * any(HERE.glob(f"course/{entry[1]}.ipynb"))  # noqa: E731
         content[0] = re.sub(r"^course/(\S+)\n", there, content[0], flags=re.M)
         content[0] = re.sub(r"```{toctree}\n(:.*\n)*```\n", "", content[0])
-        content[0] = re.sub(r"\[([^\]]+)\]\((course/\w+\.ipynb)\)", linked_lesson, content[0])
-
-
-def linked_lesson(match: re.Match) -> str:
-    """A link to a lesson, or its words where the lesson is still to come."""
-    return match[0] if (HERE / match[2]).exists() else match[1]
+        written = lambda link: link[0] if (HERE / link[2]).exists() else link[1]  # noqa: E731
+        content[0] = re.sub(r"\[([^\]]+)\]\((course/[^)]+)\)", written, content[0])
 
 
 def state_minutes(app, docname: str, content: list[str]) -> None:

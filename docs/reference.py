@@ -136,10 +136,10 @@ def entry(module: str, name: str, node: ast.stmt, summary: str = "") -> str:
 
 def escape(words: str) -> str:
     """Plain words as reStructuredText: outside backticks, no character is markup."""
-    parts = re.split(r"(`[^`]*`)", words)
-    words = "".join(f"`{part}`" if part[:1] == "`" else re.sub(r"[*|_\\]", r"\\\g<0>", part)
-                    for part in parts)
-    return re.sub(r"(``[^`]+``)(?=\w)", r"\1\\ ", words)  # as in `Object`s
+    parts = re.split(r"(`+[^`]+`+)", words)
+    # What follows a literal is divided from it, as in `Object`s.
+    return "".join(f"``{part.strip('`')}``\\ " if part[:1] == "`" else re.sub(r"[*|_\\]", r"\\\g<0>", part)
+                   for part in parts)
 
 
 def notebooks(nbs: Path) -> list[Path]:

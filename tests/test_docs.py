@@ -428,6 +428,10 @@ def test_a_line_is_the_first_sentence(sample):
     assert lines["captionlab.more.see"] == "See it, e.g. a scene."
 
 
+def test_a_line_is_plain_text():
+    assert reference.escape("All `Eye`s of *args_") == "All ``Eye``\\ s of \\*args\\_"
+
+
 def test_load_has_an_entry_with_an_example():
     text = reference.package_page(ROOT / "captionlab")
     load, _, rest = text.partition("captionlab.load\n")[2].partition(".. autofunction")
@@ -509,7 +513,7 @@ def test_a_directive_left_on_a_page_fails_the_build(sample):
     assert "course/02_other.html has #| hide" in built.stderr
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "nbs").rglob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "nbs").rglob("*.ipynb")), ids=lambda one: one.stem)
 def test_no_text_quotes_a_directive(path):
     """The site refuses pages on which a directive of nbdev is left, and could not tell a quote."""
     cells = json.loads(path.read_text())["cells"]
