@@ -11,7 +11,8 @@ DIRECTIVE = re.compile(r"^\s*#\s*\|\s*([\w-]*)\s*:?\s*(.*?)\s*$")
 QUOTED = re.compile(r"""^(["'])(.*)\1$""")
 EQUATION = re.compile(r"\$\$((?:(?!\$\$).)+)\$\$((?:\s*<!--\s*eq-[\w-]+\s*-->)+)", re.S)
 LABEL = re.compile(r"eq-\w+-[\w-]*\w")
-BOX = re.compile(r"^> \*\*(Differs from the paper|Predict|Note|Warning)\.\*\*(.*\n?(?:.+\n?)*)", re.M)
+BOX = re.compile(r"^> \*\*(Differs from the paper|Predict|Note|Warning)\.\*\*"
+                 r"((?:.*\n)?(?:.+\n?)*)", re.M)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+\.ipynb)(#[^)]*)?\)")
 # Fences, headings, formulas, links, doubled backticks are passed over; single backticks looked up.
 NAME = re.compile(r"^(`{3,}|~{3,}).*?^\1|^#+ .*?$|\$\$.*?\$\$|\[[^\]]*\]\([^)]*\)|``.+?``"

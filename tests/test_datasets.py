@@ -41,6 +41,7 @@ from captionlab.data.datasets import (
     flickr8k,
     from_files,
     multi30k,
+    registry,
     scenes,
 )
 from captionlab.data.text_files import lack_blanks
@@ -324,7 +325,36 @@ def test_broken_multi30k(small30k, break_it, parts):
 @pytest.mark.slow
 def test_multi30k_is_whole(real_data):
     data = multi30k(real_data / "multi30k")
-    assert data.counts == {"train": 29_000, "val": 1_014, "test": 1_000}
+    assert data.counts == {
+        "train": 29_000,
+        "val": 1_014,
+        "test": 1_000,
+        "test_2017_flickr": 1_000,
+        "test_2017_mscoco": 461,
+    }
+    assert data.is_official
+    assert data["test_2017_mscoco"][0].captions[0].startswith("Ich kann nicht sehen, wohin")
+
+
+def test_multi30k_has_the_later_test_sets_that_are_there(small30k):
+    name = "test_2017_flickr"
+    assert list(multi30k(small30k).splits) == ["train", "val", "test"]
+    one_line(lambda: multi30k(small30k)[name], "choose from train", "captionlab data get multi30k")
+    (small30k / f"{name}.en").write_text("Two cats.\n")
+    one_line(lambda: multi30k(small30k), f"{name}.de")
+    (small30k / f"{name}.de").write_text("Zwei Katzen.\n")
+    items = multi30k(small30k)[name]
+    assert [(i.name, i.source, *i.captions) for i in items] == [
+        (f"{name}-1", "Two cats.", "Zwei Katzen.")
+    ]
+
+
+def test_the_registry_has_both_files_of_each_later_test_set():
+    entry = registry()["multi30k"]
+    later = {name for name in entry["items"] if name.startswith("test_")}
+    files = {file.split(".")[0] for file in entry["files"]} - {"train", "val", "test_2016_flickr"}
+    assert later == files
+    assert all({f"{name}.en.gz", f"{name}.de.gz"} <= entry["files"].keys() for name in later)
 
 
 # COCO with Karpathy's split

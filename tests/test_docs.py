@@ -261,9 +261,9 @@ def test_boxes(title, kind):
     assert text.endswith("\nafter")
 
 
-def test_a_box_may_begin_with_its_title_alone():
-    text = page("> **Note.**\n>\n> - One\n> - Two\n\nafter")
-    assert text == ":::::{admonition} Note\n:class: note\n- One\n- Two\n:::::\n\nafter"
+def test_a_box_may_begin_with_a_list():
+    text = page("> **Note.**\n>\n> - One.\n> - Two.\n\nafter")
+    assert text == ":::::{admonition} Note\n:class: note\n- One.\n- Two.\n:::::\n\nafter"
 
 
 def test_other_quotes_stay_quotes():

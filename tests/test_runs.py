@@ -24,7 +24,7 @@ from captionlab.data.catalog import load_dataset
 from captionlab.data.datasets import CaptionData, Item, scenes
 from captionlab.explore.faithfulness import evaluate_faithfulness
 from captionlab.files import short_hash
-from captionlab.metrics import score
+from captionlab.metrics import score, score_translations
 from captionlab.models import cptr, find_preset, list_models, model_module, vanilla
 from captionlab.processors import cache, image
 from captionlab.processors.cache import input_transforms, open_feature_stores
@@ -254,6 +254,23 @@ class TestFormats:
         result = results.load_result("multi30k/translation-strong-distilled-scst")
         row = next(row for row in result["runs"] if row["seed"] == run.metadata.seed)
         assert evaluation.result_run(run)["made"] == row["made"]
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("split", ["test_2017_flickr", "test_2017_mscoco"])
+    def test_the_packaged_translator_on_the_later_test_sets(self, real_data, split):
+        """The stored translations score what the row says, searched as decided for `test`."""
+        name = "multi30k/translation-strong-distilled-scst"
+        result = results.load_result(f"{name}-{split}")
+        stored = results.result_file(f"{name}-{split}.seed0.captions.json").read_text()
+        items = load_dataset("multi30k")[split]
+        texts = {entry["image_id"]: entry["caption"] for entry in json.loads(stored)}
+        scores = score_translations(
+            [texts[item.name] for item in items], [item.captions[0] for item in items], ter=False
+        )
+        row = result["runs"][0]
+        assert scores == pytest.approx({key: row["metrics"][key] for key in scores})
+        assert row["blind"]["BLEU"] < 1
+        assert result["decoding"] == results.load_result(name)["decoding"]
 
     @pytest.mark.parametrize(
         ("model", "fingerprint"),

@@ -556,7 +556,7 @@ def test_train_by_command(alone):
     assert detector.metadata["data"] == "few"
     assert detector.metadata["made_by"]["backbone"] is None
     assert len(detector.words) == 20
-    result = load_result("few/attributes")
+    result = load_result("few/attributes-tiny")
     run = result["runs"][0]
     assert result["model"] == "attributes"
     assert result["words"] == 20
@@ -565,7 +565,7 @@ def test_train_by_command(alone):
     assert 0 < run["metrics"]["mAP"] <= 100
     assert 0 < run["blind"]["mAP"] < 100
     assert len(run["best"]) == len(run["worst"]) == 10
-    assert (alone / "results" / "few" / "attributes.seed0.history.json").exists()
+    assert (alone / "results" / "few" / "attributes-tiny.seed0.history.json").exists()
     second = call("--num-words", "20")
     assert second.exit_code == 1
     assert "exists already: choose another file with --out" in second.output
@@ -573,11 +573,7 @@ def test_train_by_command(alone):
         "--num-words", "20", "--pool", "max", "--seed", "1", "--out", "max.safetensors", "--json"
     )
     assert third.exit_code == 0, third.output
-    assert load_result("few/attributes-max")["variant"] == "max"
-    other = call("--preset", "squeezenet", "--out", "x", "--json")
-    assert other.exit_code == 1
-    assert "its preset is 'tiny', that of this run is 'squeezenet'" in other.output
-    assert not (alone / "x").exists()
+    assert load_result("few/attributes-max-tiny")["variant"] == "max"
     wrong = call("--pool", "sum", "--out", "x")
     assert wrong.exit_code == 1
     assert "no pool 'sum'" in wrong.output
@@ -621,10 +617,10 @@ def test_a_detector_of_the_name_that_learnt_from_test_pictures_is_refused(alone)
     assert not (alone / "run").exists()
 
 
-def test_the_result_on_photos_beats_chance():
-    run = load_result("flickr8k/attributes")["runs"][0]
+@pytest.mark.parametrize("preset", ["squeezenet", "small"])
+def test_the_result_on_photos_beats_chance(preset):
+    run = load_result(f"flickr8k/attributes-{preset}")["runs"][0]
     assert run["metrics"]["mAP"] > 4 * run["blind"]["mAP"]
-    assert run["train_seconds"] < 600
     assert all(row["AP"] > row["prevalence"] for row in run["best"].values())
 
 

@@ -386,8 +386,8 @@ def detector_result(data: str, pool: str, preset: str) -> tuple[str, dict]:
         preset: what the grids are made by.
 
     Returns:
-        The name, `data/attributes[-pool]`, and the metadata as far as they are known before
-        training.
+        The name, `data/attributes[-pool]-preset`, and the metadata as far as they are known
+        before training.
     """
     metadata = {"data": data, "split": "test", "model": "attributes"}
     name = f"{data}/attributes"
@@ -398,7 +398,8 @@ def detector_result(data: str, pool: str, preset: str) -> tuple[str, dict]:
         "mean of captionlab.attributes.average_precision over the words said of a test picture; "
         "blind: mean prevalence"
     )
-    return name, metadata | {"preset": preset, "scorer": {"mAP": mean_precision}}
+    metadata |= {"preset": preset, "scorer": {"mAP": mean_precision}}
+    return f"{name}-{preset}", metadata
 
 
 def merge_detector(
