@@ -96,10 +96,8 @@ class CaptionData:
     def __getitem__(self, split: str) -> list[Item]:
         if split not in self.splits:
             choices = ", ".join(self.splits)
-            problem = f"{self.name} has no split {split!r}: choose from {choices}"
-            if self.name == "multi30k" and split in _FURTHER_TEST_SETS:
-                problem += "; or get its files with: captionlab data get multi30k"
-            raise ValueError(problem)
+            hint = "; or: captionlab data get multi30k" if split in _FURTHER_TEST_SETS else ""
+            raise ValueError(f"{self.name} has no split {split!r}: choose from {choices}{hint}")
         return self.splits[split]
 
     @property
