@@ -39,6 +39,7 @@ from captionlab.cli.options import (
     Temperature,
     TopK,
     TopP,
+    Truecase,
     find_pictures,
     split_run,
 )
@@ -249,6 +250,7 @@ def translate(
     beam: BeamSize = 5,
     *,
     length_penalty: LengthPenalty = 0.0,
+    truecase: Truecase = False,
     device: Device = None,
     precision: Precision = "fp32",
 ) -> None:
@@ -274,7 +276,9 @@ def translate(
 
     with tqdm(total=total, unit="", desc="translated", leave=False, disable=None) as bar:
         for chunk in chunked(lines, size):
-            translations = translator.translate(chunk, beam, length_penalty=length_penalty)
+            translations = translator.translate(
+                chunk, beam, length_penalty=length_penalty, truecase=truecase
+            )
             tqdm.write("\n".join(map(printable, translations)))
             sys.stdout.flush()
             bar.update(len(chunk))

@@ -45,6 +45,7 @@ def evaluate(
     oracle: Annotated[bool, typer.Option(
         "--oracle",
         help="For models that read attributes: take them from the reference captions.")] = False,
+    truecase: options.Truecase = False,
     ensemble: Annotated[list[str] | None, typer.Option(
         metavar="RUN",
         help="Another run whose probabilities are averaged; may be given several times.")] = None,
@@ -58,7 +59,8 @@ def evaluate(
     others = [load(name, **where) for name in ensemble or ()]
     scores = evaluation.evaluate(
         first, data, split, beam=beam, length_penalty=length_penalty,
-        features=features or (), oracle=oracle, members=others, check_output=json,
+        features=features or (), oracle=oracle, truecase=truecase, members=others,
+        check_output=json,
     )
     print_scores(scores)
     if json:

@@ -8,7 +8,7 @@ __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split
            'Precision', 'AttentionFile', 'CaptionFile', 'NumCaptions', 'Scores',
            'ResumeJob', 'Sampling', 'Temperature', 'TopK', 'TopP', 'SamplingSeed',
            'MinLength', 'MaxLength', 'NoRepeatNgram', 'RequiredWords', 'SuppressedWords',
-           'BeamSize', 'LengthPenalty', 'FeatureFolders', 'Boxes', 'Epochs',
+           'BeamSize', 'LengthPenalty', 'Truecase', 'FeatureFolders', 'Boxes', 'Epochs',
            'LearningRate', 'Warmup', 'Workers', 'BatchSize', 'Accumulation',
            'Checkpointing', 'Compile', 'MinCount', 'Settings', 'Patience', 'split_run',
            'find_pictures', 'is_given']
@@ -118,6 +118,8 @@ SuppressedWords = Annotated[list[str] | None, typer.Option(
 BeamSize = Annotated[int, typer.Option(min=1, help="Beam size.")]
 LengthPenalty = Annotated[float, typer.Option(
     help="0 compares sums of log-probabilities, 1 means per token.")]
+Truecase = Annotated[bool, typer.Option(
+    "--truecase", help="Of a translator: write upper case where the training sentences do.")]
 
 # %% ../../nbs/library/cli/options.ipynb #0f90b3d6
 FeatureFolders = Annotated[list[Path] | None, typer.Option(

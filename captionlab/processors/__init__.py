@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['EXTRACTION_BATCH', 'ImageProcessor', 'ImageSource', 'InputTransforms', 'LoadedPicture',
-           'Picture', 'Processor', 'TextProcessor', 'image_source', 'input_transforms',
-           'is_one_picture', 'iterate_pictures', 'load_processor', 'match_name',
-           'open_feature_stores', 'picture_name', 'probe_inputs', 'reads_images',
-           'require_features', 'store_kinds']
+           'Picture', 'Processor', 'TRUECASER_FILE', 'TextProcessor', 'Truecaser',
+           'image_source', 'input_transforms', 'is_one_picture', 'iterate_pictures',
+           'load_processor', 'load_truecaser', 'match_name', 'open_feature_stores',
+           'picture_name', 'probe_inputs', 'reads_images', 'require_features',
+           'require_truecaser', 'save_truecaser', 'store_kinds']
 
 # %% ../../nbs/library/processors/index.ipynb #proc0002
 from ..lazy import lazy_attributes
@@ -15,9 +16,10 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/processors/index.ipynb #proc0003
 _all_ = [
     "EXTRACTION_BATCH", "ImageProcessor", "ImageSource", "InputTransforms", "LoadedPicture",
-    "Picture", "Processor", "TextProcessor", "image_source", "input_transforms",
-    "is_one_picture", "iterate_pictures", "load_processor", "match_name", "open_feature_stores",
-    "picture_name", "probe_inputs", "reads_images", "require_features", "store_kinds",
+    "Picture", "Processor", "TRUECASER_FILE", "TextProcessor", "Truecaser", "image_source",
+    "input_transforms", "is_one_picture", "iterate_pictures", "load_processor", "load_truecaser",
+    "match_name", "open_feature_stores", "picture_name", "probe_inputs", "reads_images",
+    "require_features", "require_truecaser", "save_truecaser", "store_kinds",
 ]
 
 # %% ../../nbs/library/processors/index.ipynb #proc0004
@@ -42,6 +44,9 @@ _SUBMODULES = {
     ],
     "text": [
         "TextProcessor",
+    ],
+    "truecasing": [
+        "Truecaser", "TRUECASER_FILE", "save_truecaser", "load_truecaser", "require_truecaser",
     ],
 }
 

@@ -22,21 +22,21 @@ __all__ = ['CAPTION_FORMATS', 'COCO_CAPTIONERS', 'COCO_METRICS', 'Caption', 'Cap
            'journal_settings', 'judge_row', 'list_runs', 'load', 'load_differences',
            'load_novelty', 'load_result', 'load_run_data', 'load_run_detector',
            'load_training_data', 'load_weights', 'lock_folder', 'make_batch',
-           'make_constraints', 'make_validate_fn', 'mean_score', 'measure_differences',
-           'merge_detector', 'merge_result', 'merge_run', 'model_checksum',
-           'model_config', 'overridden_settings', 'paper_names', 'paper_table',
-           'picture_generator', 'picture_scores', 'pooled_features', 'pooled_items',
-           'prepare_miniature', 'prepare_training', 'preset_variant',
+           'make_constraints', 'make_validate_fn', 'map_by_length', 'mean_score',
+           'measure_differences', 'merge_detector', 'merge_result', 'merge_run',
+           'model_checksum', 'model_config', 'overridden_settings', 'paper_names',
+           'paper_table', 'picture_generator', 'picture_scores', 'pooled_features',
+           'pooled_items', 'prepare_miniature', 'prepare_training', 'preset_variant',
            'processor_fingerprint', 'provenance', 'published_results', 'quick_bleu',
            'quick_cider', 'read_journal', 'read_run_json', 'remove_old_files',
            'reproduce_row', 'require_metadata', 'required_ids', 'result_file',
            'result_metadata', 'result_name', 'result_run', 'results_home',
            'results_table', 'row_commands', 'row_results', 'run_command_line',
-           'run_score', 'save_novelty', 'save_run_detector', 'save_trained_run',
-           'save_weights', 'score_split', 'seed_deviation', 'seed_spread', 'set_device',
-           'source_sentences', 'spherical_kmeans', 'stream_results', 'train',
-           'training_set', 'trials_table', 'unique_tensors', 'upgrade_tensors',
-           'warn_of_adaptation', 'write_captions']
+           'run_errors', 'run_score', 'save_novelty', 'save_run_detector',
+           'save_trained_run', 'save_weights', 'score_split', 'seed_deviation',
+           'seed_spread', 'set_device', 'source_sentences', 'spherical_kmeans',
+           'stream_results', 'train', 'training_set', 'trials_table', 'unique_tensors',
+           'upgrade_tensors', 'warn_of_adaptation', 'write_captions']
 
 # %% ../../nbs/library/runs/index.ipynb #runs0002
 from ..lazy import lazy_attributes
@@ -58,18 +58,18 @@ _all_ = [
     "generate_captions", "grid_inputs", "has_collapsed", "human_baseline", "journal_settings",
     "judge_row", "list_runs", "load", "load_differences", "load_novelty", "load_result",
     "load_run_data", "load_run_detector", "load_training_data", "load_weights", "lock_folder",
-    "make_batch", "make_constraints", "make_validate_fn", "mean_score", "measure_differences",
-    "merge_detector", "merge_result", "merge_run", "model_checksum", "model_config",
-    "overridden_settings", "paper_names", "paper_table", "picture_generator", "picture_scores",
-    "pooled_features", "pooled_items", "prepare_miniature", "prepare_training", "preset_variant",
-    "processor_fingerprint", "provenance", "published_results", "quick_bleu", "quick_cider",
-    "read_journal", "read_run_json", "remove_old_files", "reproduce_row", "require_metadata",
-    "required_ids", "result_file", "result_metadata", "result_name", "result_run", "results_home",
-    "results_table", "row_commands", "row_results", "run_command_line", "run_score", "save_novelty",
-    "save_run_detector", "save_trained_run", "save_weights", "score_split", "seed_deviation",
-    "seed_spread", "set_device", "source_sentences", "spherical_kmeans", "stream_results", "train",
-    "training_set", "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation",
-    "write_captions",
+    "make_batch", "make_constraints", "make_validate_fn", "map_by_length", "mean_score",
+    "measure_differences", "merge_detector", "merge_result", "merge_run", "model_checksum",
+    "model_config", "overridden_settings", "paper_names", "paper_table", "picture_generator",
+    "picture_scores", "pooled_features", "pooled_items", "prepare_miniature", "prepare_training",
+    "preset_variant", "processor_fingerprint", "provenance", "published_results", "quick_bleu",
+    "quick_cider", "read_journal", "read_run_json", "remove_old_files", "reproduce_row",
+    "require_metadata", "required_ids", "result_file", "result_metadata", "result_name",
+    "result_run", "results_home", "results_table", "row_commands", "row_results",
+    "run_command_line", "run_errors", "run_score", "save_novelty", "save_run_detector",
+    "save_trained_run", "save_weights", "score_split", "seed_deviation", "seed_spread",
+    "set_device", "source_sentences", "spherical_kmeans", "stream_results", "train", "training_set",
+    "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation", "write_captions",
 ]
 
 # %% ../../nbs/library/runs/index.ipynb #runs0004
@@ -149,6 +149,7 @@ _SUBMODULES = {
     "storage": [
         "unique_tensors", "save_weights", "load_weights", "read_run_json", "save_run_detector",
         "load_run_detector", "remove_old_files", "MODEL_KEYS", "check_weights", "model_checksum",
+        "run_errors",
     ],
     "tables": [
         "Protocol", "PROTOCOLS", "OTHER_PRESETS", "find_protocol", "TableRow", "PaperTable",
@@ -157,6 +158,7 @@ _SUBMODULES = {
     "training": [
         "train", "preset_variant", "save_trained_run",
     ],
+    "translation": ["map_by_length"],
     "validation": [
         "quick_cider", "quick_bleu", "make_validate_fn",
     ],

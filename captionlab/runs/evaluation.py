@@ -164,6 +164,7 @@ def evaluate(
     meteor: bool = True,
     features: Folders = (),
     oracle: bool = False,
+    truecase: bool = False,
     members: Sequence[Run] = (),
     check_output: bool = False,
 ) -> dict:
@@ -179,6 +180,7 @@ def evaluate(
         meteor: whether to compute METEOR.
         features: as for `train`.
         oracle: whether to take attributes from the true captions instead of the detector.
+        truecase: as for `Run.translate`; the result has the variant "truecased".
         members: runs that form an ensemble with this one.
         check_output: whether `merge_result` will follow; a result file of other settings is then
             refused before the work.
@@ -204,13 +206,15 @@ def evaluate(
         run = ensemble(run, members)
     if oracle:
         run, inputs = _use_oracle_attributes(run, inputs, runs)
+    if truecase:
+        run = _as_variant(run, "truecased")
     search = {"beam": beam, "length_penalty": length_penalty}
     metadata = result_metadata(run, data, split, **search)
     row = result_run(run, members)
     if check_output:
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
     others = derangement(len(items), run.metadata.seed) if blind else ()
-    captions = caption_split(run, items, inputs, **search)
+    captions = caption_split(run, items, inputs, truecase=truecase, **search)
     scores = score_split(run, captions, items, others=others, meteor=meteor)
     metadata["scorer"] = _scorers(scores["metrics"])
     row |= scores | provenance()
@@ -279,9 +283,13 @@ def _use_oracle_attributes(
     def attributes(item: Item) -> Tensor:
         return oracle_attributes([item.captions], words, vocabulary, max_attributes)[0]
 
-    variant = f"{run.metadata.variant}-oracle" if run.metadata.variant else "oracle"
-    run = replace(run, metadata=replace(run.metadata, variant=variant))
-    return run, inputs | {"attributes": attributes}
+    return _as_variant(run, "oracle"), inputs | {"attributes": attributes}
+
+
+def _as_variant(run: Run, name: str) -> Run:
+    """Return the run with a name added to its variant, so that its result has a file of its own."""
+    variant = f"{run.metadata.variant}-{name}" if run.metadata.variant else name
+    return replace(run, metadata=replace(run.metadata, variant=variant))
 
 # %% ../../nbs/library/runs/evaluation.ipynb #ef9db2dd
 def score_split(

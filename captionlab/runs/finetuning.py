@@ -117,7 +117,7 @@ def finetune_scst(
             metadata.overrides = (metadata.overrides or {}) | {"scst": options.given}
         trained: Any = trainer.fit()
         run = replace(run, model=trained.model, metadata=metadata)
-        return save_trained_run(run, trainer, out)
+        return save_trained_run(run, trainer, out, loaded)
 
 # %% ../../nbs/library/runs/finetuning.ipynb #7a792912
 def _load_start(start: str | os.PathLike, model: str, boxes: str | os.PathLike | None) -> Run:

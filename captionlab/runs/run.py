@@ -9,7 +9,6 @@ __all__ = ['Run', 'caption_split', 'source_sentences', 'make_batch', 'require_me
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,12 @@ import torch
 from torch import Tensor
 
 import captionlab
+from captionlab.processors.truecasing import (
+    Truecaser,
+    load_truecaser,
+    require_truecaser,
+    save_truecaser,
+)
 from captionlab.runs.captions import (
     Caption,
     GenerationConfig,
@@ -35,6 +40,7 @@ from captionlab.runs.storage import (
     model_checksum,
     read_run_json,
     remove_old_files,
+    run_errors,
     save_run_detector,
     save_weights,
 )
@@ -56,6 +62,7 @@ from ..training.devices import check_device, inference_dtype
 from .formats import FORMAT
 from .metadata import RunMetadata
 from .novelty import NoveltyDetector, load_novelty, save_novelty
+from .translation import map_by_length
 
 # %% ../../nbs/library/runs/run.ipynb #67e10815
 _R = TypeVar("_R")
@@ -71,6 +78,7 @@ class Run:
         processor: turns pictures or sentences into the model's inputs.
         metadata: model, data, seed, history and so on.
         novelty: warns in `caption` of pictures unlike the training pictures; None for no check.
+        truecaser: of a translator, for `translate(..., truecase=True)`; None if it has none.
     """
 
     model: Captioner
@@ -78,6 +86,7 @@ class Run:
     processor: Processor
     metadata: RunMetadata = field(default_factory=RunMetadata)
     novelty: NoveltyDetector | None = None
+    truecaser: Truecaser | None = None
 
     @property
     def device(self) -> torch.device:
@@ -153,6 +162,8 @@ class Run:
             files.append(save_run_detector(self.processor.detector, folder))
         if self.novelty is not None:
             files.append(save_novelty(self.novelty, folder).name)
+        if self.truecaser is not None:
+            files.append(save_truecaser(self.truecaser, folder).name)
         content = {
             "format": FORMAT,
             "captionlab": captionlab.__version__,
@@ -199,7 +210,7 @@ class Run:
         dtype = inference_dtype(precision, device or "cpu")
         folder = Path(folder)
         content = read_run_json(folder / "run.json")
-        with _run_errors(folder / "run.json"):
+        with run_errors(folder / "run.json"):
             preset = preset_from_dict(content["model"], content["preset"])
             vocabulary = vocabulary_from_dict(content["vocabulary"])
             processor = load_processor(
@@ -222,9 +233,8 @@ class Run:
         load_weights(model, weights_file)
         other_keys = {"format", "captionlab", "weights", "checksum", *MODEL_KEYS} - {"model"}
         metadata = {key: value for key, value in content.items() if key not in other_keys}
-        novelty = load_novelty(folder)
-        metadata = RunMetadata.from_dict(metadata)
-        return cls(model.eval(), vocabulary, processor, metadata, novelty).to(device, dtype)
+        parts = RunMetadata.from_dict(metadata), load_novelty(folder), load_truecaser(folder)
+        return cls(model.eval(), vocabulary, processor, *parts).to(device, dtype)
 
     def caption(
         self,
@@ -388,6 +398,8 @@ class Run:
         beam: int = 5,
         length_penalty: float = 0.0,
         batch_size: int = 32,
+        *,
+        truecase: bool = False,
     ) -> str | list[str]:
         """Translate a sentence, or a list of B sentences.
 
@@ -396,23 +408,27 @@ class Run:
             beam: width of beam search, how many unfinished translations are kept.
             length_penalty: see `beam_search`.
             batch_size: sentences of similar length that go through the model together.
+            truecase: whether words get the case that they have in the training sentences; without
+                it translations are in lower case.
 
         Returns:
             The translation, or B translations in the order of the sentences.
 
         Raises:
-            ValueError: the run captions pictures.
+            ValueError: the run captions pictures, or has no truecaser and `truecase` asks for one.
         """
         if not self.translates:
             raise ValueError("this run captions pictures and translates nothing: use caption")
         if isinstance(sentences, str):
-            return self.translate([sentences], beam, length_penalty)[0]
+            return self.translate([sentences], beam, length_penalty, truecase=truecase)[0]
+        truecaser = require_truecaser(self.truecaser) if truecase else None
 
         def translate_part(part: list[str]) -> list[str]:
             return self.caption_batch(self.processor(part), beam, length_penalty)
 
         with packed_linears(self.model):
-            return _map_by_length(sentences, batch_size, translate_part)
+            translations = map_by_length(sentences, batch_size, translate_part)
+        return [truecaser(text) for text in translations] if truecaser else translations
 
     def caption_batch(
         self, batch: Batch, beam: int = 3, length_penalty: float = 0.0
@@ -490,42 +506,12 @@ class Run:
         words = [self.vocabulary.decode([token]) for token in ids]
         return words, torch.stack(rows) if rows else torch.zeros(0, 0)
 
-# %% ../../nbs/library/runs/run.ipynb #d9ba7cd6
-@contextmanager
-def _run_errors(file: Path) -> Iterator[None]:
-    """Let every error that the values of a `run.json` cause name the file."""
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError) as fault:
-        raise ValueError(f"{file} is not complete or not a run's ({fault})") from None
-    except ValueError as fault:
-        # Errors of other files of the run name those.
-        text = str(fault)
-        raise ValueError(text if str(file.parent) in text else f"{file}: {text}") from None
-
 # %% ../../nbs/library/runs/run.ipynb #15edbac2
 def _resolve_config(config: GenerationConfig | None, settings: dict) -> GenerationConfig:
     """Return a configuration, or that of some settings."""
     if config is not None and settings:
         raise ValueError(f"give a config, or {', '.join(settings)}, not both")
     return config or GenerationConfig(**settings)
-
-
-def _map_by_length(
-    sentences: Sequence[str], batch_size: int, function: Callable[[list[str]], list[str]]
-) -> list[str]:
-    """Apply a function to batches of sentences of similar length; return results in their order.
-
-    Padding costs time, and batches of similar length need little. Empty sentences stay empty.
-    """
-    results = [""] * len(sentences)
-    rows = [row for row, text in enumerate(sentences) if text.strip()]
-    rows.sort(key=lambda row: len(sentences[row]))
-    for first in range(0, len(rows), batch_size):
-        part = rows[first : first + batch_size]
-        for row, result in zip(part, function([sentences[row] for row in part]), strict=True):
-            results[row] = result
-    return results
 
 # %% ../../nbs/library/runs/run.ipynb #8404335a
 def caption_split(
@@ -536,6 +522,7 @@ def caption_split(
     beam: int = 3,
     length_penalty: float = 0.0,
     batch_size: int = 32,
+    truecase: bool = False,
 ) -> list[str]:
     """Return the captions, or translations, of a data set's items, in their order.
 
@@ -546,9 +533,11 @@ def caption_split(
         beam: as for `Run.caption`.
         length_penalty: likewise.
         batch_size: items that go through the model together.
+        truecase: as for `Run.translate`; of captions without effect.
     """
     if run.translates:
-        return list(run.translate(source_sentences(items), beam, length_penalty, batch_size))
+        texts = source_sentences(items)
+        return list(run.translate(texts, beam, length_penalty, batch_size, truecase=truecase))
     captions = []
     with packed_linears(run.model):
         for first in range(0, len(items), batch_size):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MODEL_KEYS', 'unique_tensors', 'save_weights', 'load_weights', 'check_weights',
-           'read_run_json', 'model_checksum', 'save_run_detector', 'load_run_detector',
-           'remove_old_files']
+           'read_run_json', 'run_errors', 'model_checksum', 'save_run_detector',
+           'load_run_detector', 'remove_old_files']
 
 # %% ../../nbs/library/runs/storage.ipynb #stor0002
 import hashlib
@@ -171,6 +171,23 @@ def read_run_json(file: Path) -> dict:
 MODEL_KEYS = ("model", "preset", "eyes", "vocabulary")
 
 
+@contextmanager
+def run_errors(file: Path) -> Iterator[None]:
+    """Let every error that the values of a `run.json` cause name the file.
+
+    Args:
+        file: the `run.json` that is read.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as fault:
+        raise ValueError(f"{file} is not complete or not a run's ({fault})") from None
+    except ValueError as fault:
+        # Errors of other files of the run name those.
+        text = str(fault)
+        raise ValueError(text if str(file.parent) in text else f"{file}: {text}") from None
+
+
 def model_checksum(content: dict) -> str:
     """Return eight hexadecimal digits that differ when an entry of `MODEL_KEYS` does.
 
@@ -234,11 +251,11 @@ def load_run_detector(folder: Path, trained_spec: dict) -> AttributeDetector | N
     return detector
 
 
-_OUR_FILES = r"((weights|attributes)-[0-9a-f]+|novelty)\.safetensors"
+_OUR_FILES = r"((weights|attributes)-[0-9a-f]+|novelty)\.safetensors|truecaser\.json"
 
 
 def remove_old_files(folder: Path, current: list[str]) -> None:
-    """Remove weights and detectors of an earlier run from a folder, and nothing else.
+    """Remove what only an earlier run had from a folder: weights, detectors, a truecaser.
 
     Args:
         folder: of the run.

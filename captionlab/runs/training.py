@@ -43,6 +43,7 @@ from ..distillation import Distilled, require_fixed_tokens, soft_targets
 from ..files import short_hash
 from ..models import find_preset, model_module, model_presets
 from ..processors.cache import InputTransforms, input_transforms, open_feature_stores
+from ..processors.truecasing import Truecaser
 from ..text import SubwordVocabulary, Vocabulary
 from ..training.config import BasePreset
 from ..training.devices import resolve_precision
@@ -190,7 +191,7 @@ def train(
                           workers=workers)
         fitted: Any = trainer.fit()
         trained = fitted.model if teachers else fitted
-        return save_trained_run(Run(trained, vocabulary, processor, metadata), trainer, out)
+        return save_trained_run(Run(trained, vocabulary, processor, metadata), trainer, out, data)
 
 # %% ../../nbs/library/runs/training.ipynb #2167bf71
 def preset_variant(model: str, preset_name: str, preset: BasePreset) -> str | None:
@@ -259,14 +260,19 @@ def _train_config(setup: TrainingSetup, metadata: RunMetadata, teachers: Sequenc
     }
 
 
-def save_trained_run(run: Run, trainer: Trainer, folder: Path) -> Run:
+def save_trained_run(
+    run: Run, trainer: Trainer, folder: Path, data: CaptionData | None = None
+) -> Run:
     """Return the run of a finished training, with its history, saved by the main process.
 
     Args:
         run: as trained; its metadata get history and seconds.
         trainer: that trained it.
         folder: where it is saved.
+        data: whose target sentences teach a translator without a truecaser the case of words.
     """
+    if run.translates and data is not None and run.truecaser is None:
+        run.truecaser = Truecaser.learn(data.captions("train"), data.language)
     run.metadata.history = trainer.history
     seconds = sum(record["seconds"] for record in trainer.history)
     run.metadata.train_seconds = round(seconds, 1)
