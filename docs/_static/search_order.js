@@ -10,7 +10,10 @@ var Scorer = {
     [/^api\//, -10],
   ],
 
-  score: ([docname, title, , , score]) => {
+  score: (result) => {
+    // A lesson found by its entry in the index opens at its top, and is listed once.
+    if ((result[2] || "").startsWith("#index-")) result[2] = "";
+    const [docname, title, , , score] = result;
     const [, bonus] = Scorer.places.find(([place]) => place.test(docname)) || [null, 0];
     // "21 · Training: a loop ..." is about training.
     const query = new URLSearchParams(location.search).get("q") || "";
