@@ -24,19 +24,20 @@ __all__ = ['CAPTION_FORMATS', 'COCO_CAPTIONERS', 'COCO_METRICS', 'Caption', 'Cap
            'load_training_data', 'load_weights', 'lock_folder', 'make_batch',
            'make_constraints', 'make_validate_fn', 'map_by_length', 'mean_score',
            'measure_differences', 'merge_detector', 'merge_result', 'merge_run',
-           'model_checksum', 'model_config', 'overridden_settings', 'paper_names',
-           'paper_table', 'picture_generator', 'picture_scores', 'pooled_features',
-           'pooled_items', 'prepare_miniature', 'prepare_training', 'preset_variant',
-           'processor_fingerprint', 'provenance', 'published_results', 'quick_bleu',
-           'quick_cider', 'read_journal', 'read_run_json', 'remove_old_files',
-           'reproduce_row', 'require_metadata', 'required_ids', 'result_file',
-           'result_metadata', 'result_name', 'result_run', 'results_home',
+           'model_checksum', 'model_config', 'num_tokens', 'overridden_settings',
+           'paper_names', 'paper_table', 'picture_generator', 'picture_scores',
+           'pooled_features', 'pooled_items', 'prepare_miniature', 'prepare_training',
+           'preset_variant', 'processor_fingerprint', 'provenance', 'published_results',
+           'quick_bleu', 'quick_cider', 'read_journal', 'read_run_json',
+           'remove_old_files', 'reproduce_row', 'require_metadata', 'required_ids',
+           'result_file', 'result_metadata', 'result_name', 'result_run', 'results_home',
            'results_table', 'row_commands', 'row_results', 'run_command_line',
            'run_errors', 'run_score', 'save_novelty', 'save_run_detector',
            'save_trained_run', 'save_weights', 'score_split', 'seed_deviation',
            'seed_spread', 'set_device', 'source_sentences', 'spherical_kmeans',
-           'stream_results', 'train', 'training_set', 'trials_table', 'unique_tensors',
-           'upgrade_tensors', 'warn_of_adaptation', 'write_captions']
+           'split_text', 'split_texts', 'stream_results', 'train', 'training_set',
+           'translate_parts', 'trials_table', 'unique_tensors', 'upgrade_tensors',
+           'warn_of_adaptation', 'write_captions']
 
 # %% ../../nbs/library/runs/index.ipynb #runs0002
 from ..lazy import lazy_attributes
@@ -60,16 +61,17 @@ _all_ = [
     "load_run_data", "load_run_detector", "load_training_data", "load_weights", "lock_folder",
     "make_batch", "make_constraints", "make_validate_fn", "map_by_length", "mean_score",
     "measure_differences", "merge_detector", "merge_result", "merge_run", "model_checksum",
-    "model_config", "overridden_settings", "paper_names", "paper_table", "picture_generator",
-    "picture_scores", "pooled_features", "pooled_items", "prepare_miniature", "prepare_training",
-    "preset_variant", "processor_fingerprint", "provenance", "published_results", "quick_bleu",
-    "quick_cider", "read_journal", "read_run_json", "remove_old_files", "reproduce_row",
-    "require_metadata", "required_ids", "result_file", "result_metadata", "result_name",
-    "result_run", "results_home", "results_table", "row_commands", "row_results",
-    "run_command_line", "run_errors", "run_score", "save_novelty", "save_run_detector",
-    "save_trained_run", "save_weights", "score_split", "seed_deviation", "seed_spread",
-    "set_device", "source_sentences", "spherical_kmeans", "stream_results", "train", "training_set",
-    "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation", "write_captions",
+    "model_config", "num_tokens", "overridden_settings", "paper_names", "paper_table",
+    "picture_generator", "picture_scores", "pooled_features", "pooled_items", "prepare_miniature",
+    "prepare_training", "preset_variant", "processor_fingerprint", "provenance",
+    "published_results", "quick_bleu", "quick_cider", "read_journal", "read_run_json",
+    "remove_old_files", "reproduce_row", "require_metadata", "required_ids", "result_file",
+    "result_metadata", "result_name", "result_run", "results_home", "results_table", "row_commands",
+    "row_results", "run_command_line", "run_errors", "run_score", "save_novelty",
+    "save_run_detector", "save_trained_run", "save_weights", "score_split", "seed_deviation",
+    "seed_spread", "set_device", "source_sentences", "spherical_kmeans", "split_text",
+    "split_texts", "stream_results", "train", "training_set", "translate_parts", "trials_table",
+    "unique_tensors", "upgrade_tensors", "warn_of_adaptation", "write_captions",
 ]
 
 # %% ../../nbs/library/runs/index.ipynb #runs0004
@@ -158,7 +160,9 @@ _SUBMODULES = {
     "training": [
         "train", "preset_variant", "save_trained_run",
     ],
-    "translation": ["map_by_length"],
+    "translation": [
+        "map_by_length", "split_text", "split_texts", "num_tokens", "translate_parts",
+    ],
     "validation": [
         "quick_cider", "quick_bleu", "make_validate_fn",
     ],

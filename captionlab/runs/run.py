@@ -62,7 +62,7 @@ from ..training.devices import check_device, inference_dtype
 from .formats import FORMAT
 from .metadata import RunMetadata
 from .novelty import NoveltyDetector, load_novelty, save_novelty
-from .translation import map_by_length
+from .translation import map_by_length, num_tokens, split_texts, translate_parts
 
 # %% ../../nbs/library/runs/run.ipynb #67e10815
 _R = TypeVar("_R")
@@ -400,6 +400,7 @@ class Run:
         batch_size: int = 32,
         *,
         truecase: bool = False,
+        split: bool = True,
     ) -> str | list[str]:
         """Translate a sentence, or a list of B sentences.
 
@@ -410,6 +411,8 @@ class Run:
             batch_size: sentences of similar length that go through the model together.
             truecase: whether words get the case that they have in the training sentences; without
                 it translations are in lower case.
+            split: whether a text of several sentences is translated sentence by sentence, and a
+                sentence longer than `max_length` of the preset in parts, with a warning.
 
         Returns:
             The translation, or B translations in the order of the sentences.
@@ -420,15 +423,22 @@ class Run:
         if not self.translates:
             raise ValueError("this run captions pictures and translates nothing: use caption")
         if isinstance(sentences, str):
-            return self.translate([sentences], beam, length_penalty, truecase=truecase)[0]
+            options = {"truecase": truecase, "split": split}
+            return self.translate([sentences], beam, length_penalty, **options)[0]
         truecaser = require_truecaser(self.truecaser) if truecase else None
 
         def translate_part(part: list[str]) -> list[str]:
             return self.caption_batch(self.processor(part), beam, length_penalty)
 
+        def translate_all(parts: list[str]) -> list[str]:
+            translations = map_by_length(parts, batch_size, translate_part)
+            return [truecaser(text) for text in translations] if truecaser else translations
+
+        parts = [[text] for text in sentences]
+        if split:
+            parts = split_texts(sentences, partial(num_tokens, self.processor), self.max_length + 1)
         with packed_linears(self.model):
-            translations = map_by_length(sentences, batch_size, translate_part)
-        return [truecaser(text) for text in translations] if truecaser else translations
+            return translate_parts(parts, translate_all)
 
     def caption_batch(
         self, batch: Batch, beam: int = 3, length_penalty: float = 0.0
@@ -536,8 +546,10 @@ def caption_split(
         truecase: as for `Run.translate`; of captions without effect.
     """
     if run.translates:
+        # Whole, as in training: an item is translated by one pass, whatever it holds.
+        options = {"truecase": truecase, "split": False}
         texts = source_sentences(items)
-        return list(run.translate(texts, beam, length_penalty, batch_size, truecase=truecase))
+        return list(run.translate(texts, beam, length_penalty, batch_size, **options))
     captions = []
     with packed_linears(run.model):
         for first in range(0, len(items), batch_size):

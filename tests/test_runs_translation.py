@@ -1,0 +1,74 @@
+"""Texts are split before a translator reads them, and put together again."""
+
+import warnings
+
+import pytest
+
+import captionlab
+from captionlab.runs.translation import map_by_length, split_text, split_texts, translate_parts
+
+STORY = (
+    "An old man sits on a bench in the park. A small brown dog sleeps in the grass. "
+    "Two children with red balloons run past a fountain."
+)
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("A dog runs. A cat sleeps!", ["A dog runs.", "A cat sleeps!"]),
+        ("Dr. Lee and Mrs. Poe sing.", ["Dr. Lee and Mrs. Poe sing."]),
+        ("The J.P. Morgan run.", ["The J.P. Morgan run."]),
+        ("It costs 3.50 at 9 p.m. in town.", ["It costs 3.50 at 9 p.m. in town."]),
+        ('He asks: "Why?" She smiles.', ['He asks: "Why?" She smiles.']),
+        (" A dog?  A cat. ", ["A dog?", "A cat."]),
+        ("", [""]),
+    ],
+)
+def test_sentence_ends(text, parts):
+    assert split_text(text, words, 20) == parts
+
+
+def test_a_long_sentence_is_split_near_its_middle_and_nothing_is_lost():
+    text = "a dog runs, a cat sleeps in the sun, and a very old man reads"
+    parts = split_text(text, words, 6)
+    assert parts[0] == "a dog runs,"
+    assert all(words(part) <= 6 for part in parts)
+    assert " ".join(parts) == text
+    assert split_text("word" * 50, len, 10) == ["word" * 50]
+
+
+def test_one_warning_for_all_long_sentences():
+    texts = ["one two three four", "five six seven eight", "nine. Ten."]
+    with pytest.warns(UserWarning, match="2 of 3 texts have a sentence of more than 3") as caught:
+        parts = split_texts(texts, words, 3)
+    assert len(caught) == 1
+    assert parts == [["one two", "three four"], ["five six", "seven eight"], ["nine.", "Ten."]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert split_texts(["A dog. A cat."], words, 3) == [["A dog.", "A cat."]]
+
+
+def test_parts_come_back_in_their_texts():
+    upper = lambda part: [text.upper() for text in part]  # noqa: E731
+    assert translate_parts([["a", "b"], [""], ["c"]], upper) == ["A B", "", "C"]
+    assert map_by_length(["ccc", " ", "a"], 1, upper) == ["CCC", "", "A"]
+
+
+@pytest.mark.slow
+def test_every_sentence_of_a_real_text_is_translated():
+    run = captionlab.load("translation")
+    translation = run.translate(STORY, truecase=True)
+    for word in ("Mann", "Bank", "Hund", "Gras", "Kinder", "Ballons"):
+        assert word in translation
+    assert translation.count(".") == 3
+    assert run.translate(STORY, split=False).count(".") == 1
+    long = STORY.replace(". ", ", and ") + " " + STORY.replace(". ", ", and ")
+    long = long.replace(". An", ", and an").replace(". ", ", ") * 2
+    with pytest.warns(UserWarning, match="longer than those of the training"):
+        parts = run.translate(long)
+    assert parts.count("hund") >= 2
