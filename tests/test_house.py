@@ -107,6 +107,11 @@ def cells(path: Path, kind: str = "code"):
     return [cell for cell in notebook["cells"] if cell["cell_type"] == kind]
 
 
+def sources(path: Path) -> list[str]:
+    """The code of each cell."""
+    return ["".join(cell["source"]) for cell in cells(path)]
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "nbs").rglob("*.ipynb")), ids=lambda p: p.stem)
 def test_gradients_are_on_again_at_the_end(path):
     """`nbdev_test` runs several notebooks in one process."""
@@ -119,10 +124,9 @@ class TestLesson:
     def test_is_small(self, path):
         assert path.stat().st_size < 600_000
 
-    def test_cells_are_short(self, path):
-        for cell in cells(path):
-            source = "".join(cell["source"])
-            assert code_lines(source) <= (100 if "#| export" in source else 25), source
+    def test_exported_cells_are_short(self, path):
+        for source in sources(path):
+            assert "#| export" not in source or code_lines(source) <= 100, source
 
     def test_ran_without_errors(self, path):
         outputs = [output for cell in cells(path) for output in cell["outputs"]]
@@ -230,11 +234,20 @@ def test_modules_import_what_they_use_and_no_more(path):
     assert path.name == "__init__.py" or not [name for name in imports if name not in used]
 
 
-@pytest.mark.parametrize(
+NOTEBOOKS = pytest.mark.parametrize(
     "path",
     sorted(p for p in (ROOT / "nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts),
     ids=lambda path: str(path.relative_to(ROOT / "nbs").with_suffix("")),
 )
+
+
+@NOTEBOOKS
+def test_code_cells_are_short(path):
+    for source in sources(path):
+        assert "#| export" in source or code_lines(source) <= 25, source
+
+
+@NOTEBOOKS
 def test_code_cells_fit_their_box_on_the_site(path):
     """Lines have at most 100 columns; directives are not shown, and may be longer."""
     lines = [line for cell in cells(path) for line in "".join(cell["source"]).splitlines()]
