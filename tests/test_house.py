@@ -112,6 +112,13 @@ def sources(path: Path) -> list[str]:
     return ["".join(cell["source"]) for cell in cells(path)]
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "nbs").rglob("*.ipynb")), ids=lambda p: p.stem)
+def test_gradients_are_on_again_at_the_end(path):
+    """`nbdev_test` runs several notebooks in one process."""
+    switches = re.findall(r"set_grad_enabled\((\w+)\)", path.read_text())
+    assert not switches or switches[-1] == "True"
+
+
 @pytest.mark.parametrize("path", LESSONS, ids=lambda p: p.stem)
 class TestLesson:
     def test_is_small(self, path):

@@ -314,6 +314,7 @@ class Trainer:
         self.last_save = time.monotonic()
 
     @explain_lost_process()
+    @torch.enable_grad()            # even where a notebook has turned gradients off
     def fit(self) -> Captioner:
         """Train to the end, from the checkpoint if there is one.
 
