@@ -5,6 +5,7 @@ import inspect
 import json
 import re
 import statistics
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -119,6 +120,13 @@ def test_gradients_are_on_again_at_the_end(path):
     assert not switches or switches[-1] == "True"
 
 
+# Their first code cell does not install the package yet; empty this list as they get it.
+WITHOUT_INSTALLATION = {
+    path.stem for path in LESSONS if re.match(r"[0-2]|43", path.stem)
+}
+INSTALLATION = sources(ROOT / "nbs/52_coco.ipynb")[0]
+
+
 @pytest.mark.parametrize("path", LESSONS, ids=lambda p: p.stem)
 class TestLesson:
     def test_is_small(self, path):
@@ -127,6 +135,9 @@ class TestLesson:
     def test_exported_cells_are_short(self, path):
         for source in sources(path):
             assert "#| export" not in source or code_lines(source) <= 100, source
+
+    def test_begins_with_the_cell_that_installs_the_package(self, path):
+        assert (sources(path)[0] == INSTALLATION) == (path.stem not in WITHOUT_INSTALLATION)
 
     def test_ran_without_errors(self, path):
         outputs = [output for cell in cells(path) for output in cell["outputs"]]
@@ -161,6 +172,17 @@ class TestLesson:
         asked = text(path).split("## Exercises")[1].split("## Summary")[0]
         solved = re.findall(r"^##+ *(\d+)", text(path.parent / "solutions" / path.name), re.M)
         assert solved == re.findall(r"^(\d+)\. ", asked, re.M)
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_the_cell_installs_the_package_only_where_it_is_missing(is_missing, monkeypatch):
+    commands = []
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if is_missing else name)
+    monkeypatch.setattr("subprocess.run", lambda command, check: commands.append(command))
+    monkeypatch.setenv("CAPTIONLAB_SOURCE", "a folder")
+    exec(INSTALLATION, {})
+    expected = [[sys.executable, "-m", "pip", "install", "--quiet", "a folder"]]
+    assert commands == (expected if is_missing else [])
 
 
 def library_name(path: Path) -> str:
