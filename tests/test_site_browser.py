@@ -5,7 +5,6 @@ accessibility needs axe-core: CAPTIONLAB_AXE names its file `axe.min.js`.
 """
 
 import os
-import shutil
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -88,21 +87,6 @@ def address():
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Playwright's own browser, or one that is installed."""
-    api = pytest.importorskip("playwright.sync_api")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    installed = next(filter(None, map(shutil.which, names)), None)
-    with api.sync_playwright() as playwright:
-        try:
-            chromium = playwright.chromium.launch(executable_path=installed, args=["--no-sandbox"])
-        except api.Error as error:
-            pytest.skip(f"no browser: {error.message.splitlines()[0]}")
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +222,8 @@ class TestReview:
         tally = lesson.locator(".cl-review .cl-tally")
         assert tally.inner_text().startswith("2 of 5 answered, 1 right.")
 
-        first.nth(rights[0] % first.count()).click()  # too late
+        first.nth(rights[0] % first.count()).focus()
+        lesson.keyboard.press("Enter")  # too late
         lesson.reload()
         assert lesson.evaluate(ANSWERED) == answered
         lesson.get_by_role("button", name="Answer again").click()
