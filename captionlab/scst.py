@@ -7,6 +7,8 @@ __all__ = ['advantages', 'Reward', 'count_grams', 'TfIdfVectors', 'CiderD', 'Fas
            'SelfCritical']
 
 # %% ../nbs/23_scst.ipynb #10ba605e
+#| code-fold: true
+#| code-summary: "Imports of the module"
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -38,6 +40,8 @@ def advantages(rewards: Tensor) -> Tensor:
     return rewards - baseline
 
 # %% ../nbs/23_scst.ipynb #e1bc7c01
+#| code-fold: true
+#| code-summary: "From padded ids to lists"
 def _to_lists(captions: Tensor) -> list[list[list[int]]]:
     """Convert padded ids `(B, C, T)` to lists without padding."""
     return [[[token for token in ids if token != PAD] for ids in rows]
