@@ -505,6 +505,10 @@ def test_the_site_builds(sample):
     assert 'href="course/01_sample.html"' in front
     assert "secret" not in lesson
     assert not re.search(r"#\||&lt;!--", lesson + other)
+    # Scripts of more than a megabyte only where they are needed.
+    assert "tex-chtml.js" in lesson
+    assert not [page for page in (front, teaching, api) if "tex-chtml.js" in page]
+    assert "fontawesome.js" not in lesson + other + front
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def batch_by_tokens(
 
 
 def _pack(rows: list[int], table: np.ndarray, max_tokens: int) -> Iterator[list[int]]:
-    """Yield consecutive rows as batches of at most so many positions."""
+    """Yield consecutive rows as batches with a maximal number of positions."""
     if not rows:
         return
     batch: list[int] = []
@@ -103,7 +103,7 @@ def _pack(rows: list[int], table: np.ndarray, max_tokens: int) -> Iterator[list[
 def batch_by_count(
     rows: int, batch_size: int, seed: int | None = None, epoch: int = 0
 ) -> list[list[int]]:
-    """Return batches of so many rows; the last one may be smaller.
+    """Return batches of equal size; the last one may be smaller.
 
     Args:
         rows: how many there are, a scalar.
@@ -311,7 +311,7 @@ class CaptionDataset(Dataset):
         source_vocabulary: encodes the sources, where there are any.
         inputs: for fields of `Batch`, the function that makes an item's tensor, without the axis
             B: `{"grid": lambda item: store[item.name]}` gives `(N, D)`.
-        max_length: captions and sources are cut after so many ids. A cut caption has no eos,
+        max_length: captions and sources are cut after this many ids. A cut caption has no eos,
             since it did not end there.
         augmentations: each like `inputs`, of the pictures seen in another way, such as mirrored;
             a read draws one of them or `inputs`, each with the same probability.

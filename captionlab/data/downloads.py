@@ -183,7 +183,7 @@ def space_needed(
 
 
 def _check_space(folder: Path, needed: int) -> None:
-    """Raise an `OSError` if a folder has not that many bytes free."""
+    """Raise an `OSError` if a folder has too few bytes free."""
     parent = next(one for one in (folder, *folder.absolute().parents) if one.exists())
     free = shutil.disk_usage(parent).free
     if free < needed:

@@ -194,7 +194,7 @@ def _check_answers(lesson: str, questions: Sequence[ReviewQuestion], answers: ob
 
 
 def _judge(question: ReviewQuestion, answer: int) -> str:
-    """Return what is to be said of an answer."""
+    """Return the comment on an answer."""
     right = f"It is {question.right}, “{question.choices[question.right - 1]}”."
     verdict = "Right." if answer == question.right else f"Not {answer}. {right}"
     return f"{verdict} {question.because} ({_place(question)})"
