@@ -570,6 +570,14 @@ def test_a_finished_run_trains_no_further(trained, monkeypatch):
     assert same(dict(tiny_training.trainer(trained, SHORT).fit().state_dict()), best)
 
 
+def test_a_notebook_that_has_turned_gradients_off_can_train():
+    train = tiny_training.trainer(config=SHORT)
+    before = {name: x.clone() for name, x in train.train_step.model.state_dict().items()}
+    with torch.no_grad():
+        after = dict(train.fit().state_dict())
+    assert not same(after, before)
+
+
 def test_an_epoch_takes_the_time_before_an_interruption_too(tmp_path, monkeypatch):
     train, step, left = tiny_training.trainer(tmp_path, SHORT), TrainStep.step, iter(range(3))
     monkeypatch.setattr(TrainStep, "step", lambda self, batch: (next(left), step(self, batch))[1])

@@ -254,15 +254,19 @@ class PixelInput:
         """Return the picture of an item as floats, (3, h, w)."""
         return self.scaled(item)
 
-    def scale(self, pixels: Tensor) -> Tensor:
+    def scale(self, pixels: Tensor, out: Tensor | None = None) -> Tensor:
         """Return bytes (B, h, w, 3) as floats (B, 3, h, w), equal to `scaled` in every bit.
 
         They are computed on the device where the bytes are.
+
+        Args:
+            pixels: the bytes.
+            out: where the floats go; a new tensor by default.
         """
         mean = torch.tensor(self.mean, device=pixels.device)[:, None, None]
         std = torch.tensor(self.std, device=pixels.device)[:, None, None]
         pixels = pixels.permute(0, 3, 1, 2)
-        scaled = torch.empty(pixels.shape, device=pixels.device)
+        scaled = torch.empty(pixels.shape, device=pixels.device) if out is None else out
         if pixels.device.type != "cpu":
             return torch.sub(pixels, mean, out=scaled).div_(std)
         for picture, target in zip(pixels, scaled, strict=True):    # one stays in the core's cache
@@ -406,11 +410,12 @@ def _source(item: Item) -> str:
     return item.source
 
 # %% ../../nbs/library/data/batches.ipynb #8663c1b9
-def collate(examples: Sequence[dict]) -> Batch:
+def collate(examples: Sequence[dict], out: Mapping[str, Tensor] | None = None) -> Batch:
     """Put rows of `CaptionDataset` into one `Batch`: tensors are stacked, ids padded.
 
     Args:
         examples: B rows, all with the same fields.
+        out: for fields of tensors, where the stacked tensor goes; new memory by default.
 
     Returns:
         The batch; captions have shape `(B, C, T)`, where an item with fewer than C captions has
@@ -419,8 +424,10 @@ def collate(examples: Sequence[dict]) -> Batch:
     batch_fields = {}
     for name in examples[0]:
         column = [example[name] for example in examples]
-        is_tensor = isinstance(column[0], Tensor)
-        batch_fields[name] = torch.stack(column) if is_tensor else pad_sequences(column)
+        if isinstance(column[0], Tensor):
+            batch_fields[name] = torch.stack(column, out=out.get(name) if out else None)
+        else:
+            batch_fields[name] = pad_sequences(column)
     return Batch(**batch_fields)
 
 # %% ../../nbs/library/data/batches.ipynb #91be28f1

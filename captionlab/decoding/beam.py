@@ -6,6 +6,8 @@
 __all__ = ['Hypothesis', 'BestHypotheses', 'Beams', 'beam_search']
 
 # %% ../../nbs/22_decoding.ipynb #874ef7b2
+#| code-fold: true
+#| code-summary: "Imports of the module"
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -75,6 +77,14 @@ class BestHypotheses:
         better = (scores > self.scores[rows]).nonzero()[:, 0]
         self.scores[rows[better]] = scores[better]
         self.ids[rows[better], :length] = ids[better, best[better], 1:]
+
+# %% ../../nbs/22_decoding.ipynb #6a3070a3
+def _hypotheses(finished: BestHypotheses) -> list[Hypothesis]:
+    """Return the stored captions as lists, without padding."""
+    hypotheses = []
+    for ids, score in zip(finished.ids.tolist(), finished.scores.tolist(), strict=True):
+        hypotheses.append(Hypothesis([token for token in ids if token != PAD], score))
+    return hypotheses
 
 # %% ../../nbs/22_decoding.ipynb #68297b0b
 class Beams:
@@ -202,11 +212,3 @@ def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty
     beams.select(unfinished)
     beams.finished.add(beams.rows, beams.ids, beams.log_probs)
     return _hypotheses(beams.finished)
-
-
-def _hypotheses(finished: BestHypotheses) -> list[Hypothesis]:
-    """Return the stored captions as lists, without padding."""
-    hypotheses = []
-    for ids, score in zip(finished.ids.tolist(), finished.scores.tolist(), strict=True):
-        hypotheses.append(Hypothesis([token for token in ids if token != PAD], score))
-    return hypotheses

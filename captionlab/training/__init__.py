@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['AVERAGE_SHARE', 'BasePreset', 'DEVICES', 'LEAST_COVERAGE', 'LEAST_STEPS', 'MOST_EPOCHS',
            'PRECISIONS', 'TrainStep', 'Trainer', 'TrainerState', 'TrainingConfig',
-           'TrainingOptions', 'WARMUP_SHARE', 'adapt_config', 'adapt_min_count',
-           'bf16_speedup', 'check_device', 'check_same_progress', 'check_training_state',
-           'checkpoint_activations', 'compile_model', 'constant', 'cosine',
-           'describe_changes', 'epochs_since_best', 'explain_lost_process',
+           'TrainingOptions', 'TrainingSetup', 'WARMUP_SHARE', 'adapt_config',
+           'adapt_min_count', 'bf16_speedup', 'check_device', 'check_same_progress',
+           'check_training_state', 'checkpoint_activations', 'compile_model', 'constant',
+           'cosine', 'describe_changes', 'epochs_since_best', 'explain_lost_process',
            'half_speedup', 'inference_dtype', 'live_plot', 'load_checkpoint', 'noam',
            'override_preset', 'param_groups', 'plain_names', 'read_checkpoint',
            'requested_processes', 'resolve_precision', 'restore_names',
@@ -22,7 +22,8 @@ from ..lazy import lazy_attributes
 _all_ = [
     "AVERAGE_SHARE", "BasePreset", "DEVICES", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS",
     "PRECISIONS", "TrainStep", "Trainer", "TrainerState", "TrainingConfig", "TrainingOptions",
-    "WARMUP_SHARE", "adapt_config", "adapt_min_count", "bf16_speedup", "check_device",
+    "TrainingSetup", "WARMUP_SHARE", "adapt_config", "adapt_min_count", "bf16_speedup",
+    "check_device",
     "check_same_progress", "check_training_state", "checkpoint_activations", "compile_model",
     "constant", "cosine", "describe_changes", "epochs_since_best", "explain_lost_process",
     "half_speedup", "inference_dtype", "live_plot", "load_checkpoint", "noam", "override_preset",
@@ -50,8 +51,8 @@ _SUBMODULES = {
         "start_missing_processes", "tune_malloc",
     ],
     "loop": [
-        "param_groups", "TrainStep", "TrainerState", "epochs_since_best", "should_stop_early",
-        "Trainer", "live_plot",
+        "param_groups", "TrainingSetup", "TrainStep", "TrainerState", "epochs_since_best",
+        "should_stop_early", "Trainer", "live_plot",
     ],
     "memory": [
         "checkpoint_activations",
