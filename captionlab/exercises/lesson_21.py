@@ -80,7 +80,7 @@ def _watch_renames(path, events):
 
     return (patch("os.rename", watched(os.rename)), patch("os.replace", watched(os.replace)))
 
-
+# %% ../../nbs/solutions/21_training.ipynb #0096a464
 @exercise(
     "21.4", "The best weights", difficulty=2, minutes=20,
     hints=(

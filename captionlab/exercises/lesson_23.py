@@ -7,15 +7,13 @@ __all__ = []
 
 # %% ../../nbs/solutions/23_scst.ipynb #s23impt0
 import torch
-from torch import nn
 
-from ..attention import KeyValue
-from ..captioner import Captioner, Memory, State
 from ..data.batches import Batch
 from ..decoding.generation import PAD, greedy
 from ..scst import SelfCritical, advantages
 from .expectations import expect_close
 from .registry import add_rubric, exercise
+from .toys import BigramCaptioner
 
 # %% ../../nbs/solutions/23_scst.ipynb #s231chk
 @exercise(
@@ -40,28 +38,6 @@ def _check_advantages(answer):
     })
 
 # %% ../../nbs/solutions/23_scst.ipynb #s232chk
-class _Toy(Captioner):
-    """Predicts the next word from the last one alone."""
-
-    def __init__(self):
-        super().__init__()
-        table = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
-        self.table = nn.Parameter(table)
-
-    def encode(self, batch):
-        nothing = torch.zeros(len(batch), 1, 1, 1)
-        return Memory([KeyValue(nothing, nothing)])
-
-    def start(self, memory, captions=1):
-        return State(memory, [], captions)
-
-    def step(self, state, tokens, trace=None):
-        return self.table[tokens], state
-
-    def decode(self, memory, tokens):
-        return self.table[tokens]
-
-
 def _count_fours(captions, references):
     """Reward a caption for each 4 in it, and a little for its length."""
     return (captions == 4).sum(-1).float() + 0.1 * (captions != PAD).sum(-1) + 1
@@ -85,7 +61,7 @@ def _expected_losses(critic, batch):
     }
     return losses, (captions != PAD).sum()
 
-
+# %% ../../nbs/solutions/23_scst.ipynb #892d99ea
 @exercise(
     "23.2", "The greedy baseline", difficulty=3, minutes=20,
     hints=(
@@ -96,7 +72,8 @@ def _expected_losses(critic, batch):
 )
 def _check_published(critic_class):
     batch = Batch(captions=torch.tensor([[[1, 4, 2, 0]], [[1, 3, 4, 2]]]))
-    critic = critic_class(_Toy(), _count_fours, samples=4, max_length=5, suppress_tokens=[3])
+    toy = BigramCaptioner(torch.randn(6, 6, generator=torch.Generator().manual_seed(0)))
+    critic = critic_class(toy, _count_fours, samples=4, max_length=5, suppress_tokens=[3])
     torch.manual_seed(0)
     losses, count = _expected_losses(SelfCritical(critic.model, _count_fours, 4, 5, [3]), batch)
     torch.manual_seed(0)
@@ -132,7 +109,7 @@ add_rubric(
     "23.4", "Nothing to learn", difficulty=1, minutes=10,
     hints=(
         "The baseline is computed from the same rewards.",
-        "A number added to all rewards is in the baseline, too.",
+        "A number added to all rewards is added to the baseline, too.",
         "For 1.0, 0.4 and 0.1 the means of the others are 0.25, 0.55 and 0.7.",
     ),
 )
@@ -151,7 +128,7 @@ add_rubric(
     "23.5", "A little cross-entropy", difficulty=2, minutes=10,
     hints=(
         "What does the cross-entropy pull a model towards?",
-        "Which phrase did the model say more often than people, after the training?",
+        "Which phrase did the model use more often than people, after the training?",
         "What does a second term in the loss cost?",
     ),
     criteria=(

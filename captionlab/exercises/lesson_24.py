@@ -43,7 +43,7 @@ def _save_fresh_run(words, folder):
     model = Model(preset, len(vocabulary)).eval()
     return Run(model, vocabulary, ImageProcessor(preset), metadata).save(folder)
 
-
+# %% ../../nbs/solutions/24_runs.ipynb #ab0cc321
 @exercise(
     "24.2", "The largest tensors", difficulty=2, minutes=15,
     hints=(
