@@ -6,6 +6,8 @@
 __all__ = ['top_k_probs', 'soft_targets', 'require_fixed_tokens', 'Distilled']
 
 # %% ../nbs/25_distillation.ipynb #8dfa0e85
+#| code-fold: true
+#| code-summary: "Imports of the module"
 from collections.abc import Callable
 from functools import partial
 

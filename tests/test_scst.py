@@ -13,12 +13,12 @@ from pycocoevalcap.cider.cider import Cider
 from torch import nn
 
 from captionlab import scst
-from captionlab.attention import KeyValue
 from captionlab.blocks import BlockConfig
-from captionlab.captioner import Captioner, Memory, State, TransformerCaptioner
+from captionlab.captioner import TransformerCaptioner
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
 from captionlab.decoding.generation import log_probabilities, sample, sequence_log_probs
+from captionlab.exercises.toys import BigramCaptioner
 from captionlab.models import translation, vanilla
 from captionlab.runs import catalog
 from captionlab.runs.evaluation import evaluate
@@ -47,20 +47,13 @@ def padded(rows, width=12):
     )
 
 
-class Table(Captioner):
+class Table(BigramCaptioner):
     """The next word depends on the last one alone; a share of the table may be dropped."""
 
     def __init__(self, words=6, dropout=0.0):
-        super().__init__()
         torch.manual_seed(1)
-        self.table, self.dropout = nn.Parameter(torch.randn(words, words)), nn.Dropout(dropout)
-
-    def encode(self, batch):
-        nothing = torch.zeros(len(batch), 1, 1, 1)
-        return Memory([KeyValue(nothing, nothing)])
-
-    def start(self, memory, captions=1):
-        return State(memory, [], captions)
+        super().__init__(torch.randn(words, words))
+        self.dropout = nn.Dropout(dropout)
 
     def step(self, state, tokens, trace=None):
         return self.decode(None, tokens), state
@@ -181,7 +174,7 @@ class TestGradient:
         exact, = torch.autograd.grad(expected_reward(), toy.table)
         if not renormalise:
             monkeypatch.setattr(scst, "sequence_log_probs",
-                                lambda *args, renormalise: sequence_log_probs(*args))
+                                lambda *args, **_: sequence_log_probs(*args))
         torch.manual_seed(0)
         critic = SelfCritical(toy, likes(a), samples=20_000, max_length=3, suppress_tokens=[unk])
         total, _ = critic.loss(Batch(captions=padded([[[BOS, 4, 2]]])))

@@ -267,9 +267,8 @@ class TestPrediction:
         lesson.keyboard.press("Enter")
         assert question.get_by_role("status").inner_text() == "As you predicted."
         assert lesson.locator(".cl-folded").count() < folded
-        assert "1 made, 1 right" in lesson.locator("article > .cl-tally").inner_text().replace(
-            "1 of 3 made", "1 made"
-        )
+        tally = lesson.locator("article > .cl-tally").inner_text()
+        assert re.search(r"1 of \d+ made, 1 right", tally)
         lesson.reload()
         assert question.get_by_role("status").inner_text() == "As you predicted."
         assert right.get_attribute("aria-pressed") == "true"

@@ -7,21 +7,19 @@ __all__ = []
 
 # %% ../../nbs/solutions/22_decoding.ipynb #s22impt0
 import math
-from dataclasses import replace
 
 import torch
 
-from ..attention import KeyValue
-from ..captioner import Captioner, Memory, State
 from .expectations import expect, expect_close, expect_equal
 from .registry import exercise
+from .toys import BigramCaptioner, empty_memory
 
 # %% ../../nbs/solutions/22_decoding.ipynb #s221chk
 @exercise(
     "22.1", "By hand", difficulty=1, minutes=5,
     hints=(
         "Top-p keeps the fewest words whose probabilities add up to p or more.",
-        "0.55 is not enough, 0.55 + 0.25 is. Divide by the sum of what stays.",
+        "0.55 is not enough, 0.55 + 0.25 is. Divide by the sum of the kept probabilities.",
         "Top-k keeps three words, which sum to 0.92.",
     ),
 )
@@ -29,7 +27,9 @@ def _check_top(answer):
     top_p = [0.6875, 0.3125, 0, 0, 0]
     top_k = [0.55 / 0.92, 0.25 / 0.92, 0.12 / 0.92, 0, 0]
     expect_close(answer, [top_p, top_k], "the pair of lists", tolerance=2e-3, misconceptions={
-        "what stays is divided by its sum": [[0.55, 0.25, 0, 0, 0], [0.55, 0.25, 0.12, 0, 0]],
+        "the kept probabilities are divided by their sum": [
+            [0.55, 0.25, 0, 0, 0], [0.55, 0.25, 0.12, 0, 0],
+        ],
         "top-p keeps one word more: 0.55 alone is less than 0.75": [[1, 0, 0, 0, 0], top_k],
         "top-p keeps no more words than it takes to reach 0.75": [top_k, top_k],
         "top-p comes first": [top_k, top_p],
@@ -58,37 +58,18 @@ def _check_tie(answer):
     })
 
 # %% ../../nbs/solutions/22_decoding.ipynb #s223chk
-class _Table(Captioner):
-    """Predicts the next word from the last one alone; every picture is the same."""
-
-    def __init__(self, logits):
-        super().__init__()
-        self.logits = logits
-
-    def encode(self, batch):
-        nothing = torch.zeros(len(batch), 1, 1, 1)
-        return Memory([KeyValue(nothing, nothing)])
-
-    def start(self, memory, captions=1):
-        return State(memory, [], captions)
-
-    def step(self, state, tokens, trace=None):
-        return self.logits[tokens], replace(state, position=state.position + 1)
-
-
 @exercise(
     "22.3", "No word twice", difficulty=2, minutes=20,
     hints=(
         "encode and start are those of the model inside.",
-        "step is told the word that it reads, so it needs no state of its own.",
-        "logits.scatter(-1, tokens[..., None], -math.inf) takes that word away.",
+        "step gets the word that it reads, so it needs no state of its own.",
+        "logits.scatter(-1, tokens[..., None], -math.inf) excludes that word.",
     ),
 )
 def _check_echo(captioner):
     logits = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
-    model = captioner(_Table(logits))
-    nothing = torch.zeros(2, 1, 1, 1)
-    state = model.start(Memory([KeyValue(nothing, nothing)]), 3)
+    model = captioner(BigramCaptioner(logits))
+    state = model.start(empty_memory(2), 3)
     tokens = torch.tensor([[1, 3, 4], [5, 3, 4]])
     out, after = model.step(state, tokens)
     again, _ = model.step(after, tokens.flip(1))
