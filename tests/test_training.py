@@ -329,7 +329,7 @@ def test_a_checkpoint_without_a_newer_field_is_read(tmp_path):
 def test_a_broken_checkpoint_is_one_clear_line(tmp_path, content):
     (tmp_path / "checkpoint.pt").write_bytes(content)
     with pytest.raises(
-        ValueError, match=r"no checkpoint that can be read .*delete it to start anew"
+        ValueError, match=r"not a readable checkpoint .*delete it to start anew"
     ) as error:
         read_checkpoint(tmp_path / "checkpoint.pt", SHORT)
     assert "\n" not in str(error.value)
@@ -353,7 +353,7 @@ def test_a_bit_that_changed_in_a_checkpoint_is_noticed(interrupted, tmp_path):
         else:
             assert same_values
     assert len(messages) > 20
-    assert [text for text in messages if "no checkpoint that can be read (" not in text] == []
+    assert [text for text in messages if "not a readable checkpoint (" not in text] == []
     assert [text for text in messages if "\n" in text] == []
 
 
@@ -413,7 +413,7 @@ def test_an_odd_value_in_a_checkpoint_is_one_clear_line(interrupted, tmp_path, c
     state = torch.load(interrupted, weights_only=True)
     change(state)
     write_checkpoint(tmp_path / "checkpoint.pt", state)
-    with pytest.raises(ValueError, match=r"no checkpoint that can be read .*start anew") as error:
+    with pytest.raises(ValueError, match=r"not a readable checkpoint .*start anew") as error:
         tiny_training.trainer(tmp_path).fit()
     assert str(error.value).startswith(str(tmp_path / "checkpoint.pt"))
     assert "\n" not in str(error.value)
@@ -930,7 +930,7 @@ def test_a_config_that_teaches_nothing_is_refused(wrong):
 def test_another_file_of_torchs_is_no_checkpoint(tmp_path):
     for other in (torch.ones(3), {"config": None}):
         torch.save(other, tmp_path / "checkpoint.pt")
-        with pytest.raises(ValueError, match="is no checkpoint that can be read"):
+        with pytest.raises(ValueError, match="is not a readable checkpoint"):
             read_checkpoint(tmp_path / "checkpoint.pt", TrainingConfig())
 
 
@@ -946,7 +946,7 @@ def test_a_checkpoint_that_lacks_a_part_is_one_clear_line(part, tmp_path):
     ):
         write_checkpoint(tmp_path / "checkpoint.pt", content)
         with pytest.raises(
-            ValueError, match=r"no checkpoint that can be read .*delete it to start anew"
+            ValueError, match=r"not a readable checkpoint .*delete it to start anew"
         ):
             tiny_training.trainer(config=SHORT, folder=tmp_path).fit()
 

@@ -205,7 +205,7 @@ def unpack(archive: Path, folder: Path, members: Sequence[str] = ("*",)) -> int:
         The number of files.
 
     Raises:
-        ValueError: it is no zip file, a file in it is damaged or would lie outside the folder.
+        ValueError: it is not a zip file, a file in it is damaged or would lie outside the folder.
     """
     root = folder.resolve()
     try:

@@ -96,7 +96,7 @@ class TrainingConfig:
                              "for no clipping give float('inf')")
 
     def _check_whole_numbers(self) -> None:
-        """Raise a ValueError if a number that counts something is no whole number."""
+        """Raise a ValueError if a number that counts something is not a whole number."""
         for name in _WHOLE_NUMBERS:
             value = getattr(self, name)
             # True is an int to Python, and numpy's integers are not.

@@ -189,7 +189,7 @@ class Preprocess:
     window: tuple[float, float, float, float] = FULL_WINDOW
 
     def __post_init__(self):
-        # A tuple is searched, since a list is no key of a dictionary.
+        # A tuple is searched, since a list cannot be a key of a dictionary.
         is_known = self.resize in ("stretch", "crop") and self.interpolation in INTERPOLATIONS
         is_size = isinstance(self.size, int) and not isinstance(self.size, bool)
         if not is_size or not 1 <= self.size <= _MAX_SIZE or not is_known:
