@@ -6,14 +6,15 @@
 __all__ = ['AVERAGE_SHARE', 'BasePreset', 'DEVICES', 'LEAST_COVERAGE', 'LEAST_STEPS', 'MOST_EPOCHS',
            'PRECISIONS', 'TrainStep', 'Trainer', 'TrainerState', 'TrainingConfig',
            'TrainingOptions', 'WARMUP_SHARE', 'adapt_config', 'adapt_min_count',
-           'bf16_speedup', 'check_device', 'check_same_progress', 'check_training_state',
-           'checkpoint_activations', 'compile_model', 'constant', 'cosine',
-           'describe_changes', 'epochs_since_best', 'explain_lost_process',
+           'average_weights', 'bf16_speedup', 'check_device', 'check_same_progress',
+           'check_training_state', 'checkpoint_activations', 'compile_model', 'constant',
+           'cosine', 'describe_changes', 'epochs_since_best', 'explain_lost_process',
            'half_speedup', 'inference_dtype', 'live_plot', 'load_checkpoint', 'noam',
            'override_preset', 'param_groups', 'plain_names', 'read_checkpoint',
-           'requested_processes', 'resolve_precision', 'restore_names',
-           'should_stop_early', 'start_missing_processes', 'step_decay', 'tune_malloc',
-           'unreadable_checkpoint', 'world_size', 'write_checkpoint']
+           'read_sums', 'requested_processes', 'resolve_precision', 'restore_names',
+           'should_stop_early', 'start_missing_processes', 'step_decay',
+           'steps_per_reading', 'tune_malloc', 'unreadable_checkpoint', 'world_size',
+           'write_checkpoint']
 
 # %% ../../nbs/library/training/index.ipynb #trai0002
 from ..lazy import lazy_attributes
@@ -22,12 +23,15 @@ from ..lazy import lazy_attributes
 _all_ = [
     "AVERAGE_SHARE", "BasePreset", "DEVICES", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS",
     "PRECISIONS", "TrainStep", "Trainer", "TrainerState", "TrainingConfig", "TrainingOptions",
-    "WARMUP_SHARE", "adapt_config", "adapt_min_count", "bf16_speedup", "check_device",
+    "WARMUP_SHARE", "adapt_config", "adapt_min_count", "average_weights",
+    "bf16_speedup", "check_device",
     "check_same_progress", "check_training_state", "checkpoint_activations", "compile_model",
     "constant", "cosine", "describe_changes", "epochs_since_best", "explain_lost_process",
     "half_speedup", "inference_dtype", "live_plot", "load_checkpoint", "noam", "override_preset",
-    "param_groups", "plain_names", "read_checkpoint", "requested_processes", "resolve_precision",
-    "restore_names", "should_stop_early", "start_missing_processes", "step_decay", "tune_malloc",
+    "param_groups", "plain_names", "read_checkpoint", "read_sums",
+    "requested_processes", "resolve_precision",
+    "restore_names", "should_stop_early", "start_missing_processes", "step_decay",
+    "steps_per_reading", "tune_malloc",
     "unreadable_checkpoint", "world_size", "write_checkpoint",
 ]
 
@@ -43,7 +47,8 @@ _SUBMODULES = {
     ],
     "devices": [
         "DEVICES", "check_device", "half_speedup", "bf16_speedup", "PRECISIONS",
-        "resolve_precision", "inference_dtype", "compile_model",
+        "resolve_precision", "inference_dtype", "compile_model", "steps_per_reading",
+        "read_sums", "average_weights",
     ],
     "distributed": [
         "world_size", "check_same_progress", "explain_lost_process", "requested_processes",
