@@ -598,7 +598,7 @@ def uneven_captions(words_per_check, monkeypatch):
     model = GridCaptioner(12).eval()
     model.output.bias.data[EOS] += 0.8
     memory = model.encode(Batch(grid=torch.randn(9, 4, 3)))
-    monkeypatch.setattr(generation, "words_per_check", lambda device: words_per_check)
+    monkeypatch.setattr(generation, "_words_per_check", lambda device: words_per_check)
     generators = [torch.Generator().manual_seed(seed) for seed in range(9)]
     options = {"max_length": 14, "generator": generators, "suppress_tokens": [3]}
     return greedy(model, memory, 14), *sample(model, memory, 3, **options)
@@ -615,7 +615,7 @@ def test_captions_are_the_same_however_often_the_end_is_looked_for(monkeypatch, 
 
 @pytest.mark.parametrize("interval", [2, 20])
 def test_what_is_no_number_is_found_however_often_it_is_looked_for(monkeypatch, interval):
-    monkeypatch.setattr(generation, "words_per_check", lambda device: interval)
+    monkeypatch.setattr(generation, "_words_per_check", lambda device: interval)
     model = GridCaptioner().eval()
     nn.init.constant_(model.projection.weight, math.nan)
     with torch.no_grad():

@@ -32,7 +32,7 @@ from captionlab.decoding import generation
 from captionlab.models import cptr, vanilla
 from captionlab.scst import SelfCritical
 from captionlab.text import pad_sequences
-from captionlab.training import devices, loop
+from captionlab.training import devices
 from captionlab.training.checkpoint import read_checkpoint, write_checkpoint
 from captionlab.training.config import TrainingConfig
 from captionlab.training.distributed import (
@@ -746,7 +746,7 @@ def test_self_critical_training_waits_after_some_words_and_for_the_rewards(monke
     grid = torch.randn(2, math.prod(vanilla.grid_size(preset.inputs.grid)), preset.channels)
     batch = moved(Batch(grid=grid, captions=pad_sequences([[[1, 5, 2]]] * 2)))
     step.step(batch)
-    monkeypatch.setattr(generation, "words_per_check", lambda device: 3)
+    monkeypatch.setattr(generation, "_words_per_check", lambda device: 3)
     with WaitCounter(gpu_tensors(step, batch)) as waits:
         step.step(batch)
     # After three, six and eight words, for the length; for the samples and for the references.
@@ -783,7 +783,7 @@ def test_losses_that_are_read_rarely_are_the_same(interval):
 def test_a_run_with_rare_readings_is_resumed_exactly(tmp_path, monkeypatch, interval):
     whole = tiny_training.trainer(config=PAIR)
     whole.fit()
-    monkeypatch.setattr(loop, "_steps_per_reading", lambda device: interval)
+    monkeypatch.setattr(devices, "steps_per_reading", lambda device: interval)
     saved = 0
     for steps in (3, 9, 11, 100):
         run = tiny_training.trainer(tmp_path, PAIR)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PAD', 'BOS', 'EOS', 'check_count', 'check_number', 'log_probabilities', 'top_k',
-           'bos_tokens', 'words_per_check', 'generate', 'greedy', 'apply_temperature',
-           'keep_top_k', 'keep_top_p', 'sample', 'sequence_log_probs']
+           'bos_tokens', 'generate', 'greedy', 'apply_temperature', 'keep_top_k',
+           'keep_top_p', 'sample', 'sequence_log_probs']
 
 # %% ../../nbs/library/decoding/generation.ipynb #84e5a2f8
 import math
@@ -145,7 +145,7 @@ def bos_tokens(model: Captioner, pictures: int, captions: int) -> Tensor:
     return torch.full((pictures, captions), BOS, device=next(model.parameters()).device)
 
 
-def words_per_check(device: torch.device) -> int:
+def _words_per_check(device: torch.device) -> int:
     """Return after how many words a generation asks which captions have ended.
 
     Args:
@@ -214,7 +214,7 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
     state = model.start(memory, captions)
     # Pictures whose captions have all ended leave the batch; `rows` are those that remain.
     rows = torch.arange(len(memory), device=tokens.device)
-    interval = words_per_check(tokens.device)
+    interval = _words_per_check(tokens.device)
     largest = []                    # log-probability at each word that is not checked yet, (R, C)
     length = 0
     for length in range(1, max_length + 1):

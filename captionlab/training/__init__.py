@@ -6,14 +6,15 @@
 __all__ = ['AVERAGE_SHARE', 'BasePreset', 'DEVICES', 'LEAST_COVERAGE', 'LEAST_STEPS', 'MOST_EPOCHS',
            'PRECISIONS', 'TrainStep', 'Trainer', 'TrainerState', 'TrainingConfig',
            'TrainingOptions', 'TrainingSetup', 'WARMUP_SHARE', 'adapt_config',
-           'adapt_min_count', 'bf16_speedup', 'check_device', 'check_same_progress',
-           'check_training_state', 'checkpoint_activations', 'compile_model', 'constant',
-           'cosine', 'describe_changes', 'epochs_since_best', 'explain_lost_process',
-           'half_speedup', 'inference_dtype', 'live_plot', 'load_checkpoint', 'noam',
-           'override_preset', 'param_groups', 'plain_names', 'read_checkpoint',
-           'requested_processes', 'resolve_precision', 'restore_names',
-           'should_stop_early', 'start_missing_processes', 'step_decay', 'tune_malloc',
-           'unreadable_checkpoint', 'world_size', 'write_checkpoint']
+           'adapt_min_count', 'average_weights', 'bf16_speedup', 'check_device',
+           'check_same_progress', 'check_training_state', 'checkpoint_activations',
+           'compile_model', 'constant', 'cosine', 'describe_changes', 'epochs_since_best',
+           'explain_lost_process', 'half_speedup', 'inference_dtype', 'live_plot',
+           'load_checkpoint', 'noam', 'override_preset', 'param_groups', 'plain_names',
+           'read_checkpoint', 'read_sums', 'requested_processes', 'resolve_precision',
+           'restore_names', 'should_stop_early', 'start_missing_processes', 'step_decay',
+           'steps_per_reading', 'tune_malloc', 'unreadable_checkpoint', 'world_size',
+           'write_checkpoint']
 
 # %% ../../nbs/library/training/index.ipynb #trai0002
 from ..lazy import lazy_attributes
@@ -22,13 +23,13 @@ from ..lazy import lazy_attributes
 _all_ = [
     "AVERAGE_SHARE", "BasePreset", "DEVICES", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS",
     "PRECISIONS", "TrainStep", "Trainer", "TrainerState", "TrainingConfig", "TrainingOptions",
-    "TrainingSetup", "WARMUP_SHARE", "adapt_config", "adapt_min_count", "bf16_speedup",
-    "check_device",
-    "check_same_progress", "check_training_state", "checkpoint_activations", "compile_model",
-    "constant", "cosine", "describe_changes", "epochs_since_best", "explain_lost_process",
-    "half_speedup", "inference_dtype", "live_plot", "load_checkpoint", "noam", "override_preset",
-    "param_groups", "plain_names", "read_checkpoint", "requested_processes", "resolve_precision",
-    "restore_names", "should_stop_early", "start_missing_processes", "step_decay", "tune_malloc",
+    "TrainingSetup", "WARMUP_SHARE", "adapt_config", "adapt_min_count", "average_weights",
+    "bf16_speedup", "check_device", "check_same_progress", "check_training_state",
+    "checkpoint_activations", "compile_model", "constant", "cosine", "describe_changes",
+    "epochs_since_best", "explain_lost_process", "half_speedup", "inference_dtype", "live_plot",
+    "load_checkpoint", "noam", "override_preset", "param_groups", "plain_names", "read_checkpoint",
+    "read_sums", "requested_processes", "resolve_precision", "restore_names", "should_stop_early",
+    "start_missing_processes", "step_decay", "steps_per_reading", "tune_malloc",
     "unreadable_checkpoint", "world_size", "write_checkpoint",
 ]
 
@@ -36,35 +37,28 @@ _all_ = [
 # The module that defines each public name.
 _SUBMODULES = {
     "checkpoint": [
-        "write_checkpoint", "load_checkpoint", "read_checkpoint", "unreadable_checkpoint",
-        "check_training_state", "plain_names", "restore_names",
+        "check_training_state", "load_checkpoint", "plain_names", "read_checkpoint",
+        "restore_names", "unreadable_checkpoint", "write_checkpoint",
     ],
-    "config": [
-        "TrainingConfig", "BasePreset",
-    ],
+    "config": ["BasePreset", "TrainingConfig"],
     "devices": [
-        "DEVICES", "check_device", "half_speedup", "bf16_speedup", "PRECISIONS",
-        "resolve_precision", "inference_dtype", "compile_model",
+        "DEVICES", "PRECISIONS", "average_weights", "bf16_speedup", "check_device", "compile_model",
+        "half_speedup", "inference_dtype", "read_sums", "resolve_precision", "steps_per_reading",
     ],
     "distributed": [
-        "world_size", "check_same_progress", "explain_lost_process", "requested_processes",
-        "start_missing_processes", "tune_malloc",
+        "check_same_progress", "explain_lost_process", "requested_processes",
+        "start_missing_processes", "tune_malloc", "world_size",
     ],
     "loop": [
-        "param_groups", "TrainingSetup", "TrainStep", "TrainerState", "epochs_since_best",
-        "should_stop_early", "Trainer", "live_plot",
+        "TrainStep", "Trainer", "TrainerState", "TrainingSetup", "epochs_since_best", "live_plot",
+        "param_groups", "should_stop_early",
     ],
-    "memory": [
-        "checkpoint_activations",
-    ],
+    "memory": ["checkpoint_activations"],
     "options": [
-        "TrainingOptions", "LEAST_STEPS", "MOST_EPOCHS", "WARMUP_SHARE", "AVERAGE_SHARE",
-        "adapt_config", "LEAST_COVERAGE", "adapt_min_count", "describe_changes",
-        "override_preset",
+        "AVERAGE_SHARE", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS", "TrainingOptions",
+        "WARMUP_SHARE", "adapt_config", "adapt_min_count", "describe_changes", "override_preset",
     ],
-    "schedules": [
-        "noam", "constant", "cosine", "step_decay",
-    ],
+    "schedules": ["constant", "cosine", "noam", "step_decay"],
 }
 
 # %% ../../nbs/library/training/index.ipynb #trai0005

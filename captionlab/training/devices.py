@@ -4,9 +4,11 @@
 
 # %% auto #0
 __all__ = ['DEVICES', 'PRECISIONS', 'check_device', 'half_speedup', 'bf16_speedup',
-           'resolve_precision', 'inference_dtype', 'compile_model']
+           'resolve_precision', 'inference_dtype', 'compile_model', 'steps_per_reading',
+           'read_sums', 'average_weights']
 
 # %% ../../nbs/library/training/devices.ipynb #devc0002
+import math
 import os
 import shutil
 from functools import cache
@@ -15,6 +17,8 @@ from typing import Any
 import torch
 from accelerate.state import PartialState
 from accelerate.utils import parse_flag_from_env
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.benchmark import Timer
 
 # %% ../../nbs/library/training/devices.ipynb #devc0003
@@ -151,3 +155,46 @@ def compile_model(model: Any, device: str) -> Any:
         raise ValueError("to compile a model (--compile) a C++ compiler is needed, and there is "
                          "none here: install g++, or leave --compile out")
     return torch.compile(model)
+
+# %% ../../nbs/library/training/devices.ipynb #devw0002
+def steps_per_reading(device: torch.device) -> int:
+    """Return after how many steps a training reads their losses: a processor has them at once.
+
+    Args:
+        device: that trains.
+    """
+    return 1 if device.type == "cpu" else 20
+
+
+def read_sums(sums: torch.Tensor) -> tuple[float, float]:
+    """Wait for the summed loss and the number of tokens of a step, and return both.
+
+    Args:
+        sums: the two, `(2,)`.
+
+    Raises:
+        ValueError: if the loss is not a number.
+    """
+    loss, tokens = sums.tolist()
+    if not math.isfinite(loss):
+        raise ValueError(f"the loss of a step is {loss}: train with a lower lr, or look "
+                         "for inputs that are not numbers")
+    return loss, tokens
+
+
+@torch.no_grad()
+def average_weights(ema_model: AveragedModel, model: nn.Module) -> None:
+    """Do what `ema_model.update_parameters(model)` does, without its copy of a count to a GPU.
+
+    Args:
+        ema_model: with a `multi_avg_fn` that does not need the count.
+        model: whose weights are averaged.
+    """
+    if ema_model.n_averaged == 0 or ema_model.multi_avg_fn is None:
+        ema_model.update_parameters(model)
+        return
+    averaged = ema_model.module
+    ema_model.multi_avg_fn(list(averaged.parameters()), list(model.parameters()), 0)
+    for buffer, new in zip(averaged.buffers(), model.buffers(), strict=True):
+        buffer.copy_(new)
+    ema_model.n_averaged += 1

@@ -42,8 +42,8 @@ from captionlab.training.distributed import (
 from ..captioner import Captioner
 from ..data.batches import Batch, CaptionDataset, ResumableBatchSampler
 from ..data.loading import BatchLoader, default_workers
+from . import devices
 from .config import TrainingConfig
-from .devices import compile_model, resolve_precision
 from .memory import checkpoint_activations
 
 # %% ../../nbs/21_training.ipynb #71e7b08a
@@ -87,17 +87,17 @@ class TrainingSetup:
         # Else a process could not train in another precision than that of its first training.
         AcceleratorState._reset_state()
         self.config = config
-        self.accelerator = Accelerator(mixed_precision=resolve_precision(config.precision))
+        self.accelerator = Accelerator(mixed_precision=devices.resolve_precision(config.precision))
         if self.accelerator.device.type == "cuda":
             torch.set_float32_matmul_precision("high")      # TF32
         # Of a compiled model it averages the one inside, which can be saved and loaded anywhere.
         averaged = getattr(model, "_orig_mod", model).to(self.accelerator.device)
-        self._move_average: Any = get_ema_multi_avg_fn(config.ema_decay)
-        self.ema_model = AveragedModel(averaged, multi_avg_fn=self._move_average)
+        average = get_ema_multi_avg_fn(config.ema_decay)
+        self.ema_model = AveragedModel(averaged, multi_avg_fn=average)
         if config.checkpointing:
             checkpoint_activations(averaged)
         if config.compile:
-            model = compile_model(model, self.accelerator.device.type)
+            model = devices.compile_model(model, self.accelerator.device.type)
         optimizer = torch.optim.AdamW(param_groups(model, config), config.lr, config.betas,
                                       weight_decay=config.weight_decay, fused=True)
         self._adam: Any = optimizer
@@ -242,21 +242,9 @@ class TrainStep(TrainingSetup):
         self.optimizer.step()
         self.scheduler.step()
         self.optimizer.zero_grad()
-        self._average_weights()
+        devices.average_weights(self.ema_model, self.accelerator.unwrap_model(self.model))
         return sums
 
-    @torch.no_grad()
-    def _average_weights(self) -> None:
-        """Do what `ema_model.update_parameters` does, which would copy a count to the GPU."""
-        model = self.accelerator.unwrap_model(self.model)
-        averaged = self.averaged_model
-        if self.ema_model.n_averaged == 0:
-            self.ema_model.update_parameters(model)
-            return
-        self._move_average(list(averaged.parameters()), list(model.parameters()), None)
-        for buffer, new in zip(averaged.buffers(), model.buffers(), strict=True):
-            buffer.copy_(new)
-        self.ema_model.n_averaged += 1
 
     def reseed(self, state: "TrainerState") -> None:
         """Set the seed of the next step from the config's seed, the state and the process alone.
@@ -321,11 +309,6 @@ def should_stop_early(history: list[dict], patience: int) -> bool:
     return bool(history) and 0 < patience <= epochs_since_best(history)
 
 # %% ../../nbs/21_training.ipynb #9d7df4b7
-def _steps_per_reading(device: torch.device) -> int:
-    """Return after how many steps a training reads its losses: a processor has them at once."""
-    return 1 if device.type == "cpu" else 20
-
-
 class Trainer:
     """Trains a captioner; a run may be killed at any moment and resumed.
 
@@ -363,7 +346,7 @@ class Trainer:
         self.loader = self.train_step.loader(data, self.sampler, workers)
         self.state = TrainerState()         # after the last step whose loss was read
         self.unread = []                    # sums and seconds of the steps since
-        self.steps_per_reading = _steps_per_reading(self.train_step.accelerator.device)
+        self.steps_per_reading = devices.steps_per_reading(self.train_step.accelerator.device)
         self.history = []
         self.best = {}          # weights of the best epoch
         self.save_every = save_every
@@ -404,10 +387,9 @@ class Trainer:
         with _progress_bar(self) as progress:
             start = time.monotonic()
             for batch in progress:
-                self.train_step.reseed(
-                    replace(self.state, step=self.state.step + len(self.unread)))
-                sums = self.train_step.step(batch)
-                self.unread.append((sums, time.monotonic() - start))
+                step = self.state.step + len(self.unread)
+                self.train_step.reseed(replace(self.state, step=step))
+                self.unread.append((self.train_step.step(batch), time.monotonic() - start))
                 if len(self.unread) >= self.steps_per_reading:
                     self._read_losses()
                     progress.set_postfix(loss=f"{self.state.loss:.3f}",
@@ -419,18 +401,13 @@ class Trainer:
 
     def _read_losses(self) -> None:
         """Wait for the device and advance the state by the steps whose losses were not read."""
-        if not self.unread:
-            return
         start = time.monotonic()
-        sums, seconds = zip(*self.unread, strict=True)
-        values = torch.stack(sums).tolist()
+        unread = self.unread
         self.unread = []
-        waited = (time.monotonic() - start) / len(seconds)
-        for (loss, tokens), duration in zip(values, seconds, strict=True):
-            if not math.isfinite(loss):
-                raise ValueError(f"the loss of a step is {loss}: train with a lower lr, or look "
-                                 "for inputs that are not numbers")
-            self.state = self.state.advance(loss, tokens, duration + waited)
+        for sums, seconds in unread:
+            self.state = self.state.advance(*devices.read_sums(sums), seconds)
+        seconds = self.state.seconds + time.monotonic() - start     # the wait included
+        self.state = replace(self.state, seconds=seconds)
 
     def _finish_epoch(self) -> None:
         """Validate the averaged model, keep its weights if it is the best, write a checkpoint."""
