@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+from torch import nn
+
 from captionlab.runs.results import provenance
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "bench.json"
@@ -25,6 +27,13 @@ def medians(
     timed(ours), timed(peer)
     pairs = [(timed(ours, clock), timed(peer, clock)) for _ in range(rounds)]
     return median(a for a, _ in pairs), median(b for _, b in pairs)
+
+
+def scaled_embedding(size: int, width: int) -> nn.Embedding:
+    """Return an embedding (V, D) whose rows, times the root of D, have a deviation of 1."""
+    embedding = nn.Embedding(size, width, padding_idx=0)
+    nn.init.normal_(embedding.weight, std=width**-0.5)
+    return embedding
 
 
 def record(name: str, ours: float, peer: float, ratio: float, unit: str) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks import medians, record
+from benchmarks import medians, record, scaled_embedding
 from captionlab.data.batches import Batch
 from captionlab.models.entangled import PRESETS, Model, VisualInput
 from captionlab.positions import SinusoidalPositions
@@ -75,11 +75,8 @@ class Peer(nn.Module):
     def __init__(self):
         super().__init__()
         p = PRESET
-        self.words, self.positions = (
-            nn.Embedding(V, p.width, padding_idx=0),
-            SinusoidalPositions(p.width),
-        )
-        nn.init.normal_(self.words.weight, std=p.width**-0.5)
+        self.words = scaled_embedding(V, p.width)
+        self.positions = SinusoidalPositions(p.width)
         self.visual, self.dropout = VisualInput(p), nn.Dropout(p.dropout)
         layer = nn.TransformerEncoderLayer(p.width, p.heads, p.hidden, p.dropout, batch_first=True)
         self.encoders = nn.ModuleDict(

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks import medians, record
+from benchmarks import medians, record, scaled_embedding
 from captionlab.data.batches import Batch, batch_by_tokens
 from captionlab.models.translation import PRESETS, Model
 from captionlab.positions import SinusoidalPositions
@@ -28,11 +28,8 @@ class Peer(nn.Module):
     def __init__(self):
         super().__init__()
         p = PRESET
-        self.words, self.positions = (
-            nn.Embedding(V, p.width, padding_idx=0),
-            SinusoidalPositions(p.width),
-        )
-        nn.init.normal_(self.words.weight, std=p.width**-0.5)
+        self.words = scaled_embedding(V, p.width)
+        self.positions = SinusoidalPositions(p.width)
         self.dropout = nn.Dropout(p.dropout)
         self.transformer = nn.Transformer(
             p.width,

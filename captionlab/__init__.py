@@ -8,10 +8,13 @@ if TYPE_CHECKING:
     from .exercises.guidance import hint, rubric, solution
     from .exercises.predictions import predict
     from .exercises.records import progress
+    from .exercises.reviews import review
     from .runs.catalog import list_runs, load
 
 __version__ = "0.1.0"
-__all__ = ["check", "hint", "list_runs", "load", "predict", "progress", "rubric", "solution"]
+__all__ = [
+    "check", "hint", "list_runs", "load", "predict", "progress", "review", "rubric", "solution",
+]
 
 # The module that defines each public name; what is not here is in `exercises`.
 _MODULES = {"list_runs": "runs.catalog", "load": "runs.catalog"}

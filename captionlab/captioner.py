@@ -217,6 +217,14 @@ def _contiguous(layer: KeyValue | dict[str, KeyValue]) -> KeyValue | dict[str, K
     return layer.contiguous()
 
 
+def _real_positions(ids: Tensor, count: int | None) -> Tensor:
+    """Return where ids `(N,)` are not padding, in order, `(R,)`; `count` is R if it is known."""
+    if count is None:
+        return ids.nonzero()[:, 0]
+    # A GPU must be asked how many `nonzero` finds; sorting has a result of known size.
+    return (ids == 0).byte().argsort(stable=True)[:count]
+
+
 class TransformerCaptioner(Captioner):
     """A captioner with a Transformer decoder; a model adds an encoder for its inputs.
 
@@ -286,7 +294,7 @@ class TransformerCaptioner(Captioner):
         """
         tokens = batch.require("captions")
         targets = tokens[..., 1:].flatten()
-        real = targets.nonzero()[:, 0]
+        real = _real_positions(targets, batch.num_targets)
         hidden = self.hidden_states(self.encode(batch), tokens[..., :-1])
         return hidden.flatten(0, -2)[real], targets[real]
 
@@ -295,7 +303,7 @@ class TransformerCaptioner(Captioner):
         hidden, targets = self.target_hidden_states(batch)
         total = fused_linear_cross_entropy(
             hidden[None], self.output, targets, label_smoothing=label_smoothing)
-        return total, targets.new_tensor(len(targets))
+        return total, torch.full((), len(targets), device=targets.device)
 
     def start(self, memory: Memory, captions: int = 1) -> State:
         """Return a state of C captions without tokens. See `Captioner.start`."""

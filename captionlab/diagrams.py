@@ -196,7 +196,7 @@ def parse_arrows(text: str) -> list[tuple[str, ...]]:
         chain, _, label = line.partition(" : ")
         names = [name.strip() for name in chain.split("->")]
         if len(names) < 2 or not all(names):
-            raise ValueError(f"{line.strip()!r} is no chain of arrows: write it as "
+            raise ValueError(f"{line.strip()!r} is not a chain of arrows: write it as "
                              "first -> second -> third : label")
         arrows += [(source, target, label.strip()) for source, target in pairwise(names)]
     return arrows
@@ -235,7 +235,7 @@ def diagram(grid: str, arrows: str | Sequence[tuple[str, ...]], *,
     routed = []
     for ends in parse_arrows(arrows) if isinstance(arrows, str) else arrows:
         if isinstance(ends, str) or not 2 <= len(ends) <= 4:
-            raise ValueError(f"{ends!r} is no arrow: give (source, target, label, route), of "
+            raise ValueError(f"{ends!r} is not an arrow: give (source, target, label, route), of "
                              "which label and route may be left out")
         routed.append(_route(Arrow(*ends), places, boxes))
     return Diagram(boxes, routed, labels or {}, groups or {}, data, highlight, title)

@@ -47,6 +47,11 @@ def _to_lists(captions: Tensor) -> list[list[list[int]]]:
     return [[[token for token in ids if token != PAD] for ids in rows]
             for rows in captions.tolist()]
 
+
+def _longest(captions: Tensor) -> Tensor:
+    """Return the tokens of the longest caption `(B, C, T)` of each picture, `(B,)`, on the CPU."""
+    return (captions.cpu() != PAD).sum(-1).amax(-1)
+
 # %% ../nbs/23_scst.ipynb #560bb93e
 class Reward:
     """Scores captions by comparing them with references; a subclass defines `score`."""
@@ -283,9 +288,12 @@ class SelfCritical(CaptionerWrapper):
         # Older PyTorch keeps weights that sampling cast to 16 bits without history; they would
         # get no gradient.
         torch.clear_autocast_cache()
-        references = batch.require("captions")[..., 1:]
-        advantage = advantages(self.reward(captions, references))           # (B, C)
-        log_probs = self.token_log_probs(memory, captions)                  # (B, C, T)
+        # Rewards are computed on the CPU: only here a training step waits for a GPU.
+        written = captions.cpu()
+        references = batch.require("captions")[..., 1:].cpu()
+        advantage = advantages(self.reward(written, references))            # (B, C)
+        advantage = advantage.to(captions.device, non_blocking=True)
+        log_probs = self.token_log_probs(memory, captions, _longest(written))   # (B, C, T)
         return -(log_probs * advantage[..., None]).sum(), (captions != PAD).sum()
 
     def sample_captions(self, memory: Memory) -> Tensor:
@@ -294,7 +302,8 @@ class SelfCritical(CaptionerWrapper):
                              suppress_tokens=self.suppress_tokens)
         return captions
 
-    def token_log_probs(self, memory: Memory, captions: Tensor) -> Tensor:
+    def token_log_probs(self, memory: Memory, captions: Tensor,
+                        lengths: Tensor | None = None) -> Tensor:
         """Return the log-probability with which each token was drawn.
 
         These are renormalised over the tokens that are not suppressed: the gradient of an
@@ -303,16 +312,21 @@ class SelfCritical(CaptionerWrapper):
         Args:
             memory: of B pictures.
             captions: ids `(B, C, T)`, padded with 0.
+            lengths: tokens of the longest caption of each picture, `(B,)`, on the CPU; None
+                counts them.
 
         Returns:
             `(B, C, T)`; 0 for padding.
         """
         log_probs = torch.zeros(captions.shape, device=captions.device)
-        lengths = (captions != PAD).sum(-1).amax(-1)                        # (B,)
+        if lengths is None:
+            lengths = _longest(captions)
         # Pictures of similar length go together: one long caption pads only its neighbours.
-        for rows in lengths.argsort().split(8):
-            length = lengths[rows[-1:]].sum()       # 0 if this process has no picture
+        for shortest_first in lengths.argsort().split(8):
+            length = int(lengths[shortest_first[-1:]].sum())    # 0 if this process has no picture
+            rows = shortest_first.to(captions.device, non_blocking=True)
+            # What is not a number makes the loss one, which the trainer looks at.
             log_probs[rows, :, :length] = sequence_log_probs(
                 self, memory.select(rows), captions[rows, :, :length], self.suppress_tokens,
-                renormalise=True)
+                renormalise=True, check=False)
         return log_probs

@@ -26,14 +26,8 @@ _all_ = ["clocks", "diagram"]
 
 # %% ../nbs/06_visualise.ipynb #a509b32a
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-
-
 PAPER = {"light": "#FFFFFF", "dark": "#16181D"}
-
-
 INK = {"light": "#1F2328", "dark": "#E6E8EB"}
-
-
 ACCENT = {"light": "#08519C", "dark": "#7FC8F8"}
 
 # %% ../nbs/06_visualise.ipynb #ec364470
@@ -230,37 +224,6 @@ def as_picture(image: torch.Tensor | np.ndarray) -> np.ndarray:
                          "undo the normalisation, or give bytes")
     return np.clip(picture, 0, 1)
 
-# %% ../nbs/06_visualise.ipynb #d55563d1
-def over_patches(image: torch.Tensor | np.ndarray, weights: torch.Tensor, grid: tuple[int, int],
-                 ax: Axes | None = None, *, title: str = "", vmax: float | None = None) -> Axes:
-    """Fade an image where attention weights are low, and frame the cells with the largest weight.
-
-    Args:
-        image: `(height, width, 3)` or `(3, height, width)`.
-        weights: `(N,)` weights of the cells, row by row; or `(h, w)`.
-        grid: rows and columns `(h, w)` of the cells, h·w = N.
-        ax: where to draw; a new figure by default.
-        title: of the axes.
-        vmax: the weight at which the image is not faded at all; by default the largest.
-
-    Returns:
-        The axes drawn on.
-
-    Raises:
-        ValueError: if the grid does not have N cells.
-    """
-    cells = _reshape_to_grid(weights, grid)
-    picture = as_picture(image)
-    ax = ax or plt.figure(figsize=(2.6, 2.8)).gca()
-    largest = max(float(cells.max() if vmax is None else vmax), 1e-9)
-    opacity = stretch(np.minimum(cells / largest, 1), *picture.shape[:2])[..., None]
-    paper = np.array(to_rgb(mpl.rcParams["axes.facecolor"]))
-    # Every cell stays faintly visible, so that the scene can be recognised.
-    ax.imshow(paper + (picture - paper) * (0.12 + 0.88 * opacity))
-    _frame_largest(ax, cells, picture.shape)
-    _annotate(ax, title, f"max {cells.max():.2f}, even {1 / cells.size:.2f}")
-    return ax
-
 # %% ../nbs/06_visualise.ipynb #1dcf841e
 def _reshape_to_grid(weights: torch.Tensor, grid: tuple[int, int]) -> np.ndarray:
     flat = torch.as_tensor(weights).detach().float().cpu().numpy().reshape(-1)
@@ -291,6 +254,37 @@ def _annotate(ax: Axes, title: str, note: str) -> None:
     ax.set_yticks([])
     ax.spines[:].set_visible(False)
     ax.set_xlabel(note, fontsize=7.5)
+
+# %% ../nbs/06_visualise.ipynb #d55563d1
+def over_patches(image: torch.Tensor | np.ndarray, weights: torch.Tensor, grid: tuple[int, int],
+                 ax: Axes | None = None, *, title: str = "", vmax: float | None = None) -> Axes:
+    """Fade an image where attention weights are low, and frame the cells with the largest weight.
+
+    Args:
+        image: `(height, width, 3)` or `(3, height, width)`.
+        weights: `(N,)` weights of the cells, row by row; or `(h, w)`.
+        grid: rows and columns `(h, w)` of the cells, h·w = N.
+        ax: where to draw; a new figure by default.
+        title: of the axes.
+        vmax: the weight at which the image is not faded at all; by default the largest.
+
+    Returns:
+        The axes drawn on.
+
+    Raises:
+        ValueError: if the grid does not have N cells.
+    """
+    cells = _reshape_to_grid(weights, grid)
+    picture = as_picture(image)
+    ax = ax or plt.figure(figsize=(2.6, 2.8)).gca()
+    largest = max(float(cells.max() if vmax is None else vmax), 1e-9)
+    opacity = stretch(np.minimum(cells / largest, 1), *picture.shape[:2])[..., None]
+    paper = np.array(to_rgb(mpl.rcParams["axes.facecolor"]))
+    # Every cell stays faintly visible, so that the scene can be recognised.
+    ax.imshow(paper + (picture - paper) * (0.12 + 0.88 * opacity))
+    _frame_largest(ax, cells, picture.shape)
+    _annotate(ax, title, f"max {cells.max():.2f}, even {1 / cells.size:.2f}")
+    return ax
 
 # %% ../nbs/06_visualise.ipynb #ee430c02
 def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,

@@ -65,7 +65,7 @@ class _ZipFile:
         path: of the file.
 
     Raises:
-        ValueError: it is no zip file.
+        ValueError: it is not a zip file.
     """
 
     def __init__(self, path: Path):
@@ -74,7 +74,7 @@ class _ZipFile:
             with zipfile.ZipFile(path) as archive:
                 entries = archive.infolist()
         except zipfile.BadZipFile as error:
-            raise ValueError(f"{path} is no zip file ({error}): get it again") from None
+            raise ValueError(f"{path} is not a zip file ({error}): get it again") from None
         self.members = {
             entry.filename: _Member(
                 entry.header_offset, entry.compress_size, entry.file_size, entry.CRC,

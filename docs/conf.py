@@ -60,7 +60,7 @@ html_title = "captionlab"
 templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["captionlab.css"]
-html_js_files = ["predict.js", "accessible.js"]
+html_js_files = ["choices.js", "predict.js", "review.js", "accessible.js"]
 html_context = {"default_mode": "auto"}
 html_search_scorer = str(HERE / "_static/search_order.js")
 html_favicon = LOGO = "_static/logo.svg"

@@ -22,7 +22,8 @@ BOX_CLASS = {"Differs from the paper": "differs", "Predict": "predict",
 # A lesson's number in prose, which is no part of a link, a heading or code.
 LESSON = re.compile(rf"{PASSED}|\b(?P<words>[Ll]esson (?P<number>\d\d[a-z]?))\b", re.S | re.M)
 HIDDEN = {"hide", "default_exp"}
-QUESTION = re.compile(r"^(captionlab\.)?predict\(")
+QUESTION = re.compile(r"^(captionlab\.)?(predict|review)\(")
+ANSWERED = re.compile(r"\(lesson (\d\d[a-z]?)\b")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 REPOSITORY = "https://github.com/captionlab/captionlab"
 COLAB = "https://colab.research.google.com/github/captionlab/captionlab/blob/main/nbs"
@@ -132,6 +133,18 @@ def still(output: dict) -> dict:
     return output | {"data": {kind: x for kind, x in output["data"].items() if kind != WIDGET}} if "data" in output else output
 
 
+def linked(output: dict, course: Course) -> dict:
+    """An output; in the answers to a review's questions the lessons' numbers become links."""
+    data = output.get("data", {})
+    words = "".join(data.get("text/html", ""))
+    if "cl-review" not in words:
+        return output
+    pages = {page.split("_")[0]: page for page in course.pages if "/" not in page}
+    link = lambda found: (found[0] if found[1] not in pages else  # noqa: E731
+                          f'(<a href="{pages[found[1]].removesuffix(".ipynb")}.html">lesson {found[1]}</a>')
+    return output | {"data": data | {"text/html": ANSWERED.sub(link, words)}}
+
+
 def code(source: str, outputs: list[dict], place: str) -> list[dict]:
     """The cells a code cell becomes: none if hidden, two if it draws a labelled figure."""
     found, shown = directives(source)
@@ -157,7 +170,8 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
     for old in raw["cells"]:
         source = "".join(old["source"])
         if old["cell_type"] == "code":
-            new = code(source, old["outputs"], figure_number(page, figures + 1))
+            outputs = [linked(out, course) for out in old["outputs"]]
+            new = code(source, outputs, figure_number(page, figures + 1))
             figures += any("figure" in one["metadata"].get("mystnb", {}) for one in new)
         else:
             new = [cell("markdown", markdown(source, page, course, terms))]

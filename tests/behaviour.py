@@ -88,9 +88,10 @@ def training_losses(folder: Path) -> dict:
     plain_step = TrainStep.step
 
     def recorded_step(self, batch):
-        total, words = plain_step(self, batch)
+        sums = plain_step(self, batch)
+        total, words = sums.tolist()
         losses.append(total / words)
-        return total, words
+        return sums
 
     TrainStep.step = recorded_step
     try:

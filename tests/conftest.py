@@ -1,5 +1,6 @@
 """What several test files share."""
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,6 +17,21 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("CAPTIONLAB_DATA is not set: no real data here")
     return Path(folder)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Playwright's own browser, or one that is installed; without one the test is skipped."""
+    api = pytest.importorskip("playwright.sync_api")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    installed = next(filter(None, map(shutil.which, names)), None)
+    with api.sync_playwright() as playwright:
+        try:
+            chromium = playwright.chromium.launch(executable_path=installed, args=["--no-sandbox"])
+        except api.Error as error:
+            pytest.skip(f"no browser: {error.message.splitlines()[0]}")
+        yield chromium
+        chromium.close()
 
 
 # The first call of a torch operator is slow, which is no flaw of the test that makes it.

@@ -17,6 +17,7 @@ from captionlab.attention import KeyValue
 from captionlab.blocks import BlockConfig
 from captionlab.captioner import Captioner, Memory, State, TransformerCaptioner
 from captionlab.data.batches import Batch
+from captionlab.decoding import generation
 from captionlab.decoding.beam import beam_search
 from captionlab.decoding.ensemble import Ensemble, mean_probabilities
 from captionlab.decoding.generation import (
@@ -589,6 +590,43 @@ def test_weights_that_are_no_numbers_write_no_caption():
         ),
     ):
         beam_search(model, model.encode(Batch(grid=torch.randn(1, 4, 3))))
+
+
+def uneven_captions(words_per_check, monkeypatch):
+    """Greedy and sampled captions of different length of nine pictures."""
+    torch.manual_seed(3)
+    model = GridCaptioner(12).eval()
+    model.output.bias.data[EOS] += 0.8
+    memory = model.encode(Batch(grid=torch.randn(9, 4, 3)))
+    monkeypatch.setattr(generation, "words_per_check", lambda device: words_per_check)
+    generators = [torch.Generator().manual_seed(seed) for seed in range(9)]
+    options = {"max_length": 14, "generator": generators, "suppress_tokens": [3]}
+    return greedy(model, memory, 14), *sample(model, memory, 3, **options)
+
+
+@pytest.mark.parametrize("interval", [2, 3, 5, 20])
+def test_captions_are_the_same_however_often_the_end_is_looked_for(monkeypatch, interval):
+    expected = uneven_captions(1, monkeypatch)
+    for found, tensor in zip(uneven_captions(interval, monkeypatch), expected, strict=True):
+        torch.testing.assert_close(found, tensor)
+    lengths = (expected[1] != PAD).sum(-1)
+    assert len(lengths.unique()) > 3
+
+
+@pytest.mark.parametrize("interval", [2, 20])
+def test_what_is_no_number_is_found_however_often_it_is_looked_for(monkeypatch, interval):
+    monkeypatch.setattr(generation, "words_per_check", lambda device: interval)
+    model = GridCaptioner().eval()
+    nn.init.constant_(model.projection.weight, math.nan)
+    with torch.no_grad():
+        memory = model.encode(Batch(grid=torch.randn(2, 4, 3)))
+    for search in (greedy, sample):
+        with pytest.raises(ValueError, match="is not a number"):
+            search(model, memory, max_length=5)
+    healthy = GridCaptioner().eval()
+    with pytest.raises(ValueError, match="no token is left"):
+        greedy(healthy, healthy.encode(Batch(grid=torch.randn(2, 4, 3))),
+               max_length=5, suppress_tokens=range(2, V))
 
 
 def test_a_model_that_has_burst_is_told_from_one_that_forbids():

@@ -1,7 +1,6 @@
 """The page's functions; gradio itself and a real browser where they are installed."""
 
 import re
-import shutil
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -86,21 +85,6 @@ class TestPage:
         result = CliRunner().invoke(app, ["serve", "translation"])
         assert result.exit_code == 1
         assert "needs a captioner" in result.output
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A real browser: playwright's own, or one that is installed."""
-    api = pytest.importorskip("playwright.sync_api")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    installed = next(filter(None, map(shutil.which, names)), None)
-    with api.sync_playwright() as playwright:
-        try:
-            chromium = playwright.chromium.launch(executable_path=installed, args=["--no-sandbox"])
-        except api.Error as error:
-            pytest.skip(f"no browser: {error.message.splitlines()[0]}")
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

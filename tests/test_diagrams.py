@@ -181,10 +181,10 @@ class TestMistakes:
         [
             (("x", "q"), "no box 'q'"),
             (("q", "x"), "no box 'q'"),
-            (("x",), "is no arrow"),
-            (("x", "y", "", "", ""), "is no arrow"),
-            ("x to y", "'x to y' is no chain of arrows"),
-            ("x -> ", "is no chain of arrows"),
+            (("x",), "is not an arrow"),
+            (("x", "y", "", "", ""), "is not an arrow"),
+            ("x to y", "'x to y' is not a chain of arrows"),
+            ("x -> ", "is not a chain of arrows"),
             ("x -> q", "no box 'q'"),
             (("x", "x"), "to itself"),
             (("x", "y", "", "around"), "no route 'around': choose vertical"),
@@ -195,7 +195,7 @@ class TestMistakes:
             diagram(CHAIN, arrow if isinstance(arrow, str) else [arrow])
 
     def test_a_text_in_a_list_is_no_tuple(self):
-        with pytest.raises(ValueError, match="'xy' is no arrow"):
+        with pytest.raises(ValueError, match="'xy' is not an arrow"):
             diagram(CHAIN, ["xy"])
 
 

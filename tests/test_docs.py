@@ -179,11 +179,21 @@ def test_echo_false_keeps_only_the_output():
     assert cell["outputs"] == [WORDS]
 
 
-@pytest.mark.parametrize("call", ["captionlab.predict(", "predict(\n    "])
+@pytest.mark.parametrize("call", ["captionlab.predict(", "predict(\n    ", "captionlab.review("])
 def test_of_a_prediction_only_the_choices_are_shown(call):
     [cell], _ = shown(f'{call}"01.p1", ["a", "b"], key="?")', WORDS)
     assert cell["metadata"]["tags"] == ["remove-input"]
     assert cell["outputs"] == [WORDS]
+
+
+def test_answers_of_a_review_link_to_the_lessons_that_there_are():
+    words = '<div class="cl-review"><p>lesson 01 (lesson 02, A part) (lesson 43, B)</p></div>'
+    output = {"output_type": "display_data", "metadata": {}, "data": {"text/html": [words]}}
+    html = convert.linked(output, COURSE)["data"]["text/html"]
+    assert '(<a href="02_other.html">lesson 02</a>, A part)' in html
+    assert "<p>lesson 01 " in html
+    assert "(lesson 43, B)" in html
+    assert convert.linked(WORDS, COURSE) == WORDS
 
 
 def test_output_false_keeps_only_the_code():
@@ -495,6 +505,10 @@ def test_the_site_builds(sample):
     assert 'href="course/01_sample.html"' in front
     assert "secret" not in lesson
     assert not re.search(r"#\||&lt;!--", lesson + other)
+    # Scripts of more than a megabyte only where they are needed.
+    assert "tex-chtml.js" in lesson
+    assert not [page for page in (front, teaching, api) if "tex-chtml.js" in page]
+    assert "fontawesome.js" not in lesson + other + front
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import inspect
 import json
 import re
 import statistics
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -107,15 +108,36 @@ def cells(path: Path, kind: str = "code"):
     return [cell for cell in notebook["cells"] if cell["cell_type"] == kind]
 
 
+def sources(path: Path) -> list[str]:
+    """The code of each cell."""
+    return ["".join(cell["source"]) for cell in cells(path)]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "nbs").rglob("*.ipynb")), ids=lambda p: p.stem)
+def test_gradients_are_on_again_at_the_end(path):
+    """`nbdev_test` runs several notebooks in one process."""
+    switches = re.findall(r"set_grad_enabled\((\w+)\)", path.read_text())
+    assert not switches or switches[-1] == "True"
+
+
+# Their first code cell does not install the package yet; empty this list as they get it.
+WITHOUT_INSTALLATION = {
+    path.stem for path in LESSONS if re.match(r"[0-2]|43", path.stem)
+}
+INSTALLATION = sources(ROOT / "nbs/52_coco.ipynb")[0]
+
+
 @pytest.mark.parametrize("path", LESSONS, ids=lambda p: p.stem)
 class TestLesson:
     def test_is_small(self, path):
         assert path.stat().st_size < 600_000
 
-    def test_cells_are_short(self, path):
-        for cell in cells(path):
-            source = "".join(cell["source"])
-            assert code_lines(source) <= (100 if "#| export" in source else 25), source
+    def test_exported_cells_are_short(self, path):
+        for source in sources(path):
+            assert "#| export" not in source or code_lines(source) <= 100, source
+
+    def test_begins_with_the_cell_that_installs_the_package(self, path):
+        assert (sources(path)[0] == INSTALLATION) == (path.stem not in WITHOUT_INSTALLATION)
 
     def test_ran_without_errors(self, path):
         outputs = [output for cell in cells(path) for output in cell["outputs"]]
@@ -150,6 +172,17 @@ class TestLesson:
         asked = text(path).split("## Exercises")[1].split("## Summary")[0]
         solved = re.findall(r"^##+ *(\d+)", text(path.parent / "solutions" / path.name), re.M)
         assert solved == re.findall(r"^(\d+)\. ", asked, re.M)
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_the_cell_installs_the_package_only_where_it_is_missing(is_missing, monkeypatch):
+    commands = []
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if is_missing else name)
+    monkeypatch.setattr("subprocess.run", lambda command, check: commands.append(command))
+    monkeypatch.setenv("CAPTIONLAB_SOURCE", "a folder")
+    exec(INSTALLATION, {})
+    expected = [[sys.executable, "-m", "pip", "install", "--quiet", "a folder"]]
+    assert commands == (expected if is_missing else [])
 
 
 def library_name(path: Path) -> str:
@@ -223,11 +256,20 @@ def test_modules_import_what_they_use_and_no_more(path):
     assert path.name == "__init__.py" or not [name for name in imports if name not in used]
 
 
-@pytest.mark.parametrize(
+NOTEBOOKS = pytest.mark.parametrize(
     "path",
     sorted(p for p in (ROOT / "nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts),
     ids=lambda path: str(path.relative_to(ROOT / "nbs").with_suffix("")),
 )
+
+
+@NOTEBOOKS
+def test_code_cells_are_short(path):
+    for source in sources(path):
+        assert "#| export" in source or code_lines(source) <= 25, source
+
+
+@NOTEBOOKS
 def test_code_cells_fit_their_box_on_the_site(path):
     """Lines have at most 100 columns; directives are not shown, and may be longer."""
     lines = [line for cell in cells(path) for line in "".join(cell["source"]).splitlines()]

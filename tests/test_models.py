@@ -529,7 +529,7 @@ class TestRegistry:
         ("name", "model", "presets", "error"),
         [
             ("vanilla", NoPositions, vanilla.PRESETS, "there is a model 'vanilla' already"),
-            ("not a name", NoPositions, vanilla.PRESETS, "no Python name"),
+            ("not a name", NoPositions, vanilla.PRESETS, "not a Python name"),
             ("bare", NoPositions, None, "NoPositions comes without presets"),
             ("twice", vanilla, vanilla.PRESETS, "a module has its own PRESETS"),
         ],

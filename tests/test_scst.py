@@ -174,7 +174,7 @@ class TestGradient:
         exact, = torch.autograd.grad(expected_reward(), toy.table)
         if not renormalise:
             monkeypatch.setattr(scst, "sequence_log_probs",
-                                lambda *args, renormalise: sequence_log_probs(*args))
+                                lambda *args, **_: sequence_log_probs(*args))
         torch.manual_seed(0)
         critic = SelfCritical(toy, likes(a), samples=20_000, max_length=3, suppress_tokens=[unk])
         total, _ = critic.loss(Batch(captions=padded([[[BOS, 4, 2]]])))

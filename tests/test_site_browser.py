@@ -5,7 +5,6 @@ accessibility needs axe-core: CAPTIONLAB_AXE names its file `axe.min.js`.
 """
 
 import os
-import shutil
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -29,6 +28,7 @@ SAMPLE = (
     "course/00_start_here",
     "course/01_attention",
     "course/16_metrics",
+    "course/31_vanilla",
     "course/solutions/01_attention",
     "course/library/files",
 )
@@ -87,21 +87,6 @@ def address():
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Playwright's own browser, or one that is installed."""
-    api = pytest.importorskip("playwright.sync_api")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    installed = next(filter(None, map(shutil.which, names)), None)
-    with api.sync_playwright() as playwright:
-        try:
-            chromium = playwright.chromium.launch(executable_path=installed, args=["--no-sandbox"])
-        except api.Error as error:
-            pytest.skip(f"no browser: {error.message.splitlines()[0]}")
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +182,96 @@ def test_search_finds_the_lesson_first(browser, address, query, page):
     links = [one.get_attribute("href") for one in tab.locator("#search-results li a").all()[:3]]
     context.close()
     assert links[0].startswith(page), links
+
+
+# Which predictions and reviews are settled, and what is said of them.
+ANSWERED = """() => [...document.querySelectorAll('.cl-question')].map(question => [
+    question.querySelector('[aria-pressed=true]')?.innerText.replace(' ✓', '') ?? null,
+    question.querySelector('[role=status]').innerText])"""
+
+
+@pytest.fixture
+def lesson(browser, address):
+    """A lesson in a fresh browser, and the errors of its scripts."""
+    context = browser.new_context(viewport=DESKTOP)
+    tab = context.new_page()
+    errors: list[str] = []
+    tab.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.goto(f"{address}/course/31_vanilla.html")
+    yield tab
+    context.close()
+    assert errors == []
+
+
+class TestReview:
+    def test_a_choice_by_keyboard_is_judged_kept_and_can_be_taken_back(self, lesson):
+        questions = lesson.locator(".cl-question")
+        assert questions.count() == 5
+        rights = [int(one.get_attribute("data-right")) for one in questions.all()]
+        first, second = questions.nth(0).get_by_role("button"), questions.nth(1).get_by_role("button")
+        first.nth(rights[0] - 1).focus()
+        lesson.keyboard.press("Enter")
+        second.nth(rights[1] % second.count()).focus()
+        lesson.keyboard.press("Space")
+        assert lesson.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+        answered = lesson.evaluate(ANSWERED)
+        assert answered[0][1].startswith("Right. ")
+        assert answered[1][1].startswith(f"Not right, it is {rights[1]}. ")
+        assert answered[2:] == [[None, ""]] * 3
+        tally = lesson.locator(".cl-review .cl-tally")
+        assert tally.inner_text().startswith("2 of 5 answered, 1 right.")
+
+        first.nth(rights[0] % first.count()).focus()
+        lesson.keyboard.press("Enter")  # too late
+        lesson.reload()
+        assert lesson.evaluate(ANSWERED) == answered
+        lesson.get_by_role("button", name="Answer again").click()
+        assert lesson.evaluate(ANSWERED) == [[None, ""]] * 5
+        assert tally.inner_text().strip() == "0 of 5 answered, 0 right."
+
+    def test_an_answer_links_to_its_lesson(self, lesson):
+        question = lesson.locator(".cl-question").first
+        question.get_by_role("button").first.click()
+        link = question.get_by_role("link")
+        number = question.get_attribute("data-id").split(".")[0]
+        assert link.inner_text() == f"lesson {number}"
+        link.click()
+        lesson.wait_for_url(f"**/course/{number}_*.html")
+
+    def test_the_calls_of_a_notebook_are_not_shown(self, lesson):
+        assert "captionlab.review(" not in lesson.locator("article").inner_text()
+        assert lesson.locator(".cl-review").bounding_box()["y"] < 1200
+
+    def test_without_scripts_the_answers_are_folded(self, browser, address):
+        context = browser.new_context(viewport=DESKTOP, java_script_enabled=False)
+        tab = context.new_page()
+        tab.goto(f"{address}/course/31_vanilla.html")
+        question = tab.locator(".cl-question").first
+        assert question.locator("li").count() >= 3
+        answer = question.locator("details p")
+        assert not answer.is_visible()
+        question.locator("summary").click()
+        assert answer.is_visible()
+        assert answer.inner_text().startswith(f"{question.get_attribute('data-right')}. ")
+        context.close()
+
+
+class TestPrediction:
+    def test_a_choice_opens_the_result_and_is_kept(self, lesson):
+        question = lesson.locator(".cl-predict").first
+        folded = lesson.locator(".cl-folded").count()
+        assert folded
+        right = question.get_by_role("button").nth(int(question.get_attribute("data-right")))
+        right.focus()
+        lesson.keyboard.press("Enter")
+        assert question.get_by_role("status").inner_text() == "As you predicted."
+        assert lesson.locator(".cl-folded").count() < folded
+        tally = lesson.locator("article > .cl-tally").inner_text()
+        assert re.search(r"1 of \d+ made, 1 right", tally)
+        lesson.reload()
+        assert question.get_by_role("status").inner_text() == "As you predicted."
+        assert right.get_attribute("aria-pressed") == "true"
 
 
 @pytest.fixture(scope="module")

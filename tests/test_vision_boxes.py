@@ -113,7 +113,7 @@ class TestOneForAll:
             ("half.npz", "broken or cut off"),
             ("text.npz", "broken or cut off"),
             ("other.npz", "give the folder"),
-            ("boxes.json", "no file of boxes"),
+            ("boxes.json", "not a file of boxes"),
             ("gone.npz", "no boxes gone.npz: neither .* nor a detector"),
         ):
             with pytest.raises((ValueError, FileNotFoundError), match=says) as fault:

@@ -117,7 +117,7 @@ def test_a_damaged_file_is_one_line(pictures, tmp_path, damage):
     file = tmp_path / "detector.checkpoint"
     train_detector(*pictures, **(SETTINGS | {"epochs": 1}), checkpoint=file)
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(ValueError, match="no checkpoint that can be read") as caught:
+    with pytest.raises(ValueError, match="not a readable checkpoint") as caught:
         train_detector(*pictures, **SETTINGS, checkpoint=file)
     assert "\n" not in str(caught.value)
 

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
-from vision_helpers import one_line
+from vision_helpers import one_line, write_pictures
 
 from captionlab.vision.extraction import extract_features, find_images
 from captionlab.vision.features import FeatureStore
@@ -15,16 +14,8 @@ SIZE, COUNT, CHUNK = 48, 60, 4
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory) -> Path:
-    """A folder of small pictures of many kinds, two of which are not pictures."""
-    folder, draw = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
-    for number in range(COUNT - 2):
-        dots = Image.fromarray(draw.integers(0, 256, (5, 7, 3), dtype=np.uint8)).resize(
-            (70 + number, 50)
-        )
-        dots.save(folder / f"{number:03}.{'jpg' if number % 2 else 'png'}")
-    (folder / "011b.jpg").write_text("Dear diary")
-    (folder / "042b.png").write_bytes((folder / "042.png").read_bytes()[:300])
-    return folder
+    """A folder of small pictures, two of which are broken."""
+    return write_pictures(tmp_path_factory.mktemp("pictures"), COUNT)
 
 
 class TestFind:

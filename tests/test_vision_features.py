@@ -14,10 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from vision_helpers import (
-    content,
-    one_line,
-)
+from vision_helpers import KILLED_JOBS, content, one_line, write_pictures
 
 from captionlab import files
 from captionlab.files import write_atomically
@@ -34,16 +31,8 @@ TOY = {"backbone": {"name": "toy", "weights": None}, "grid": [1, 1]}
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory) -> Path:
-    """A folder of small pictures of many kinds, two of which are not pictures."""
-    folder, draw = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
-    for number in range(COUNT - 2):
-        dots = Image.fromarray(draw.integers(0, 256, (5, 7, 3), dtype=np.uint8)).resize(
-            (70 + number, 50)
-        )
-        dots.save(folder / f"{number:03}.{'jpg' if number % 2 else 'png'}")
-    (folder / "011b.jpg").write_text("Dear diary")
-    (folder / "042b.png").write_bytes((folder / "042.png").read_bytes()[:300])
-    return folder
+    """A folder of small pictures, two of which are broken."""
+    return write_pictures(tmp_path_factory.mktemp("pictures"), COUNT)
 
 
 @pytest.fixture(scope="module")
@@ -312,42 +301,16 @@ class TestInterrupted:
         assert len(asked) < 300
 
 
-# Imports once; then forks a job, kills it, counts the chunks, and again, until one finishes.
-PROGRAM = f"""
-import os, random, signal, sys, time
-from pathlib import Path
+START = f"""
 from captionlab.vision.backbones import KIND
 from captionlab.vision.extraction import extract_maps, find_images
-pictures, out = sys.argv[1:]
-chance, done, net = random.Random(), 0, KIND("squeezenet1_1", None, size={SIZE})
-for attempt in range(60):
-    before, child = done, os.fork()
-    if not child:
-        replace = os.replace
-        def slowly(*names):         # or a fast machine is done before it can be killed
-            time.sleep(0.02)
-            replace(*names)
-        os.replace = slowly
-        extract_maps(find_images(pictures), net, out, grid=CELLS,
-                     chunk_size={CHUNK}, batch_size=3, num_workers=2)
-        os._exit(0)
-    # Wait until it has made something new.
-    while done == before and os.waitpid(child, os.WNOHANG) == (0, 0):
-        time.sleep(0.001)
-        done = len(list(Path(out).glob("chunk-*.npy")))
-    time.sleep(chance.uniform(0, 0.1))
-    try:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    except (ProcessLookupError, ChildProcessError):
-        pass
-    done = len(list(Path(out).glob("chunk-*.npy")))
-    print(done, flush=True)
-    if '"complete":true' in (Path(out) / "manifest.json").read_text():
-        break
-else:
-    sys.exit("never finished")
+pictures, out = map(Path, sys.argv[1:])
+net = KIND("squeezenet1_1", None, size={SIZE})
+def job():
+    extract_maps(find_images(pictures), net, out, grid=CELLS,
+                 chunk_size={CHUNK}, batch_size=3, num_workers=2)
 """
+PROGRAM = KILLED_JOBS.format(start=START, seconds=0.1)
 
 
 class TestStale:

@@ -15,6 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner
 from vision_helpers import (
     BOX,
+    KILLED_JOBS,
     boxes_of,
     content,
     features_of,
@@ -248,10 +249,7 @@ class TestStore:
             one_line(fault)
 
 
-# Imports once; then forks a job, kills it, counts the chunks, and again, until one finishes.
-PROGRAM = f"""
-import os, random, signal, sys, time
-from pathlib import Path
+START = f"""
 from captionlab.vision.backbones import Backbone
 from captionlab.vision.boxes import open_boxes
 from captionlab.vision.extraction import extract_regions
@@ -259,35 +257,10 @@ folder, out = map(Path, sys.argv[1:])
 images = {{file.name: file for file in sorted(folder.glob("*.png"))}}
 boxes = open_boxes(folder / "boxes.npz")
 net = Backbone("squeezenet1_1", None, size={SIZE})
-chance = random.Random()
-done = 0
-for attempt in range(60):
-    before, child = done, os.fork()
-    if not child:
-        replace = os.replace
-        def slowly(*names):         # or a fast machine is done before it can be killed
-            time.sleep(0.02)
-            replace(*names)
-        os.replace = slowly
-        extract_regions(images, boxes, out, net, chunk_size={CHUNK}, batch_size=3, num_workers=2)
-        os._exit(0)
-    # Wait until it has made something new.
-    while done == before and os.waitpid(child, os.WNOHANG) == (0, 0):
-        time.sleep(0.001)
-        done = len(list(out.glob("chunk-*.npy")))
-    time.sleep(chance.uniform(0, 0.05))
-    try:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    except (ProcessLookupError, ChildProcessError):
-        pass
-    done = len(list(out.glob("chunk-*.npy")))
-    print(done, flush=True)
-    if '"complete":true' in (out / "manifest.json").read_text():
-        break
-else:
-    sys.exit("never finished")
+def job():
+    extract_regions(images, boxes, out, net, chunk_size={CHUNK}, batch_size=3, num_workers=2)
 """
+PROGRAM = KILLED_JOBS.format(start=START, seconds=0.05)
 
 
 class TestCommand:

@@ -142,7 +142,7 @@ def test_what_cannot_be_read_is_one_line(pictures, tmp_path):
         load_image(pictures / "all.zip" / "part" / "99.png")
     whole = (pictures / "all.zip").read_bytes()
     (tmp_path / "cut.zip").write_bytes(whole[:-40])
-    with pytest.raises(ValueError, match=r"cut.zip is no zip file .*: get it again$"):
+    with pytest.raises(ValueError, match=r"cut.zip is not a zip file .*: get it again$"):
         load_image(tmp_path / "cut.zip" / "part" / "0.png")
     # A directory that says another place or another size than there is.
     (tmp_path / "moved.zip").write_bytes(whole.replace(b"PK\3\4", b"PK\7\7"))

@@ -126,7 +126,11 @@ def killed(folder):
 def curve(file):
     """Write the loss of every step over all processes, and the last weights."""
     losses = []
-    watched(lambda result: losses.append(result[0] / result[1]))
+    def note(result):
+        loss, tokens = result.tolist()
+        losses.append(loss / tokens)
+
+    watched(note)
     run = trainer(config=replace(RECIPE, batch_size=4, epochs=2), dropout=0.0)
     weights = {name: x.tolist() for name, x in run.fit().state_dict().items()}
     if run.train_step.is_main_process:

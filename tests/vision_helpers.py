@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 BOX = [0.1, 0.2, 0.5, 0.6]
 
@@ -57,3 +58,52 @@ def tsv_line(name, boxes, features, width=640, height=480) -> bytes:
 
 def features_of(count, number, width=7):
     return np.full((count, width), number, np.float32)
+
+
+def write_pictures(folder: Path, count: int) -> Path:
+    """Write small pictures of random dots; the last two of them are broken."""
+    draw = np.random.default_rng(0)
+    for number in range(count - 2):
+        dots = Image.fromarray(draw.integers(0, 256, (5, 7, 3), dtype=np.uint8))
+        name = f"{number:03}.{'jpg' if number % 2 else 'png'}"
+        dots.resize((70 + number, 50)).save(folder / name)
+    (folder / "011b.jpg").write_text("Dear diary")
+    (folder / "042b.png").write_bytes((folder / "042.png").read_bytes()[:300])
+    return folder
+
+
+# Start as a process of its own. It forks a job and kills it after a moment, again and again,
+# until one finishes; it prints the number of chunks each time. `{start}` makes `job` and `out`.
+KILLED_JOBS = """
+import os, random, signal, sys, time
+from pathlib import Path
+{start}
+chance = random.Random()
+done = 0
+for attempt in range(60):
+    before, child = done, os.fork()
+    if not child:
+        replace = os.replace
+        def slowly(*names):         # or a fast machine is done before it can be killed
+            time.sleep(0.02)
+            replace(*names)
+        os.replace = slowly
+        job()
+        os._exit(0)
+    # Wait until it has made something new.
+    while done == before and os.waitpid(child, os.WNOHANG) == (0, 0):
+        time.sleep(0.001)
+        done = len(list(out.glob("chunk-*.npy")))
+    time.sleep(chance.uniform(0, {seconds}))
+    try:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+    done = len(list(out.glob("chunk-*.npy")))
+    print(done, flush=True)
+    if '"complete":true' in (out / "manifest.json").read_text():
+        break
+else:
+    sys.exit("never finished")
+"""

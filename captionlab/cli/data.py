@@ -42,7 +42,7 @@ def data_get(
 ) -> None:
     """Download a data set by its name, or say how to get it.
 
-    A download that breaks off goes on where it stopped when the command is given again. The
+    The same command resumes an interrupted download. The
     pictures of coco are all decoded once; those that cannot be read are left out.
     """
     from captionlab.data.catalog import check_pictures, download, load_dataset

@@ -177,7 +177,7 @@ def install_spice(
     folder: Annotated[Path | None, typer.Option(
         metavar="FOLDER", help="Where it goes; by default where SPICE is looked for.")] = None,
 ) -> None:
-    """Bring the files that SPICE needs; an interrupted download goes on where it stopped."""
+    """Bring the files that SPICE needs; an interrupted download is resumed."""
     from captionlab.metrics import spice
 
     echo(f"SPICE is in {spice.install_spice(folder)}")

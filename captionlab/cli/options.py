@@ -102,13 +102,13 @@ ResumeJob = Annotated[bool, typer.Option(
     "--resume", help="Go on with the job of --out that was interrupted.")]
 Sampling = Annotated[bool, typer.Option("--sample", help="Draw words at random, do not search.")]
 Temperature = Annotated[float, typer.Option(help="Of --sample: below 1 nearer to the likeliest.")]
-TopK = Annotated[int, typer.Option(help="Of --sample: only so many of the likeliest; 0 for all.")]
+TopK = Annotated[int, typer.Option(help="With --sample: number of likeliest tokens kept; 0: all.")]
 TopP = Annotated[float, typer.Option(help="Of --sample: the likeliest with this probability.")]
 SamplingSeed = Annotated[int | None, typer.Option("--seed", help="Of --sample.")]
 MinLength = Annotated[int, typer.Option(help="Least tokens of a caption, its end included.")]
 MaxLength = Annotated[int | None, typer.Option(help="Most tokens, the end included.")]
 NoRepeatNgram = Annotated[int, typer.Option(
-    help="No sequence of so many tokens stands twice in a caption; 0 allows all.")]
+    help="No sequence of this length occurs twice in a caption; 0 allows all.")]
 RequiredWords = Annotated[list[str] | None, typer.Option(
     "--require", metavar="WORD", help="Each caption has it; may be given several times.")]
 SuppressedWords = Annotated[list[str] | None, typer.Option(
@@ -139,7 +139,7 @@ Workers = Annotated[int | None, typer.Option(
                 "The result is the same.")]
 BatchSize = Annotated[int | None, typer.Option(help="Pictures per step.")]
 Accumulation = Annotated[int | None, typer.Option(
-    "--accumulate", help="Process a step in so many parts: the same step with less memory.")]
+    "--accumulate", help="Number of parts of a step: the same step with less memory.")]
 Checkpointing = Annotated[bool | None, typer.Option(
     "--checkpointing", help="Compute Transformer blocks again in the backward pass: less memory, "
                             "about a third more time.")]
@@ -151,7 +151,7 @@ Settings = Annotated[list[str] | None, typer.Option(
     "--set", metavar="NAME=VALUE",
     help="Another value of the preset, such as width=64 or inputs.grid=7; repeatable.")]
 Patience = Annotated[int | None, typer.Option(
-    help="Stop after so many epochs without a better score; 0 never does.")]
+    help="Stop after this many epochs without a better score; 0 never stops.")]
 
 # %% ../../nbs/library/cli/options.ipynb #41fd9fd4
 def is_given(ctx: typer.Context, name: str) -> bool:

@@ -102,7 +102,7 @@ def _default_folder(*parts: str | None) -> Path:
 def _run_folder(
     data: str, parts: list[str | None], *, seed: int, start: Path | None, stage: str
 ) -> Path:
-    """Return the default folder of a training: of a new model, or of a run that it goes on from."""
+    """Return the default folder of a training: of a new model, or of the run that it continues."""
     name = re.sub(r"[*?\[\]]", "", Path(data).stem)  # a pattern of files
     if start is None:
         return _default_folder(name, *parts, str(seed))
@@ -234,7 +234,7 @@ def _recommend(data: str, preset: str, out: Path, spec: dict) -> None:
 
 
 def _checkpoint_of(out: Path, resume: bool) -> Path:
-    """Return the file from which an interrupted training of a detector goes on."""
+    """Return the file from which an interrupted training of a detector is resumed."""
     checkpoint = out.with_name(f"{out.name}.checkpoint")
     if checkpoint.exists() and not resume:
         raise ValueError(f"{checkpoint} is of a training that was interrupted: go on with it with "

@@ -84,7 +84,7 @@ def batch_by_tokens(
 
 
 def _pack(rows: list[int], table: np.ndarray, max_tokens: int) -> Iterator[list[int]]:
-    """Yield consecutive rows as batches of at most so many positions."""
+    """Yield consecutive rows as batches with a maximal number of positions."""
     if not rows:
         return
     batch: list[int] = []
@@ -103,7 +103,7 @@ def _pack(rows: list[int], table: np.ndarray, max_tokens: int) -> Iterator[list[
 def batch_by_count(
     rows: int, batch_size: int, seed: int | None = None, epoch: int = 0
 ) -> list[list[int]]:
-    """Return batches of so many rows; the last one may be smaller.
+    """Return batches of equal size; the last one may be smaller.
 
     Args:
         rows: how many there are, a scalar.
@@ -157,6 +157,9 @@ class Batch:
         captions: ids of the captions, with bos and eos, `(B, C, T)`.
         teacher_words: a teacher's likeliest ids after each word of the captions, `(B, C, T, K)`.
         teacher_chances: their probabilities, likewise.
+        target_counts: how many ids of each picture's captions are to be predicted, `(B,)`; always
+            on the CPU. `to` counts them when the captions leave it; None stands for not counted.
+            Leave them out where you replace the captions.
     """
 
     images: Tensor | None = None
@@ -171,10 +174,12 @@ class Batch:
     captions: Tensor | None = None
     teacher_words: Tensor | None = None
     teacher_chances: Tensor | None = None
+    target_counts: Tensor | None = None
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Return the fields that are not None."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        """Return the fields that are not None and that move with the batch."""
+        names = [field.name for field in fields(self) if field.name != "target_counts"]
+        values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
     def __len__(self) -> int:
@@ -205,11 +210,28 @@ class Batch:
             non_blocking: whether to go on before the copies are done; has an effect for batches in
                 page-locked memory that go to a GPU.
         """
-        moved = {name: tensor.to(device, non_blocking=non_blocking)
-                 for name, tensor in self._tensors().items()}
+        moved: dict[str, Any] = {
+            name: tensor.to(device, non_blocking=non_blocking)
+            for name, tensor in self._tensors().items()
+        }
         for name in _FEATURE_FIELDS & moved.keys():
             moved[name] = moved[name].to(dtype)
+        if self.captions is not None and moved["captions"].device != self.captions.device:
+            is_away = not moved["captions"].is_cpu
+            moved["target_counts"] = self._count_targets() if is_away else None
         return replace(self, **moved)
+
+    def _count_targets(self) -> Tensor | None:
+        """Return `target_counts`, or None where counting would wait for a GPU."""
+        if self.captions is None or self.target_counts is not None or not self.captions.is_cpu:
+            return self.target_counts
+        return (self.captions[..., 1:] != 0).sum((1, 2))
+
+    @property
+    def num_targets(self) -> int | None:
+        """How many ids are to be predicted, or None where counting them would wait for a GPU."""
+        counts = self._count_targets()
+        return None if counts is None else int(counts.sum())
 
     def pin_memory(self) -> Self:
         """Return the batch in page-locked memory, from where a GPU can copy it by itself."""
@@ -222,7 +244,12 @@ class Batch:
         Args:
             rows: row numbers of shape `(R,)`, or booleans of shape `(B,)`.
         """
-        selected = {name: tensor[rows] for name, tensor in self._tensors().items()}
+        tensors = self._tensors()
+        if self.target_counts is not None:
+            tensors["target_counts"] = self.target_counts
+        # A GPU gets the numbers without a wait for what it still computes.
+        selected = {name: tensor[rows.to(tensor.device, non_blocking=not tensor.is_cpu)]
+                    for name, tensor in tensors.items()}
         return replace(self, **selected)
 
 # %% ../../nbs/library/data/batches.ipynb #ea077bbe
@@ -254,15 +281,20 @@ class PixelInput:
         """Return the picture of an item as floats, (3, h, w)."""
         return self.scaled(item)
 
-    def scale(self, pixels: Tensor) -> Tensor:
+    def scale(self, pixels: Tensor, out: Tensor | None = None) -> Tensor:
         """Return bytes (B, h, w, 3) as floats (B, 3, h, w), equal to `scaled` in every bit.
 
         They are computed on the device where the bytes are.
+
+        Args:
+            pixels: the bytes.
+            out: where the floats go; a new tensor by default.
         """
-        mean = torch.tensor(self.mean, device=pixels.device)[:, None, None]
-        std = torch.tensor(self.std, device=pixels.device)[:, None, None]
+        # A tensor made on a GPU would wait for what it still computes.
+        mean = torch.tensor(self.mean).to(pixels.device, non_blocking=True)[:, None, None]
+        std = torch.tensor(self.std).to(pixels.device, non_blocking=True)[:, None, None]
         pixels = pixels.permute(0, 3, 1, 2)
-        scaled = torch.empty(pixels.shape, device=pixels.device)
+        scaled = torch.empty(pixels.shape, device=pixels.device) if out is None else out
         if pixels.device.type != "cpu":
             return torch.sub(pixels, mean, out=scaled).div_(std)
         for picture, target in zip(pixels, scaled, strict=True):    # one stays in the core's cache
@@ -279,7 +311,7 @@ class CaptionDataset(Dataset):
         source_vocabulary: encodes the sources, where there are any.
         inputs: for fields of `Batch`, the function that makes an item's tensor, without the axis
             B: `{"grid": lambda item: store[item.name]}` gives `(N, D)`.
-        max_length: captions and sources are cut after so many ids. A cut caption has no eos,
+        max_length: captions and sources are cut after this many ids. A cut caption has no eos,
             since it did not end there.
         augmentations: each like `inputs`, of the pictures seen in another way, such as mirrored;
             a read draws one of them or `inputs`, each with the same probability.
@@ -406,11 +438,12 @@ def _source(item: Item) -> str:
     return item.source
 
 # %% ../../nbs/library/data/batches.ipynb #8663c1b9
-def collate(examples: Sequence[dict]) -> Batch:
+def collate(examples: Sequence[dict], out: Mapping[str, Tensor] | None = None) -> Batch:
     """Put rows of `CaptionDataset` into one `Batch`: tensors are stacked, ids padded.
 
     Args:
         examples: B rows, all with the same fields.
+        out: for fields of tensors, where the stacked tensor goes; new memory by default.
 
     Returns:
         The batch; captions have shape `(B, C, T)`, where an item with fewer than C captions has
@@ -419,8 +452,10 @@ def collate(examples: Sequence[dict]) -> Batch:
     batch_fields = {}
     for name in examples[0]:
         column = [example[name] for example in examples]
-        is_tensor = isinstance(column[0], Tensor)
-        batch_fields[name] = torch.stack(column) if is_tensor else pad_sequences(column)
+        if isinstance(column[0], Tensor):
+            batch_fields[name] = torch.stack(column, out=out.get(name) if out else None)
+        else:
+            batch_fields[name] = pad_sequences(column)
     return Batch(**batch_fields)
 
 # %% ../../nbs/library/data/batches.ipynb #91be28f1

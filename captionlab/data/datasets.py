@@ -415,7 +415,7 @@ def coco_karpathy(file: Path | str, folder: Path | str | None = None) -> Caption
     file = Path(file)
     images = read_json_file(file).get("images")
     if not isinstance(images, list):
-        raise ValueError(f"{file}: its images are no list: get the file again")
+        raise ValueError(f"{file}: its images are not a list: get the file again")
     finder = ImageFinder(file, Path(folder)) if folder else None
     splits = _collect_items(file, _karpathy_rows(file, images), finder, "images entry")
     name = "coco" if file.stem == "dataset_coco" else file.stem

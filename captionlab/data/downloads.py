@@ -183,7 +183,7 @@ def space_needed(
 
 
 def _check_space(folder: Path, needed: int) -> None:
-    """Raise an `OSError` if a folder has not that many bytes free."""
+    """Raise an `OSError` if a folder has too few bytes free."""
     parent = next(one for one in (folder, *folder.absolute().parents) if one.exists())
     free = shutil.disk_usage(parent).free
     if free < needed:
@@ -205,7 +205,7 @@ def unpack(archive: Path, folder: Path, members: Sequence[str] = ("*",)) -> int:
         The number of files.
 
     Raises:
-        ValueError: it is no zip file, a file in it is damaged or would lie outside the folder.
+        ValueError: it is not a zip file, a file in it is damaged or would lie outside the folder.
     """
     root = folder.resolve()
     try:

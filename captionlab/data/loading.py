@@ -13,11 +13,11 @@ import os
 import random
 import signal
 import sys
+import weakref
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import get_start_method
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -89,21 +89,22 @@ class _PixelRing:
             slot[name] = torch.frombuffer(memory, dtype=torch.uint8).view(shape)
         return slot
 
-    def fill(self, batch: Batch) -> "Batch | _SentBatch":
-        """Put the pictures of a batch into this worker's next slot; return what is sent of it."""
+    def next_slot(self, rows: int) -> int | None:
+        """Return the number of this worker's next slot; None if the batch does not go into one."""
         worker = get_worker_info()
-        if worker is None or len(batch) > self.rows:
-            return batch
+        if worker is None or rows > self.rows:
+            return None
         number = worker.id * _SLOTS + self.num_filled % _SLOTS
         self.num_filled += 1
-        for name, pictures in self.slots[number].items():
-            pictures[: len(batch)] = batch.require(name)
-        rest = replace(batch, **dict.fromkeys(self.slots[number]))
-        return _SentBatch(rest, id(self), number)
+        return number
+
+    def pictures(self, slot: int, rows: int) -> dict[str, Tensor]:
+        """Return the first rows of a slot, by field."""
+        return {name: tensor[:rows] for name, tensor in self.slots[slot].items()}
 
 
 # By id, which is the same in the workers: the memory itself cannot be sent.
-_rings: WeakValueDictionary[int, _PixelRing] = WeakValueDictionary()
+_rings: weakref.WeakValueDictionary[int, _PixelRing] = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -122,13 +123,29 @@ class _SentBatch:
 
     def whole(self) -> Batch:
         """Return the batch with its pictures, which stay in the slot."""
-        slot = _rings[self.ring].slots[self.slot]
-        pictures = {name: tensor[: len(self.rest)] for name, tensor in slot.items()}
-        return replace(self.rest, **pictures)
+        return replace(self.rest, **_rings[self.ring].pictures(self.slot, len(self.rest)))
 
     def pin_memory(self) -> Batch:
         """Return the whole batch in page-locked memory; PyTorch calls this."""
         return self.whole().pin_memory()
+
+# %% ../../nbs/library/data/loading.ipynb #01fe9d71
+class _ScaledBuffers:
+    """Memory for the scaled pictures of batches, used again once a batch is gone."""
+
+    def __init__(self):
+        self.free: list[np.ndarray] = []
+
+    def take(self, pixels: Tensor) -> Tensor:
+        """Return memory (B, 3, h, w) for pictures (B, h, w, 3); what is in it does not matter."""
+        count = pixels.numel()
+        memory = self.free.pop() if self.free else np.empty(0, np.float32)
+        if memory.size < count:
+            memory = np.empty(count, np.float32)
+        lent = memory[:count]
+        # The tensor holds this array. When the last view of the tensor is gone, so is the array.
+        weakref.finalize(lent, self.free.append, memory).atexit = False
+        return torch.from_numpy(lent).view(pixels.permute(0, 3, 1, 2).shape)
 
 # %% ../../nbs/library/data/loading.ipynb #ddd704bf
 class _BatchReader(Dataset):
@@ -139,6 +156,7 @@ class _BatchReader(Dataset):
         self.seed = seed
         self.pixel_inputs = data.pixel_inputs
         self.ring: _PixelRing | None = None
+        self.buffers = _ScaledBuffers()
 
     def __getitem__(self, key: tuple[int, Sequence[int], bool]) -> "Batch | _SentBatch | Exception":
         epoch, rows, is_share = key
@@ -146,19 +164,25 @@ class _BatchReader(Dataset):
             "seed": self.seed, "epoch": epoch, "as_bytes": self.pixel_inputs,
         }
         try:
-            batch = collate([seeded_row(self.data, row, **options) for row in rows])
-            batch = batch if is_share else batch.select(torch.arange(0))
-            return self.ring.fill(batch) if self.ring else batch
+            examples = [seeded_row(self.data, row, **options) for row in rows]
+            slot = self.ring.next_slot(len(rows)) if self.ring and is_share else None
+            if self.ring and slot is not None:
+                pictures = self.ring.pictures(slot, len(rows))
+                rest = replace(collate(examples, out=pictures), **dict.fromkeys(pictures))
+                return _SentBatch(rest, id(self.ring), slot)
+            batch = collate(examples)
+            return batch if is_share else batch.select(torch.arange(0))
         except (ValueError, OSError) as error:
             # Raised in the main process. PyTorch would put the traceback into its message.
             return error
 
     def scale(self, batch: Batch) -> Batch:
         """Return a batch with the bytes of its pictures scaled, on the device where they are."""
-        scaled = {
-            name: function.scale(batch.require(name))
-            for name, function in self.pixel_inputs.items()
-        }
+        scaled = {}
+        for name, function in self.pixel_inputs.items():
+            pixels = batch.require(name)
+            out = self.buffers.take(pixels) if pixels.device.type == "cpu" else None
+            scaled[name] = function.scale(pixels, out=out)
         return replace(batch, **scaled)
 
 # %% ../../nbs/library/data/loading.ipynb #18c5e509

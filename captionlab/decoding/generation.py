@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PAD', 'BOS', 'EOS', 'check_count', 'check_number', 'log_probabilities', 'top_k',
-           'bos_tokens', 'generate', 'greedy', 'apply_temperature', 'keep_top_k',
-           'keep_top_p', 'sample', 'sequence_log_probs']
+           'bos_tokens', 'words_per_check', 'generate', 'greedy', 'apply_temperature',
+           'keep_top_k', 'keep_top_p', 'sample', 'sequence_log_probs']
 
 # %% ../../nbs/library/decoding/generation.ipynb #84e5a2f8
 import math
@@ -64,7 +64,7 @@ def _short_repr(value: object) -> str:
 
 # %% ../../nbs/library/decoding/generation.ipynb #6f5b525e
 def log_probabilities(logits: Tensor, suppress_tokens: Iterable[int] = (), *,
-                      renormalise: bool = False) -> Tensor:
+                      renormalise: bool = False, check: bool = True) -> Tensor:
     """Return log-probabilities of the next token; suppressed tokens have minus infinity.
 
     Args:
@@ -73,6 +73,7 @@ def log_probabilities(logits: Tensor, suppress_tokens: Iterable[int] = (), *,
         renormalise: divide the probabilities of the other tokens by their sum. By default they
             stay those of the model, so that a caption that avoids a probable suppressed token
             gains nothing from it.
+        check: whether to raise the errors below, for which the program waits for a GPU.
 
     Returns:
         `(..., V)`; the probabilities sum to 1 if they are renormalised, else to 1 minus those of
@@ -81,20 +82,27 @@ def log_probabilities(logits: Tensor, suppress_tokens: Iterable[int] = (), *,
     Raises:
         ValueError: if a logit is not a number, or every token is suppressed.
     """
-    suppressed = torch.tensor([PAD, BOS, *suppress_tokens], device=logits.device)
+    # A tensor made on a GPU would wait for what it still computes.
+    suppressed = torch.tensor([PAD, BOS, *suppress_tokens]).to(logits.device, non_blocking=True)
     log_probs = torch.log_softmax(logits, -1, dtype=torch.float32)
     if log_probs.requires_grad:
         log_probs = log_probs.index_fill(-1, suppressed, -math.inf)
     else:
         log_probs.index_fill_(-1, suppressed, -math.inf)        # without a copy
-    largest = log_probs.amax(-1)
+    if check:
+        largest = log_probs.amax(-1)
+        _raise_if_broken(largest.isnan().any(), largest.isneginf().any())
+    return torch.log_softmax(log_probs, -1) if renormalise else log_probs
+
+
+def _raise_if_broken(any_nan: Tensor | bool, any_empty: Tensor | bool) -> None:
+    """Raise an error if a row's largest log-probability is not a number, or minus infinity."""
     # A model may give a token minus infinity, but not all of them, and never infinity or nan.
-    if largest.isnan().any():
+    if any_nan:
         raise ValueError("a logit of the next token is not a number: "
                          "the model's weights or its inputs are broken")
-    if largest.isneginf().any():
+    if any_empty:
         raise ValueError("no token is left to generate: suppress fewer")
-    return torch.log_softmax(log_probs, -1) if renormalise else log_probs
 
 # %% ../../nbs/library/decoding/generation.ipynb #9700da4e
 def top_k(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -135,6 +143,21 @@ def bos_tokens(model: Captioner, pictures: int, captions: int) -> Tensor:
         captions: C.
     """
     return torch.full((pictures, captions), BOS, device=next(model.parameters()).device)
+
+
+def words_per_check(device: torch.device) -> int:
+    """Return after how many words a generation asks which captions have ended.
+
+    Args:
+        device: of the model. A processor has the answer at once. A GPU would stand still after
+            each answer until it gets more work.
+    """
+    return 1 if device.type == "cpu" else 5
+
+
+def _read(numbers: Tensor) -> list:
+    """Return numbers `(N,)` as a list: here, and nowhere else, `generate` waits for a GPU."""
+    return numbers.tolist()
 
 # %% ../../nbs/library/decoding/generation.ipynb #681fb6ce
 def _constrain(log_probs: Tensor, ids: Tensor,
@@ -191,14 +214,19 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
     state = model.start(memory, captions)
     # Pictures whose captions have all ended leave the batch; `rows` are those that remain.
     rows = torch.arange(len(memory), device=tokens.device)
+    interval = words_per_check(tokens.device)
+    largest = []                    # log-probability at each word that is not checked yet, (R, C)
     length = 0
     for length in range(1, max_length + 1):
         logits, state = model.step(state, tokens)
         ended = _has_ended(tokens)
         # A model may give anything, even nan, after the end of a caption. (The picture of a single
-        # caption leaves the batch with it.)
-        logits = logits.masked_fill(ended[..., None], 0.0) if captions > 1 else logits
-        log_probs = log_probabilities(logits, suppress_tokens)
+        # caption leaves the batch with it, if it may leave after every word.)
+        if captions > 1 or interval > 1:
+            logits = logits.masked_fill(ended[..., None], 0.0)
+        log_probs = log_probabilities(logits, suppress_tokens, check=interval == 1)
+        if interval > 1:
+            largest.append(log_probs.amax(-1))
         if constraints:
             log_probs = _constrain(log_probs, ids[rows, :, : length - 1], constraints, ended)
         step_points = () if points is None else (points[rows, :, length - 1],)
@@ -206,14 +234,38 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
         scores[rows] += log_probs.gather(-1, tokens[..., None])[..., 0].masked_fill(ended, 0.0)
         tokens = tokens.masked_fill(ended, PAD)
         ids[rows, :, length - 1] = tokens
-        unfinished = (~_has_ended(tokens)).any(-1).nonzero()[:, 0]
+        if length % interval and length < max_length:
+            continue
+        unfinished = _unfinished_rows(tokens, largest)
+        largest = []
         if len(unfinished) == 0:
             break
         if len(unfinished) < len(rows):
             state = state.select(unfinished)
             tokens = tokens[unfinished]
             rows = rows[unfinished]
+    if interval > 1:                # the words after the last end are padding
+        used = _read((ids[..., :length] != PAD).any(0).any(0))
+        length = max(sum(used), 1)
     return ids[..., :length], scores
+
+
+def _unfinished_rows(tokens: Tensor, largest: Sequence[Tensor]) -> Tensor:
+    """Return the pictures with a caption that has not ended, or raise what went wrong.
+
+    `tokens`, `(R, C)`, are the newest, `largest` the log-probabilities `(R, C)` of the likeliest
+    token at each word that nobody has checked.
+    """
+    answers = [(~_has_ended(tokens)).any(-1)]
+    if largest:
+        unchecked = torch.stack(list(largest))
+        answers += [unchecked.isnan().any()[None], unchecked.isneginf().any()[None]]
+    is_unfinished = _read(torch.cat(answers))
+    if largest:
+        *is_unfinished, any_nan, any_empty = is_unfinished
+        _raise_if_broken(any_nan, any_empty)
+    rows = [row for row, is_open in enumerate(is_unfinished) if is_open]
+    return torch.tensor(rows, dtype=torch.long).to(tokens.device, non_blocking=True)
 
 # %% ../../nbs/library/decoding/generation.ipynb #aabf25ea
 def greedy(model: Captioner, memory: Memory, max_length: int = 30,
@@ -292,7 +344,8 @@ def _sample_tokens(log_probs: Tensor, points: Tensor) -> Tensor:
     cumulative = log_probs.exp().cumsum(-1)
     # Above 0, so that a token of probability 0 is never drawn.
     places = (1 - points[..., None]) * cumulative[..., -1:]
-    return torch.searchsorted(cumulative, places)[..., 0]
+    # Of what is not a number it would be V, which is no token.
+    return torch.searchsorted(cumulative, places)[..., 0].clamp_max(log_probs.shape[-1] - 1)
 
 
 def _draw_points(generators: Sequence[torch.Generator], shape: tuple[int, int]) -> Tensor:
@@ -361,7 +414,7 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
 # %% ../../nbs/library/decoding/generation.ipynb #cfd98eef
 def sequence_log_probs(model: Captioner, memory: Memory, ids: Tensor,
                        suppress_tokens: Iterable[int] = (), *,
-                       renormalise: bool = False) -> Tensor:
+                       renormalise: bool = False, check: bool = True) -> Tensor:
     """Return the log-probability of each token of given captions, in one pass.
 
     Args:
@@ -373,11 +426,12 @@ def sequence_log_probs(model: Captioner, memory: Memory, ids: Tensor,
         renormalise: of `log_probabilities`. With True these are the log-probabilities with which
             `sample` draws at temperature 1, as a policy gradient needs them; by default those of
             the model, as searches add them up and `sample` returns them.
+        check: of `log_probabilities`.
 
     Returns:
         `(B, C, T)`; 0 for padding.
     """
     inputs = F.pad(ids[..., :-1], (1, 0), value=BOS)
     logits = model.decode(memory, inputs)
-    log_probs = log_probabilities(logits, suppress_tokens, renormalise=renormalise)
+    log_probs = log_probabilities(logits, suppress_tokens, renormalise=renormalise, check=check)
     return log_probs.gather(-1, ids[..., None])[..., 0].masked_fill(ids == PAD, 0.0)

@@ -181,7 +181,7 @@ class _Step(nn.Module):
 
 # %% ../../nbs/library/deploy/onnx.ipynb #onx00011
 def _example_inputs(processor: ImageProcessor, rows: int) -> dict[str, Tensor]:
-    """Return random inputs of the encoder for so many pictures."""
+    """Return random inputs of the encoder for a number of pictures."""
     preset: Any = processor.preset
     inputs = preset.inputs
     if set(inputs.fields) <= _PICTURE_FIELDS:
@@ -200,7 +200,7 @@ def _example_inputs(processor: ImageProcessor, rows: int) -> dict[str, Tensor]:
 
 
 def _example_state(encoder: _Encoder, inputs: dict[str, Tensor], steps: int) -> Any:
-    """Return a state after so many tokens."""
+    """Return a state after a number of tokens."""
     model = encoder.model
     fields_read = encoder.fields_of(inputs["images"]) if encoder.reads_pictures else inputs
     state = model.start(model.encode(Batch(**fields_read)))
@@ -276,7 +276,7 @@ def export_onnx(run: Run, folder: str | os.PathLike) -> Path:
         The folder.
 
     Raises:
-        ValueError: the run is none that can be exported; one line says why.
+        ValueError: the run cannot be exported; the message says why.
         ImportError: a package of the extra `[export]` is missing.
     """
     _check_exportable(run)

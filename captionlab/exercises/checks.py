@@ -57,7 +57,7 @@ def is_unanswered(answer: object) -> bool:
 # %% ../../nbs/library/exercises/checks.ipynb #a337f2fe
 @dataclass(frozen=True)
 class Verdict:
-    """What a check says of an answer.
+    """The verdict of a check on an answer.
 
     Attributes:
         identifier: of the exercise, as in "11.1".
@@ -80,7 +80,7 @@ class Verdict:
 
 
 def assess(identifier: str, answer: object) -> Verdict:
-    """Return what the check of an exercise says of an answer; whatever it is, nothing is raised.
+    """Return the verdict of an exercise's check on any answer, without raising.
 
     Args:
         identifier: as in "11.1".
@@ -120,7 +120,7 @@ def _one_line(text: str) -> str:
 def check(identifier: str, answer: object) -> None:
     """Check an answer to an exercise and print one line: right, or what fails.
 
-    An answer that is still to be written is no fault. Right and wrong ones are recorded on this
+    An answer that is not written yet is no mistake. Right and wrong ones are recorded on this
     machine (`progress`).
 
     Args:

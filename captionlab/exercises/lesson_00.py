@@ -13,7 +13,7 @@ from ..scenes.world import Object, Scene
 from .expectations import expect, expect_close, expect_equal, expect_type
 from .registry import add_rubric, exercise
 
-# %% ../../nbs/solutions/00_start_here.ipynb #s001chk
+# %% ../../nbs/solutions/00_start_here.ipynb #s001scn
 def _first_scene():
     """Return the drawing of the lesson: a circle in a square, and a star."""
     return Scene((
@@ -22,7 +22,7 @@ def _first_scene():
         Object("star", "yellow", "medium", x=140, y=140),
     ))
 
-
+# %% ../../nbs/solutions/00_start_here.ipynb #s001chk
 @exercise(
     "00.1", "Sentences by hand", difficulty=1, minutes=10,
     hints=(

@@ -39,7 +39,7 @@ def _check_norm(answer):
         "post-norm normalises the sum": [first, [2.0] * 3],
     })
 
-# %% ../../nbs/solutions/05_blocks.ipynb #s052chk
+# %% ../../nbs/solutions/05_blocks.ipynb #s052cnt
 def _count_cptr(biases=True, attentions=2):
     """Count the weights of CPTR's blocks, and the share of them in feed-forward layers."""
     width, hidden = 768, 3072
@@ -50,7 +50,7 @@ def _count_cptr(biases=True, attentions=2):
     decoder = 4 * (attentions * attention + feed_forward + (attentions + 1) * norm)
     return encoder + decoder, 16 * feed_forward / (encoder + decoder)
 
-
+# %% ../../nbs/solutions/05_blocks.ipynb #s052chk
 @exercise(
     "05.2", "Count", difficulty=2, minutes=10,
     hints=(

@@ -71,7 +71,7 @@ _TO_XYZ = np.array([
 ])
 _TAB_NAMES = "blue orange green red purple brown pink gray olive cyan"
 
-
+# %% ../../nbs/solutions/06_visualise.ipynb #s063chx0
 def _lab(colour, cones):
     """Return a colour as a reader sees it, in CIELAB."""
     rgb = np.array(to_rgb(colour))

@@ -31,7 +31,7 @@ _TEN = [
     "low", "low", "low", "lower", "lower", "newest", "newest", "newest", "wide", "widest",
 ]
 
-
+# %% ../../nbs/solutions/10_text.ipynb #s101chx0
 @exercise(
     "10.1", "The ninth merge", difficulty=1, minutes=10,
     hints=(
@@ -113,7 +113,7 @@ def _make_world():
 
     return [f"{noun()} {skewed(relations)} {noun()}" for _ in range(500)]
 
-
+# %% ../../nbs/solutions/10_text.ipynb #s104chx0
 @cache
 def _lengthen(dropout):
     """Return how many times as many pieces a hundred captions have with this dropout."""
@@ -124,7 +124,7 @@ def _lengthen(dropout):
     drawn = sum(len(subwords.encode(caption, dropout, draw)) - 2 for caption in world[:100])
     return drawn / plain
 
-
+# %% ../../nbs/solutions/10_text.ipynb #s104chx1
 @exercise(
     "10.4", "Twice as long", difficulty=2, minutes=15,
     hints=(

@@ -88,7 +88,7 @@ def _small_world():
         people[number] = [form.format(*misread(facts)) for form in _FORMS]
     return scenes, people
 
-
+# %% ../../nbs/solutions/16_metrics.ipynb #b178bd08
 def _bleu_of_one_caption(caption):
     """Return the corpus BLEU-4, in percent, of one caption for all scenes."""
     scorer = BleuScorer(n=4)

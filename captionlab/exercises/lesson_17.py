@@ -53,7 +53,7 @@ def _count_changes():
             noticed[change[1]] += bool(shapes_in_caption(change[0]) - present)
     return dict(changes), dict(noticed)
 
-
+# %% ../../nbs/solutions/17_which_metric.ipynb #70ae605d
 @exercise(
     "17.2", "What CHAIR notices", difficulty=2, minutes=15,
     hints=(

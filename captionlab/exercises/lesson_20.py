@@ -47,7 +47,7 @@ def _expect_same_steps(model, memory, tokens):
                  "the output of step, compared with decode,")
     return logits
 
-
+# %% ../../nbs/solutions/20_captioner.ipynb #s202chk2
 @exercise(
     "20.2", "A bigram that looks", difficulty=2, minutes=20,
     hints=(
@@ -101,7 +101,7 @@ def _expect_reordered(model, memory, tokens):
         expect_close(after[picture], before[picture, row],
                      f"the next word of picture {picture} after reorder")
 
-
+# %% ../../nbs/solutions/20_captioner.ipynb #s204chk2
 @exercise(
     "20.4", "An LSTM captioner", difficulty=3, minutes=30,
     hints=(

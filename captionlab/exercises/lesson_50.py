@@ -45,7 +45,7 @@ def _check_steps(answer):
     "50.2", "Words never seen", difficulty=2, minutes=20,
     hints=(
         'split_words(text, "en") makes lower-case words and splits punctuation off.',
-        "Count the words that are not in known, not the different ones.",
+        "Count the words that are not in known, and each as often as it occurs.",
         'sum(word not in known for word in split_words(text, "en"))',
     ),
 )

@@ -36,7 +36,7 @@ add_rubric(
         "What does each of the two metrics count?",
     ),
     criteria=(
-        "names the runs that are ahead by more than luck in each of the two metrics",
+        "names the runs that are ahead by more than chance in each of the two metrics",
         "names a conclusion that changes",
         "says why: CIDEr weighs rare n-grams, BLEU-4 counts all n-grams alike",
     ),

@@ -46,7 +46,7 @@ def flatten_captions(captions: Sequence[Sequence[int]]) -> TokenTable:
 
 # %% ../../nbs/library/metrics/ciderd.ipynb #b57c002e
 _BITS = 15                      # four words fit into 60 of an integer's 63 bits
-_DIRECT = (1 << _BITS) - 1      # so many different ids: code 0 is left for "no word"
+_DIRECT = (1 << _BITS) - 1      # number of different ids: code 0 is left for "no word"
 
 
 def pack_ngrams(table: TokenTable) -> list[tuple[np.ndarray, np.ndarray]]:

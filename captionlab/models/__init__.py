@@ -123,14 +123,14 @@ def register(name: str, model: type[Captioner] | ModuleType | str,
         variants: of the class, if its presets have a field `variant`.
 
     Raises:
-        ValueError: if the name is taken or is no Python name, or if the presets are missing, or
+        ValueError: if the name is taken or is not a Python name, or if the presets are missing, or
             given twice.
         TypeError: if a module lacks one of the names.
     """
     if name in _MODELS:
         raise ValueError(f"there is a model {name!r} already: choose another name")
     if not name.isidentifier():
-        raise ValueError(f"{name!r} is no Python name, so it cannot name a model's files")
+        raise ValueError(f"{name!r} is not a Python name, so it cannot name a model's files")
     if isinstance(model, type):
         if not presets:
             raise ValueError(f"{model.__name__} comes without presets: give at least one")

@@ -49,7 +49,7 @@ def open_feature_stores(
 ) -> list[FeatureStore]:
     """Return the features of all pictures of a data set; compute those that are missing.
 
-    An interrupted computation goes on where it stopped.
+    An interrupted computation is resumed.
 
     Args:
         processor: of the model.

@@ -225,7 +225,7 @@ def _trained_preprocess(trained_spec: dict) -> Preprocess:
     """Return the preprocessing of a trained model, once its values fit their fingerprint."""
     for key in ("preprocess", "backbone", "boxes"):
         if not isinstance(trained_spec.get(key), dict | None):
-            raise ValueError(f"the {key} of its processor is no object with names and values")
+            raise ValueError(f"the {key} of its processor is not an object with names and values")
     backbone = trained_spec.get("backbone")
     if backbone and not backbone.keys() >= {"fingerprint", "weights"}:
         raise ValueError("the backbone of its processor has no fingerprint or weights")

@@ -58,7 +58,7 @@ def image_source(picture: Picture, scene_size: int = 224) -> ImageSource:
     if isinstance(picture, bytes | bytearray | memoryview):
         return io.BytesIO(picture)
     if isinstance(picture, io.TextIOBase):
-        raise ValueError("a file that was opened as text is no picture: open it in mode 'rb'")
+        raise ValueError("a file that was opened as text is not a picture: open it in mode 'rb'")
     if hasattr(picture, "read"):
         return picture
     raise ValueError(

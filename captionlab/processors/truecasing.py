@@ -103,9 +103,9 @@ def load_truecaser(folder: Path) -> Truecaser | None:
         words = content["words"]
         language = content["language"]
         if not isinstance(language, str) or not isinstance(words, list):
-            raise TypeError("its language is no text, or its words are no list")
+            raise TypeError("its language is not a string, or its words are not a list")
         if not all(isinstance(word, str) for word in words):
-            raise TypeError("a word is no text")
+            raise TypeError("a word is not a string")
         return Truecaser(words, language)
     except (KeyError, TypeError, ValueError) as fault:
         raise ValueError(

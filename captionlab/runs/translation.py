@@ -56,7 +56,7 @@ def split_text(text: str, count_tokens: Callable[[str], int], max_tokens: int) -
 
 
 def _halve(text: str, count_tokens: Callable[[str], int], max_tokens: int) -> list[str]:
-    """Return the text in parts of at most so many tokens, split near the middle again and again."""
+    """Return the text in parts with a maximal number of tokens, split near the middle."""
     blanks = [match.start() for match in re.finditer(r"\s+", text)]
     if not blanks or count_tokens(text) <= max_tokens:
         return [text]

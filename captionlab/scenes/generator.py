@@ -75,7 +75,7 @@ class PortableRandom:
         return items[self.randint(0, len(items) - 1)]
 
     def sample(self, items: Collection[_T], number: int) -> list[_T]:
-        """Return that many different items, in random order."""
+        """Return a number of different items, in random order."""
         remaining = list(items)
         return [remaining.pop(self.randint(0, len(remaining) - 1)) for _ in range(number)]
 
@@ -98,7 +98,7 @@ def _distractor(rng: PortableRandom, original: dict[str, str]) -> dict[str, str]
 
 
 def _draw_properties(rng: PortableRandom, number: int) -> list[dict[str, str]]:
-    """Return the properties of so many objects, larger ones first; sometimes all share one."""
+    """Return the properties of a number of objects, larger ones first; all may share one."""
     drawn = [_random_properties(rng)]
     while len(drawn) < number:
         original = rng.choice(drawn) if rng.chance(50) else None
@@ -354,7 +354,7 @@ def _draw_captions(scene: Scene) -> Iterator[tuple[tuple[Claim, int], ...]]:
 
 @lru_cache(maxsize=4096)
 def _different_captions(scene: Scene, number: int) -> tuple:
-    """Return so many different captions as claims; fewer if the scene has less to say."""
+    """Return different captions as claims, at most the given number."""
     captions = {}  # a dictionary, since it keeps the order
     for caption in islice(_draw_captions(scene), 9 * number):
         captions[caption] = None

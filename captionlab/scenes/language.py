@@ -207,7 +207,7 @@ def form_key(claim: Claim) -> tuple[str, str | int]:
 
 
 def _english(description: Description, number: int) -> str:
-    """Return a description in English, for so many objects."""
+    """Return a description in English, for a number of objects."""
     first = NUMBERS[0][number] if number > 1 else "a"
     adjectives = [WORDS[word][0] for word in description.adjectives()]
     noun = NOUNS[description.shape][1 if number > 1 else 0]

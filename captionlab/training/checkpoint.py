@@ -95,7 +95,7 @@ def unreadable_checkpoint(path: Path, error: Exception) -> ValueError:
         error: what was raised when it was read.
     """
     reason = (str(error) or "it ends too soon").splitlines()[0]
-    return ValueError(f"{path} is no checkpoint that can be read ({reason}): "
+    return ValueError(f"{path} is not a readable checkpoint ({reason}): "
                       "delete it to start anew")
 
 # %% ../../nbs/library/training/checkpoint.ipynb #b2383390

@@ -40,7 +40,7 @@ class TrainingConfig:
         weight_decay: of AdamW.
         ema_decay: decay of the moving average of the weights, which is the model that is kept; 0
             keeps the last weights instead.
-        patience: stop after so many epochs without a better score; 0 never does.
+        patience: stop after this many epochs without a better score; 0 never stops.
         precision: of matrix products: "no" for 32-bit floats, "bf16", or "auto" for the result of
             `resolve_precision` in `captionlab.training.devices`.
         seed: of the order of the data and of dropout.
@@ -96,7 +96,7 @@ class TrainingConfig:
                              "for no clipping give float('inf')")
 
     def _check_whole_numbers(self) -> None:
-        """Raise a ValueError if a number that counts something is no whole number."""
+        """Raise a ValueError if a number that counts something is not a whole number."""
         for name in _WHOLE_NUMBERS:
             value = getattr(self, name)
             # True is an int to Python, and numpy's integers are not.
@@ -112,7 +112,7 @@ class TrainingConfig:
         return batches.ResumableBatchSampler(make_epoch)
 
     def lr_lambda(self, steps: int) -> Callable[[int], float]:
-        """Return the schedule as a function of the step, for epochs of so many steps.
+        """Return the schedule as a function of the step, for epochs of equal length.
 
         Raises:
             ValueError: if there is no such schedule.
@@ -148,7 +148,7 @@ class BasePreset:
         norm: "post" or "pre".
         inputs: what the model reads and how it is made.
         min_count: how often a word must occur in the training captions to get into the vocabulary.
-        max_length: captions are cut after so many tokens, bos included, so that one fewer is
+        max_length: captions are cut after this many tokens, bos included, so that one fewer is
             predicted in training and written in decoding; None leaves them whole.
         num_scenes: how many scenes it is trained on if the data are the scenes.
         training: of the first training, with cross-entropy.

@@ -55,7 +55,7 @@ def explain_lost_process() -> Iterator[None]:
     """Turn the errors that follow when another process has ended into one line.
 
     Raises:
-        ConnectionError: another process cannot be reached any more; says how to go on.
+        ConnectionError: another process cannot be reached; the message says how to continue.
     """
     try:
         yield
@@ -93,7 +93,7 @@ def start_missing_processes() -> None:
     Nothing happens unless this process was started by it, alone, for a training of several.
 
     Raises:
-        ValueError: the number of processes is unknown; says how to start them.
+        ValueError: the number of processes is unknown; the message says how to start them.
     """
     is_launched = {"MASTER_ADDR", "MASTER_PORT", "ACCELERATE_USE_CPU"} <= os.environ.keys()
     if not is_launched or _RANK_VARIABLES & os.environ.keys():

@@ -92,14 +92,15 @@ class TrainingSetup:
             torch.set_float32_matmul_precision("high")      # TF32
         # Of a compiled model it averages the one inside, which can be saved and loaded anywhere.
         averaged = getattr(model, "_orig_mod", model).to(self.accelerator.device)
-        average = get_ema_multi_avg_fn(config.ema_decay)
-        self.ema_model = AveragedModel(averaged, multi_avg_fn=average)
+        self._move_average: Any = get_ema_multi_avg_fn(config.ema_decay)
+        self.ema_model = AveragedModel(averaged, multi_avg_fn=self._move_average)
         if config.checkpointing:
             checkpoint_activations(averaged)
         if config.compile:
             model = compile_model(model, self.accelerator.device.type)
         optimizer = torch.optim.AdamW(param_groups(model, config), config.lr, config.betas,
                                       weight_decay=config.weight_decay, fused=True)
+        self._adam: Any = optimizer
         self.scheduler = LambdaLR(optimizer, config.lr_lambda(steps))
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
 
@@ -113,7 +114,7 @@ class TrainingSetup:
         """Whether a step's pictures are processed in several parts."""
         return self.config.accumulation > 1
 
-    def _backward(self, loss: Tensor, scale: float) -> None:
+    def _backward(self, loss: Tensor, scale: Tensor) -> None:
         """Compute the gradients of the scaled loss; those of parts are there and only scaled."""
         if not self._in_parts:
             self.accelerator.backward(loss * scale)
@@ -199,44 +200,63 @@ class TrainStep(TrainingSetup):
         steps: number of steps of an epoch.
     """
 
-    def step(self, batch: Batch) -> tuple[float, float]:
+    def step(self, batch: Batch) -> Tensor:
         """Train on this process's share of the pictures of one step.
 
         Args:
             batch: the share, `(B, ...)`; in a training of one process all pictures.
 
         Returns:
-            The summed loss and the number of tokens, both over all processes.
+            The summed loss and the number of tokens, both over all processes, `(2,)`. Who reads
+            them waits for the device. A loss that is not a number has changed no weight.
 
         Raises:
-            ValueError: if the loss is not a number; the weights are still those before the step.
             MemoryError: if the device's memory does not suffice.
         """
-        with _explain_memory(self, batch):
+        try:
             return self._step(batch)
+        except torch.OutOfMemoryError:
+            parts = 2 * self.config.accumulation
+            again = "" if self.config.checkpointing else "checkpointing=True (--checkpointing), or "
+            raise MemoryError(f"a step of {len(batch)} pictures does not fit into the memory of "
+                              f"{self.accelerator.device}: set accumulation={parts} "
+                              f"(--accumulate {parts}), which processes it in more parts, {again}"
+                              "a smaller batch_size (--batch-size)") from None
 
-    def _step(self, batch: Batch) -> tuple[float, float]:
+    def _step(self, batch: Batch) -> Tensor:
         """Do what `step` does."""
         loss, tokens = self._accumulate(batch) if self._in_parts else self._loss(batch)
         sums = torch.stack([loss.detach().float(), tokens.float()])
         sums = cast(Tensor, self.accelerator.reduce(sums, "sum"))
-        total_loss, total_tokens = sums.tolist()
-        if not math.isfinite(total_loss):
-            self.optimizer.zero_grad()      # of the parts
-            raise ValueError(f"the loss of a step is {total_loss}: train with a lower lr, or look "
-                             "for inputs that are not numbers")
-        if not total_tokens:
+        total_loss, total_tokens = sums
+        # Only a process whose share has no caption must ask whether those of the others have one.
+        if not batch.num_targets and not total_tokens:
             self.optimizer.zero_grad()
-            return 0.0, 0.0         # pictures without a caption change nothing
+            return sums             # pictures without a caption change nothing
         # Accelerate averages the gradients of the processes. The loss per token over all processes
         # needs their sum, divided by all tokens.
-        self._backward(loss, self.accelerator.num_processes / total_tokens)
+        self._backward(loss, self.accelerator.num_processes / total_tokens.to(loss.dtype))
         self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
+        # The optimiser leaves the weights as they are if this is 1, as after an overflow in fp16.
+        self._adam.found_inf = 1 - total_loss.isfinite().float()
         self.optimizer.step()
         self.scheduler.step()
         self.optimizer.zero_grad()
-        self.ema_model.update_parameters(self.accelerator.unwrap_model(self.model))
-        return total_loss, total_tokens
+        self._average_weights()
+        return sums
+
+    @torch.no_grad()
+    def _average_weights(self) -> None:
+        """Do what `ema_model.update_parameters` does, which would copy a count to the GPU."""
+        model = self.accelerator.unwrap_model(self.model)
+        averaged = self.averaged_model
+        if self.ema_model.n_averaged == 0:
+            self.ema_model.update_parameters(model)
+            return
+        self._move_average(list(averaged.parameters()), list(model.parameters()), None)
+        for buffer, new in zip(averaged.buffers(), model.buffers(), strict=True):
+            buffer.copy_(new)
+        self.ema_model.n_averaged += 1
 
     def reseed(self, state: "TrainerState") -> None:
         """Set the seed of the next step from the config's seed, the state and the process alone.
@@ -301,6 +321,11 @@ def should_stop_early(history: list[dict], patience: int) -> bool:
     return bool(history) and 0 < patience <= epochs_since_best(history)
 
 # %% ../../nbs/21_training.ipynb #9d7df4b7
+def _steps_per_reading(device: torch.device) -> int:
+    """Return after how many steps a training reads its losses: a processor has them at once."""
+    return 1 if device.type == "cpu" else 20
+
+
 class Trainer:
     """Trains a captioner; a run may be killed at any moment and resumed.
 
@@ -317,6 +342,8 @@ class Trainer:
 
     Attributes:
         history: one record per epoch: loss, learning rate, seconds of its steps, and the metrics.
+        steps_per_reading: after so many steps their losses are read and shown. A GPU is asked
+            rarely, since it would stand still after each answer until it gets more work.
     """
 
     def __init__(self, model: Captioner, data: CaptionDataset, config: TrainingConfig,
@@ -334,13 +361,16 @@ class Trainer:
         with explain_lost_process():
             self.train_step = TrainStep(model, config, len(self.sampler))
         self.loader = self.train_step.loader(data, self.sampler, workers)
-        self.state = TrainerState()
+        self.state = TrainerState()         # after the last step whose loss was read
+        self.unread = []                    # sums and seconds of the steps since
+        self.steps_per_reading = _steps_per_reading(self.train_step.accelerator.device)
         self.history = []
         self.best = {}          # weights of the best epoch
         self.save_every = save_every
         self.last_save = time.monotonic()
 
     @explain_lost_process()
+    @torch.enable_grad()            # even where a notebook has turned gradients off
     def fit(self) -> Captioner:
         """Train to the end, from the checkpoint if there is one.
 
@@ -364,19 +394,43 @@ class Trainer:
         return model.eval()
 
     def train_epoch(self) -> None:
-        """Train on the batches of the current epoch that are not done yet."""
+        """Train on the batches of the current epoch that are not done yet.
+
+        Raises:
+            ValueError: a loss is not a number; nothing after that step was saved.
+        """
+        self._read_losses()                 # of steps before an interruption
         self.sampler.set_epoch(self.state.epoch, self.state.step)
         with _progress_bar(self) as progress:
             start = time.monotonic()
             for batch in progress:
-                self.train_step.reseed(self.state)
-                loss, tokens = self.train_step.step(batch)
-                self.state = self.state.advance(loss, tokens, time.monotonic() - start)
-                progress.set_postfix(loss=f"{self.state.loss:.3f}",
-                                     lr=f"{self.train_step.lr:.1e}", refresh=False)
+                self.train_step.reseed(
+                    replace(self.state, step=self.state.step + len(self.unread)))
+                sums = self.train_step.step(batch)
+                self.unread.append((sums, time.monotonic() - start))
+                if len(self.unread) >= self.steps_per_reading:
+                    self._read_losses()
+                    progress.set_postfix(loss=f"{self.state.loss:.3f}",
+                                         lr=f"{self.train_step.lr:.1e}", refresh=False)
                 if time.monotonic() - self.last_save > self.save_every:
                     _save(self)
                 start = time.monotonic()        # the next step begins with waiting for its data
+        self._read_losses()
+
+    def _read_losses(self) -> None:
+        """Wait for the device and advance the state by the steps whose losses were not read."""
+        if not self.unread:
+            return
+        start = time.monotonic()
+        sums, seconds = zip(*self.unread, strict=True)
+        values = torch.stack(sums).tolist()
+        self.unread = []
+        waited = (time.monotonic() - start) / len(seconds)
+        for (loss, tokens), duration in zip(values, seconds, strict=True):
+            if not math.isfinite(loss):
+                raise ValueError(f"the loss of a step is {loss}: train with a lower lr, or look "
+                                 "for inputs that are not numbers")
+            self.state = self.state.advance(loss, tokens, duration + waited)
 
     def _finish_epoch(self) -> None:
         """Validate the averaged model, keep its weights if it is the best, write a checkpoint."""
@@ -411,6 +465,7 @@ def _plain_numbers(metrics: dict) -> dict:
 
 def _save(trainer: Trainer) -> None:
     """Write the checkpoint of a run, if it has a folder and this is the main process."""
+    trainer._read_losses()
     trainer.last_save = time.monotonic()
     if trainer.folder is None or not trainer.train_step.is_main_process:
         return
@@ -451,6 +506,7 @@ def _load(trainer: Trainer) -> None:
         parameters = [x for group in optimizer.param_groups for x in group["params"]]
         check_training_state(checkpoint, _checkpoint(trainer), parameters, len(trainer.sampler))
         trainer.state = TrainerState(**checkpoint["state"])
+        trainer.unread = []
         trainer.history = checkpoint["history"]
         trainer.best = checkpoint["best"]
         optimizer.load_state_dict(checkpoint["optimizer"])

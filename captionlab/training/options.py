@@ -30,7 +30,7 @@ class TrainingOptions:
         batch_size: pictures per step; replaces `max_tokens`, too.
         accumulation: in how many parts a step is processed, which takes less memory.
         min_count: how often a word must occur to get into the vocabulary.
-        patience: stop after so many epochs without a better score; 0 never does.
+        patience: stop after this many epochs without a better score; 0 never stops.
         checkpointing: whether blocks are computed again in the backward pass, for less memory.
         compile: whether `torch.compile` compiles the model.
 

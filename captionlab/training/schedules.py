@@ -56,7 +56,7 @@ def cosine(step: int, warmup: int, total: int) -> float:
 
 # %% ../../nbs/library/training/schedules.ipynb #978c187a
 def step_decay(step: int, warmup: int, step_size: int, factor: float = 0.8) -> float:
-    """Return the share of the peak rate: linear warm-up, then a factor every so many steps.
+    """Return the share of the peak rate: linear warm-up, then a factor at regular intervals.
 
     Args:
         step: from 0.

@@ -180,7 +180,7 @@ def train_detector(data: CaptionData, grid_fn: GridFn, *, spec: dict | None = No
         epochs: passes through the data at most.
         batch_size: B, pictures in a step.
         lr: learning rate of AdamW.
-        patience: stop after so many epochs without a better score.
+        patience: stop after this many epochs without a better score.
         seed: of the weights and of the order of the pictures.
         stop_words: as for `frequent_words`.
         checkpoint: a file that holds the state after each epoch; if it exists, the training goes

@@ -533,4 +533,4 @@ def open_boxes(source: str | os.PathLike, weights: str | None = "DEFAULT") -> Re
         return _TsvFile(file)
     if file.suffix == ".npz":
         return _PackedNpz(file)
-    raise ValueError(f"{file} is no file of boxes: give a .npz, a .tsv, or a folder of .npz")
+    raise ValueError(f"{file} is not a file of boxes: give a .npz, a .tsv, or a folder of .npz")

@@ -32,7 +32,7 @@ def load_image(source: str | os.PathLike | IO[bytes] | Image.Image,
         source: a file, perhaps in a zip file (`val2014.zip/val2014/1.jpg`), a file object opened in
             binary mode, or an image that is already open.
         min_size: for large JPEG files: they may be decoded at a half, a quarter or an eighth of
-            their size, as long as both sides keep so many pixels; 0 decodes all.
+            their size, as long as both sides keep this many pixels; 0 decodes all.
 
     Returns:
         A new 8-bit RGB image; shape (height, width, 3) as an array.
@@ -156,7 +156,7 @@ _MAX_SIZE = 4096        # of the side of what a network reads
 
 
 def _are_numbers(values: object, count: int) -> bool:
-    """Return whether values are a tuple or list of so many finite numbers."""
+    """Return whether values are a tuple or list of a given number of finite numbers."""
     return isinstance(values, tuple | list) and len(values) == count and all(
         isinstance(value, int | float) and math.isfinite(value) for value in values)
 
@@ -189,7 +189,7 @@ class Preprocess:
     window: tuple[float, float, float, float] = FULL_WINDOW
 
     def __post_init__(self):
-        # A tuple is searched, since a list is no key of a dictionary.
+        # A tuple is searched, since a list cannot be a key of a dictionary.
         is_known = self.resize in ("stretch", "crop") and self.interpolation in INTERPOLATIONS
         is_size = isinstance(self.size, int) and not isinstance(self.size, bool)
         if not is_size or not 1 <= self.size <= _MAX_SIZE or not is_known:

@@ -2,20 +2,8 @@
 // then; choices are kept in this browser. Without the script everything is visible.
 (() => {
   "use strict";
-  const KEY = "captionlab.predictions";
-
-  const load = () => {
-    try {
-      const kept = JSON.parse(localStorage.getItem(KEY));
-      return kept && typeof kept === "object" ? kept : {};
-    } catch {
-      return {};
-    }
-  };
-  const made = load();
-  const keep = () => {
-    try { localStorage.setItem(KEY, JSON.stringify(made)); } catch { /* private window */ }
-  };
+  const { openStore, button, offer, settle, verdict } = window.captionlabChoices;
+  const { made, keep } = openStore("captionlab.predictions");
 
   const isCell = (element) => element.classList.contains("cell");
   const hasInput = (cell) => cell.querySelector(".cell_input");
@@ -47,14 +35,6 @@
     return found;
   };
 
-  const button = (text, action) => {
-    const element = document.createElement("button");
-    element.type = "button";
-    element.append(...text);
-    element.addEventListener("click", action);
-    return element;
-  };
-
   const tally = document.createElement("p");
   const count = (questions) => {
     const here = questions.filter((one) => one.dataset.id in made);
@@ -74,9 +54,7 @@
       cell.remove();
     }
     const items = [...question.querySelectorAll("li")];
-    const status = document.createElement("p");
-    status.className = "cl-verdict";
-    status.setAttribute("role", "status");
+    const status = verdict();
     const skip = button(["Show the result without a prediction"], () => open());
     skip.className = "cl-skip";
 
@@ -84,29 +62,22 @@
       hidden.forEach((element) => element.classList.remove("cl-folded"));
       skip.remove();
     };
-    const settle = () => {
+    const show = () => {
       const chosen = made[id];
-      items.forEach((item, index) => {
-        item.firstChild.disabled = true;
-        item.firstChild.setAttribute("aria-pressed", String(index === chosen));
-        item.classList.toggle("cl-right", index === right);
-      });
+      settle(items, chosen, right);
       status.textContent = chosen === right ? "As you predicted." : "It came out differently.";
       open();
       count(questions);
     };
 
-    items.forEach((item, index) => {
-      const choice = button([...item.childNodes], () => {
-        made[id] = index;
-        keep();
-        settle();
-      });
-      item.replaceChildren(choice);
+    offer(items, (index) => {
+      made[id] = index;
+      keep();
+      show();
     });
     question.append(status);
     if (id in made) {
-      settle();
+      show();
     } else {
       hidden.forEach((element) => element.classList.add("cl-folded"));
       if (hidden.length) question.append(skip);
