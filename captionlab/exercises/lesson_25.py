@@ -16,17 +16,17 @@ from .registry import add_rubric, exercise
 @exercise(
     "25.1", "By hand", difficulty=1, minutes=5,
     hints=(
-        "The gradient is what the pupil says minus the target.",
+        "The gradient is the student's probability minus the target.",
         "The target is half of (0, 1, 0) and half of the teacher's probabilities.",
         "The mixture is 0.4, 0.55, 0.05.",
     ),
 )
 def _check_gradient(answer):
     expect_close(answer, [0.1, -0.3, 0.2], "the list", misconceptions={
-        "the gradient is the pupil's probability minus the target": [-0.1, 0.3, -0.2],
+        "the gradient is the student's probability minus the target": [-0.1, 0.3, -0.2],
         "half of the target is the written word": [-0.3, 0.15, 0.15],
         "half of the target is the teacher's": [0.5, -0.75, 0.25],
-        "this is the mixture; the gradient is the pupil's probability minus it": [0.4, 0.55, 0.05],
+        "this is the mixture; subtract it from the student's probabilities": [0.4, 0.55, 0.05],
     })
 
 # %% ../../nbs/solutions/25_distillation.ipynb #s252rub
@@ -34,11 +34,11 @@ add_rubric(
     "25.2", "One teacher", difficulty=2, minutes=20,
     hints=(
         "soft_targets(teachers[0], train) makes the targets of one teacher.",
-        "Train with the same seed and as many epochs, and compare the loss on new pictures.",
+        "Train with the same seed and as many epochs, and compare the validation loss.",
         "How many epochs did the teachers have?",
     ),
     criteria=(
-        "gives the loss on new pictures by itself, with one teacher and with three",
+        "gives the validation loss without teachers, with one teacher and with three",
         "gives the same with as many epochs as the teachers had",
         "says what is left of the gain, and that one seed does not settle it",
     ),
@@ -54,9 +54,9 @@ add_rubric(
     ),
 )
 def _check_mixed(mixed_loss):
-    dice = torch.Generator().manual_seed(0)
-    logits = torch.randn(4, 6, generator=dice)
-    expected = torch.randn(4, 6, generator=dice).softmax(-1)
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, 6, generator=generator)
+    expected = torch.randn(4, 6, generator=generator).softmax(-1)
     written = torch.tensor([0, 3, 5, 3])
     hard = F.cross_entropy(logits, written)
     soft = F.cross_entropy(logits, expected)
@@ -73,16 +73,16 @@ def _check_mixed(mixed_loss):
 @exercise(
     "25.4", "Shifted by one", difficulty=2, minutes=15,
     hints=(
-        "Can the pupil learn what it is told, if that is one word late?",
+        "Can the student learn targets that are one word late?",
         "It has read all that the teacher had read. So its own loss falls as usual.",
-        "Judge the pupil by something that the shifted targets are not part of.",
+        "Evaluate the student with targets that are not shifted.",
     ),
 )
 def _check_shifted(answer):
     expect_type(answer, str, "one of the three strings")
     expect_equal(answer, "the loss of written words", misconceptions={
-        "what the teacher said one word before can be learned, so this loss falls as usual":
-            "the pupil's own loss",
+        "the teacher's prediction for the word before can be learned, so this loss falls as usual":
+            "the student's own loss",
         "the shapes are as before, so there is no error": "an error",
     })
 
@@ -104,6 +104,6 @@ def _check_kept(kept_share):
         "the temperature divides the logits, not the probabilities":
             logits.softmax(-1).topk(3).values.sum(-1) / 2,
         "the temperature has no effect": logits.softmax(-1).topk(3).values.sum(-1),
-        "the softmax is over all words, not over those that are kept": torch.ones(5),
+        "the softmax is over all words, not over the kept words": torch.ones(5),
         "give the share of each row, not the mean": right.mean(),
     })
