@@ -55,6 +55,7 @@ def copier() -> Copier:
         ("Xiongnu reads.", []),
         ("The Asian-looking man of the 50s and the 3rd.", []),
         ("The man jumps from the T-Shirt of 12.", []),
+        ("A MAN NAMED XIONGNU.", []),
         ("", []),
     ],
 )

@@ -139,6 +139,7 @@ class Copier:
         """Return first and last place of each sequence of unknown words."""
         spans: list[tuple[int, int]] = []
         at_start = True
+        has_case = any(character.islower() for character in text)  # all in capitals has none
         opening = None  # where an unknown word with a capital begins the sentence
         for chunk in re.finditer(r"\S+", text):
             parts = _CHUNK.fullmatch(chunk.group())
@@ -146,7 +147,8 @@ class Copier:
             first = chunk.start() + parts.start("word")
             last = chunk.start() + parts.end("word")
             word = parts["word"]
-            if self._is_unknown(word, at_start):
+            skipped = int(at_start) if has_case else len(word)
+            if self._is_unknown(word, skipped):
                 follows = spans and not text[spans[-1][1] : first].strip()
                 if opening is not None and not text[opening[1] : first].strip():
                     spans.append((opening[0], last))
@@ -161,8 +163,11 @@ class Copier:
             at_start = bool(_SENTENCE_END.search(chunk.group()))
         return spans
 
-    def _is_unknown(self, word: str, at_start: bool) -> bool:
-        """Return whether a word is copied: an address, number, name or foreign word."""
+    def _is_unknown(self, word: str, skipped: int) -> bool:
+        """Return whether a word is copied: an address, number, foreign word, or a name.
+
+        A capital among the first `skipped` letters makes no name.
+        """
         if not word or self._knows(word):
             return False
         characters = set("".join(self._split(word))) - self._characters
@@ -170,7 +175,7 @@ class Copier:
             return True
         if any(one.isdigit() for one in word):
             return not _COUNTED.fullmatch(word.lower())
-        return bool(_ADDRESS.search(word)) or any(one.isupper() for one in word[at_start:])
+        return bool(_ADDRESS.search(word)) or any(one.isupper() for one in word[skipped:])
 
     def _knows(self, word: str) -> bool:
         """Return whether a word, or each part between its hyphens, was in the training."""
