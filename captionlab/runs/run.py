@@ -238,9 +238,9 @@ class Run:
         load_weights(model, weights_file)
         other_keys = {"format", "captionlab", "weights", "checksum", *MODEL_KEYS} - {"model"}
         metadata = {key: value for key, value in content.items() if key not in other_keys}
-        parts = load_novelty(folder), load_truecaser(folder), load_copier(folder)
-        about = RunMetadata.from_dict(metadata)
-        return cls(model.eval(), vocabulary, processor, about, *parts).to(device, dtype)
+        parts = RunMetadata.from_dict(metadata), load_novelty(folder), load_truecaser(folder)
+        copier = load_copier(folder)
+        return cls(model.eval(), vocabulary, processor, *parts, copier).to(device, dtype)
 
     def caption(
         self,
