@@ -51,7 +51,7 @@ _SUBMODULES = {
         "start_missing_processes", "tune_malloc",
     ],
     "loop": [
-        "param_groups", "TrainingSetup", "TrainStep", "TrainerState", "epochs_since_best",
+        "TrainStep", "TrainerState", "epochs_since_best",
         "should_stop_early", "Trainer", "live_plot",
     ],
     "memory": [
@@ -61,6 +61,9 @@ _SUBMODULES = {
         "TrainingOptions", "LEAST_STEPS", "MOST_EPOCHS", "WARMUP_SHARE", "AVERAGE_SHARE",
         "adapt_config", "LEAST_COVERAGE", "adapt_min_count", "describe_changes",
         "override_preset",
+    ],
+    "setup": [
+        "param_groups", "TrainingSetup",
     ],
     "schedules": [
         "noam", "constant", "cosine", "step_decay",
