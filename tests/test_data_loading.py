@@ -113,8 +113,15 @@ def test_processes_share_the_rows_of_a_batch():
     assert [len(grid) for grid, _ in shares[1]] == [2, 2, 0]
 
 
+def child_processes():
+    """The processes of this test: PyTorch's compiler may have left some of its own."""
+    return set(psutil.Process().children())
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_row_that_cannot_be_read_is_its_own_error(workers):
+    before = child_processes()
+
     def broken(item):
         if item.name == "5":
             raise ValueError("cannot read 5.jpg as a picture: it is cut off")
@@ -124,7 +131,7 @@ def test_a_row_that_cannot_be_read_is_its_own_error(workers):
     data = CaptionDataset(items, Vocabulary.build(TEXTS, 1), inputs={"grid": broken})
     with pytest.raises(ValueError, match=r"^cannot read 5.jpg as a picture: it is cut off$"):
         batches(data, workers=workers)
-    assert psutil.Process().children() == []
+    assert child_processes() <= before
 
 
 def test_fewer_than_no_workers_are_refused():
@@ -172,6 +179,7 @@ def weights_of(folder, workers, steps=None):
 
 
 def test_weights_are_the_same_with_any_number_of_workers_and_interruptions(tmp_path):
+    before = child_processes()
     whole = weights_of(None, 0)
     for workers in (1, 4):
         folder = tmp_path / str(workers)
@@ -179,7 +187,7 @@ def test_weights_are_the_same_with_any_number_of_workers_and_interruptions(tmp_p
             weights_of(folder, workers, steps=7)
         resumed = weights_of(folder, 0 if workers == 1 else 2)
         assert all(torch.equal(resumed[name], x) for name, x in whole.items())
-        assert psutil.Process().children() == []
+        assert child_processes() <= before
 
 
 def photos(folder, count):

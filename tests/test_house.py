@@ -120,10 +120,7 @@ def test_gradients_are_on_again_at_the_end(path):
     assert not switches or switches[-1] == "True"
 
 
-# Their first code cell does not install the package yet; empty this list as they get it.
-WITHOUT_INSTALLATION = {
-    path.stem for path in LESSONS if re.match(r"[0-2]|43", path.stem)
-}
+# What every lesson begins with, for Colab and Kaggle.
 INSTALLATION = sources(ROOT / "nbs/52_coco.ipynb")[0]
 
 
@@ -137,7 +134,7 @@ class TestLesson:
             assert "#| export" not in source or code_lines(source) <= 100, source
 
     def test_begins_with_the_cell_that_installs_the_package(self, path):
-        assert (sources(path)[0] == INSTALLATION) == (path.stem not in WITHOUT_INSTALLATION)
+        assert sources(path)[0] == INSTALLATION
 
     def test_ran_without_errors(self, path):
         outputs = [output for cell in cells(path) for output in cell["outputs"]]

@@ -176,6 +176,56 @@ def _constrain(log_probs: Tensor, ids: Tensor,
         raise ValueError("no token is left to generate: loosen the constraints")
     return log_probs
 
+# %% ../../nbs/library/decoding/generation.ipynb #9c8cc6e4
+class _Captions:
+    """The captions of a generation so far.
+
+    Args:
+        tokens: bos of every caption, `(B, C)`.
+        max_length: T, of a caption.
+    """
+
+    def __init__(self, tokens: Tensor, max_length: int):
+        self.ids = tokens.new_zeros(*tokens.shape, max_length)
+        self.scores = torch.zeros(tokens.shape, device=tokens.device)
+        # Pictures whose captions have all ended leave the batch; these R remain.
+        self.rows = torch.arange(len(tokens), device=tokens.device)
+        self.interval = _words_per_check(tokens.device)
+        self.unchecked: list[Tensor] = []       # largest log-probability at each word, (R, C)
+
+    def append(self, length: int, tokens: Tensor, log_probs: Tensor, ended: Tensor) -> Tensor:
+        """Write the token at a length, `(R, C)`, chosen by `log_probs`; return what was written."""
+        if self.interval > 1:
+            self.unchecked.append(log_probs.amax(-1))
+        token_scores = log_probs.gather(-1, tokens[..., None])[..., 0]
+        self.scores[self.rows] += token_scores.masked_fill(ended, 0.0)
+        tokens = tokens.masked_fill(ended, PAD)
+        self.ids[self.rows, :, length - 1] = tokens
+        return tokens
+
+    def unfinished(self, tokens: Tensor) -> Tensor:
+        """Return which of R pictures have a caption that has not ended, or raise what went wrong.
+
+        `tokens`, `(R, C)`, are the newest.
+        """
+        answers = [(~_has_ended(tokens)).any(-1)]
+        if self.unchecked:
+            largest = torch.stack(self.unchecked)
+            answers += [largest.isnan().any()[None], largest.isneginf().any()[None]]
+        is_unfinished = _read(torch.cat(answers))
+        if self.unchecked:
+            *is_unfinished, any_nan, any_empty = is_unfinished
+            _raise_if_broken(any_nan, any_empty)
+            self.unchecked = []
+        rows = [row for row, is_open in enumerate(is_unfinished) if is_open]
+        return torch.tensor(rows, dtype=torch.long).to(tokens.device, non_blocking=True)
+
+    def used_length(self, length: int) -> int:
+        """Return how many of the first tokens are not padding alone."""
+        if self.interval == 1:
+            return length
+        return max(sum(_read((self.ids[..., :length] != PAD).any(0).any(0))), 1)
+
 # %% ../../nbs/library/decoding/generation.ipynb #b5e86135
 @torch.no_grad()
 @decode_packed
@@ -209,63 +259,32 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
     captions = check_count("captions", captions)
     suppress_tokens = [*suppress_tokens]            # it may be a generator
     tokens = bos_tokens(model, len(memory), captions)
-    ids = tokens.new_zeros(*tokens.shape, max_length)
-    scores = torch.zeros(tokens.shape, device=tokens.device)
+    written = _Captions(tokens, max_length)
     state = model.start(memory, captions)
-    # Pictures whose captions have all ended leave the batch; `rows` are those that remain.
-    rows = torch.arange(len(memory), device=tokens.device)
-    interval = _words_per_check(tokens.device)
-    largest = []                    # log-probability at each word that is not checked yet, (R, C)
     length = 0
     for length in range(1, max_length + 1):
         logits, state = model.step(state, tokens)
         ended = _has_ended(tokens)
         # A model may give anything, even nan, after the end of a caption. (The picture of a single
         # caption leaves the batch with it, if it may leave after every word.)
-        if captions > 1 or interval > 1:
+        if captions > 1 or written.interval > 1:
             logits = logits.masked_fill(ended[..., None], 0.0)
-        log_probs = log_probabilities(logits, suppress_tokens, check=interval == 1)
-        if interval > 1:
-            largest.append(log_probs.amax(-1))
+        log_probs = log_probabilities(logits, suppress_tokens, check=written.interval == 1)
         if constraints:
-            log_probs = _constrain(log_probs, ids[rows, :, : length - 1], constraints, ended)
-        step_points = () if points is None else (points[rows, :, length - 1],)
-        tokens = choose(log_probs, *step_points)
-        scores[rows] += log_probs.gather(-1, tokens[..., None])[..., 0].masked_fill(ended, 0.0)
-        tokens = tokens.masked_fill(ended, PAD)
-        ids[rows, :, length - 1] = tokens
-        if length % interval and length < max_length:
+            prefixes = written.ids[written.rows, :, : length - 1]
+            log_probs = _constrain(log_probs, prefixes, constraints, ended)
+        step_points = () if points is None else (points[written.rows, :, length - 1],)
+        tokens = written.append(length, choose(log_probs, *step_points), log_probs, ended)
+        if length % written.interval and length < max_length:
             continue
-        unfinished = _unfinished_rows(tokens, largest)
-        largest = []
+        unfinished = written.unfinished(tokens)
         if len(unfinished) == 0:
             break
-        if len(unfinished) < len(rows):
+        if len(unfinished) < len(written.rows):
             state = state.select(unfinished)
             tokens = tokens[unfinished]
-            rows = rows[unfinished]
-    if interval > 1:                # the words after the last end are padding
-        used = _read((ids[..., :length] != PAD).any(0).any(0))
-        length = max(sum(used), 1)
-    return ids[..., :length], scores
-
-
-def _unfinished_rows(tokens: Tensor, largest: Sequence[Tensor]) -> Tensor:
-    """Return the pictures with a caption that has not ended, or raise what went wrong.
-
-    `tokens`, `(R, C)`, are the newest, `largest` the log-probabilities `(R, C)` of the likeliest
-    token at each word that nobody has checked.
-    """
-    answers = [(~_has_ended(tokens)).any(-1)]
-    if largest:
-        unchecked = torch.stack(list(largest))
-        answers += [unchecked.isnan().any()[None], unchecked.isneginf().any()[None]]
-    is_unfinished = _read(torch.cat(answers))
-    if largest:
-        *is_unfinished, any_nan, any_empty = is_unfinished
-        _raise_if_broken(any_nan, any_empty)
-    rows = [row for row, is_open in enumerate(is_unfinished) if is_open]
-    return torch.tensor(rows, dtype=torch.long).to(tokens.device, non_blocking=True)
+            written.rows = written.rows[unfinished]
+    return written.ids[..., : written.used_length(length)], written.scores
 
 # %% ../../nbs/library/decoding/generation.ipynb #aabf25ea
 def greedy(model: Captioner, memory: Memory, max_length: int = 30,

@@ -50,8 +50,8 @@ _SUBMODULES = {
         "start_missing_processes", "tune_malloc", "world_size",
     ],
     "loop": [
-        "TrainStep", "Trainer", "TrainerState", "TrainingSetup", "epochs_since_best", "live_plot",
-        "param_groups", "should_stop_early",
+        "TrainStep", "Trainer", "TrainerState", "epochs_since_best", "live_plot",
+        "should_stop_early",
     ],
     "memory": ["checkpoint_activations"],
     "options": [
@@ -59,6 +59,7 @@ _SUBMODULES = {
         "WARMUP_SHARE", "adapt_config", "adapt_min_count", "describe_changes", "override_preset",
     ],
     "schedules": ["constant", "cosine", "noam", "step_decay"],
+    "setup": ["TrainingSetup", "param_groups"],
 }
 
 # %% ../../nbs/library/training/index.ipynb #trai0005
