@@ -174,6 +174,17 @@ class TestMenus:
         )
 
 
+def test_words_in_tables_are_not_cut(browser, address):
+    tab = browser.new_page()
+    tab.goto(f"{address}/course/53_tables.html")
+    wraps = tab.evaluate(
+        "[...document.querySelectorAll('td p, th p')].map(p => getComputedStyle(p).overflowWrap)"
+    )
+    tab.close()
+    assert wraps
+    assert set(wraps) == {"normal"}
+
+
 @pytest.mark.parametrize(("query", "page"), QUERIES.items())
 def test_search_finds_the_lesson_first(browser, address, query, page):
     context = browser.new_context(viewport=DESKTOP)
