@@ -27,6 +27,7 @@ DIRECTIVE = re.compile(r"^\s*#\s*\|\s*([\w-]*)\s*:?\s*(.*?)\s*$")
 QUOTED = re.compile(r"""^(["'])(.*)\1$""")
 EQUATION = re.compile(r"\$\$((?:(?!\$\$).)+)\$\$((?:\s*<!--\s*eq-[\w-]+\s*-->)+)", re.S)
 LABEL = re.compile(r"eq-\w+-[\w-]*\w")
+METRICS = {"bleu": "BLEU", "rouge": "ROUGE", "cider": "CIDEr", "meteor": "METEOR", "spice": "SPICE", "ter": "TER"}
 BOX = re.compile(r"^> \*\*(Differs from the paper|Predict|Note|Warning)\.\*\*"
                  r"((?:.*\n)?(?:.+\n?)*)", re.M)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+\.ipynb)(#[^)]*)?\)")
@@ -124,9 +125,11 @@ def paper(label: str) -> str:
 
 
 def number(label: str) -> str:
-    """An equation's number as its paper prints it, or the name it goes by."""
-    own = label.split("-", 2)[2]
-    return f"({own})" if own[0].isdigit() else own
+    """An equation's number as its paper prints it, or the name it goes by; with the metric's, since lesson 16 has six papers."""
+    _, paper, own = label.split("-", 2)
+    if not own[0].isdigit():
+        return own
+    return f"({METRICS[paper]} {own})" if paper in METRICS else f"({own})"
 
 
 def ties(found: dict[str, str]) -> list[dict]:
