@@ -27,6 +27,8 @@ from .relative_attention import attend_with_constant_columns
 from .vanilla import check_grid, grid_size, input_projection
 
 # %% ../../nbs/33_position_aware.ipynb #d35ff14f
+#| code-fold: true
+#| code-summary: "FeatureFusion: the same with matrices, for a batch"
 #| implements: eq-pat-1 eq-pat-2 eq-pat-3
 class FeatureFusion(nn.Module):
     """Image-feature attention: each cell of a coarse map attends to all cells of a fine map.
@@ -128,6 +130,8 @@ class RelativePositions(nn.Module):
         Returns:
             One number per row, `(B, H, N, m)`, and one per column, `(B, H, N, n)`.
         """
+        # Letters: b picture, h head, r and c row and column of the query's cell, a row or column
+        # of the key's cell, k entry of the vector.
         row_pairs, column_pairs = self._pair_tables_by_head(query.shape[1])
         grid = self._unflatten(query)                                       # (B, H, m, n, K)
         row_scores = torch.einsum("bhrck,rhak->bhrca", grid, row_pairs)
@@ -173,6 +177,8 @@ def _pair_table(table: Tensor) -> Tensor:
     return table[index[:, None] - index + size - 1]
 
 # %% ../../nbs/33_position_aware.ipynb #ed61b627
+#| code-fold: true
+#| code-summary: "PositionAwareAttention: all heads at once, in one call of PyTorch's attention"
 #| implements: eq-pat-4 eq-pat-5
 class PositionAwareAttention(nn.Module):
     """Self-attention of a map whose keys and values include relative positions.
@@ -233,7 +239,7 @@ class PositionAwareAttention(nn.Module):
 
 # %% ../../nbs/33_position_aware.ipynb #b003ee8e
 #| code-fold: true
-#| code-summary: "Three ways to attend"
+#| code-summary: "The call itself, and two special cases"
 def _attend(query: Tensor, key: Tensor, value: Tensor, one_hot: Tensor, *, mask: Tensor | None,
             scale: float, dropout: Dropout, trace: list[Tensor] | None) -> Tensor:
     """Attend with queries (B, H, N, K + m + n); keys and values (B, H, N, K) get one-hots."""
