@@ -235,6 +235,8 @@ class Gleu(Reward):
         return 10 * shared / max(sentence.total(), reference.total(), 1)
 
 # %% ../nbs/23_scst.ipynb #80ef0ad2
+#| code-fold: true
+#| code-summary: "SelfCritical"
 class SelfCritical(CaptionerWrapper):
     """A captioner that is trained with rewards for captions that it samples itself.
 
