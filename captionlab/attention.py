@@ -7,6 +7,8 @@ __all__ = ['masked_softmax', 'attend', 'split_heads', 'merge_heads', 'KeyValue',
            'MultiHeadAttention', 'copy_attention']
 
 # %% ../nbs/01_attention.ipynb #f022314e
+#| code-fold: true
+#| code-summary: "Imports"
 import math
 from typing import NamedTuple
 
@@ -15,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # %% ../nbs/01_attention.ipynb #88cb5834
+#| code-fold: true
+#| code-summary: "masked_softmax: a softmax over the keys that are not hidden"
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     """Compute a softmax over the allowed keys only.
 
@@ -33,6 +37,8 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
 
 # %% ../nbs/01_attention.ipynb #17427a8a
 #| implements: eq-vaswani-1 eq-translation-10
+#| code-fold: true
+#| code-summary: "attend: output and weights, with a mask and dropout"
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
            *, dropout: nn.Module | None = None) -> tuple[Tensor, Tensor]:
     """Compute scaled dot-product attention, written out step by step.
@@ -108,6 +114,8 @@ class KeyValue(NamedTuple):
         return KeyValue(self.key.contiguous(), self.value.contiguous())
 
 # %% ../nbs/01_attention.ipynb #a9918586
+#| code-fold: true
+#| code-summary: "Dropout"
 class Dropout(nn.Dropout):
     """Dropout that is also fast on a CPU; maps `(..., D)` to `(..., D)`.
 
@@ -132,6 +140,8 @@ class Dropout(nn.Dropout):
         return x * keep.to(x.dtype).mul_(256 / (256 - threshold))
 
 # %% ../nbs/01_attention.ipynb #f8dfa049
+#| code-fold: true
+#| code-summary: "Random bytes"
 def _random_bytes(shape: torch.Size) -> Tensor:
     """Return uniform bytes of a shape; eight of them cost one draw of 64 bits."""
     draws = torch.empty((shape.numel() + 7) // 8, dtype=torch.int64, device="cpu")
@@ -139,6 +149,8 @@ def _random_bytes(shape: torch.Size) -> Tensor:
 
 # %% ../nbs/01_attention.ipynb #28217b72
 #| implements: eq-vaswani-multihead eq-translation-8 eq-translation-9
+#| code-fold: true
+#| code-summary: "MultiHeadAttention"
 class MultiHeadAttention(nn.Module):
     """Multi-head attention of a sequence to itself, or to a memory.
 
@@ -236,6 +248,8 @@ class MultiHeadAttention(nn.Module):
         return mixed
 
 # %% ../nbs/01_attention.ipynb #1d8b8c4d
+#| code-fold: true
+#| code-summary: "copy_attention: PyTorch's attention as a MultiHeadAttention"
 def copy_attention(source: nn.MultiheadAttention) -> MultiHeadAttention:
     """Copy PyTorch's attention into ours, so that both compute the same.
 

@@ -8,6 +8,8 @@ __all__ = ['Trace', 'FeedForward', 'Residual', 'BlockConfig', 'trace_list', 'Enc
            'copy_decoder_layer', 'copy_decoder']
 
 # %% ../nbs/05_blocks.ipynb #c6928752
+#| code-fold: true
+#| code-summary: "Imports"
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from .attention import Dropout, KeyValue, MultiHeadAttention, copy_attention
 
 # %% ../nbs/05_blocks.ipynb #63b5ce32
 #| implements: eq-vaswani-2
+#| code-fold: true
+#| code-summary: "FeedForward: equation (2) as a class"
 class FeedForward(nn.Module):
     """Two linear layers with an activation between them, applied at every position separately.
 
@@ -53,6 +57,8 @@ class FeedForward(nn.Module):
 
 # %% ../nbs/05_blocks.ipynb #0e8b5f3c
 #| implements: eq-vaswani-residual
+#| code-fold: true
+#| code-summary: "Residual: both orders in one class"
 class Residual(nn.Module):
     """Residual connection and layer norm around a sub-layer.
 
@@ -94,6 +100,7 @@ class Residual(nn.Module):
 
 # %% ../nbs/05_blocks.ipynb #25ec05bb
 #| code-fold: true
+#| code-summary: "BlockConfig: the sizes and settings of a stack"
 @dataclass(frozen=True)
 class BlockConfig:
     """Sizes and settings that all blocks of a stack share.
@@ -144,6 +151,7 @@ class BlockConfig:
 
 # %% ../nbs/05_blocks.ipynb #cd0a2b28
 #| code-fold: true
+#| code-summary: "Trace: the attention weights on request"
 Trace = dict[str, list[Tensor]]
 
 
@@ -160,6 +168,8 @@ def trace_list(trace: Trace | None, name: str) -> list[Tensor] | None:
     return None if trace is None else trace.setdefault(name, [])
 
 # %% ../nbs/05_blocks.ipynb #cc85901b
+#| code-fold: true
+#| code-summary: "EncoderBlock: the two lines as a class, with either norm, a mask and a trace"
 class EncoderBlock(nn.Module):
     """Self-attention, then a feed-forward layer, each with a residual connection.
 
@@ -193,6 +203,7 @@ class EncoderBlock(nn.Module):
 
 # %% ../nbs/05_blocks.ipynb #277941fe
 #| code-fold: true
+#| code-summary: "Encoder: a loop over the blocks"
 class Encoder(nn.Module):
     """A stack of encoder blocks; a final norm follows pre-norm blocks.
 
@@ -225,6 +236,7 @@ class Encoder(nn.Module):
         return self.norm(x)
 
 # %% ../nbs/05_blocks.ipynb #07cbe525
+#| code-fold: true
 def _config_of(layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> BlockConfig:
     """Read the settings of one of PyTorch's layers."""
     activation = layer.activation                               # F.gelu, or nn.GELU()
@@ -256,6 +268,7 @@ def _copy_feed_forward_and_norms(
         residual.norm.load_state_dict(norm.state_dict())
 
 # %% ../nbs/05_blocks.ipynb #837942f9
+#| code-fold: true
 def copy_encoder_layer(source: nn.TransformerEncoderLayer) -> EncoderBlock:
     """Copy PyTorch's encoder layer, so that both map `(B, N, D)` to the same `(B, N, D)`.
 
@@ -271,6 +284,7 @@ def copy_encoder_layer(source: nn.TransformerEncoderLayer) -> EncoderBlock:
     return block.train(source.training)
 
 # %% ../nbs/05_blocks.ipynb #0364e749
+#| code-fold: true
 def copy_encoder(source: nn.TransformerEncoder) -> Encoder:
     """Copy PyTorch's encoder, so that both map `(B, N, D)` to the same `(B, N, D)`.
 
@@ -291,6 +305,8 @@ def _copy_norm(norm: nn.Module | None) -> nn.Module:
     return nn.Identity() if norm is None else deepcopy(norm)
 
 # %% ../nbs/05_blocks.ipynb #4ca9233c
+#| code-fold: true
+#| code-summary: "DecoderBlock: the three lines as a class, with a cache"
 class DecoderBlock(nn.Module):
     """Self-attention over the tokens so far, cross-attention to the memory, a feed-forward layer.
 
@@ -364,6 +380,7 @@ class DecoderBlock(nn.Module):
 
 # %% ../nbs/05_blocks.ipynb #b96603e7
 #| code-fold: true
+#| code-summary: "Decoder: a loop over the blocks"
 class Decoder(nn.Module):
     """A stack of decoder blocks (Vaswani et al. 2017, §3.1); a final norm follows pre-norm blocks.
 
@@ -435,6 +452,7 @@ class Decoder(nn.Module):
         return self.norm(x).squeeze(-2), new_past
 
 # %% ../nbs/05_blocks.ipynb #2fa318d4
+#| code-fold: true
 def copy_decoder_layer(source: nn.TransformerDecoderLayer) -> DecoderBlock:
     """Copy PyTorch's decoder layer, so that both map `(B, T, D)` to the same `(B, T, D)`.
 
@@ -451,6 +469,7 @@ def copy_decoder_layer(source: nn.TransformerDecoderLayer) -> DecoderBlock:
     return block.train(source.training)
 
 # %% ../nbs/05_blocks.ipynb #cd3fa8a6
+#| code-fold: true
 def copy_decoder(source: nn.TransformerDecoder) -> Decoder:
     """Copy PyTorch's decoder, so that both map `(B, T, D)` to the same `(B, T, D)`.
 

@@ -6,6 +6,8 @@
 __all__ = ['Memory', 'State', 'Captioner', 'CaptionerWrapper', 'TransformerCaptioner']
 
 # %% ../nbs/20_captioner.ipynb #edd7d306
+#| code-fold: true
+#| code-summary: "Imports of the module"
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -48,6 +50,8 @@ class Memory:
         return replace(self, mask=mask if self.mask is None else self.mask & mask)
 
 # %% ../nbs/20_captioner.ipynb #f1b42253
+#| code-fold: true
+#| code-summary: "State"
 @dataclass(frozen=True)
 class State:
     """The state of decoding C captions of each picture.
@@ -85,6 +89,8 @@ class State:
         return replace(self, memory=self.memory.mask_position(positions))
 
 # %% ../nbs/20_captioner.ipynb #c84d4492
+#| code-fold: true
+#| code-summary: "Captioner"
 class Captioner(nn.Module):
     """The interface of every model: what training, decoding and evaluation rely on.
 
@@ -175,6 +181,8 @@ class Captioner(nn.Module):
         return self.loss(batch, label_smoothing)
 
 # %% ../nbs/20_captioner.ipynb #73c3b825
+#| code-fold: true
+#| code-summary: "CaptionerWrapper"
 class CaptionerWrapper(Captioner):
     """A captioner around another one: it decodes as the one inside; a subclass changes the loss.
 
@@ -210,6 +218,8 @@ class CaptionerWrapper(Captioner):
         return self.model.step(state, tokens, trace)
 
 # %% ../nbs/20_captioner.ipynb #db2217bd
+#| code-fold: true
+#| code-summary: "TransformerCaptioner"
 def _contiguous(layer: KeyValue | dict[str, KeyValue]) -> KeyValue | dict[str, KeyValue]:
     """Return keys and values, of one memory or of several by name, laid out contiguously."""
     if isinstance(layer, dict):

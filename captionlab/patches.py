@@ -6,6 +6,8 @@
 __all__ = ['patchify', 'unpatchify', 'PatchEmbedding']
 
 # %% ../nbs/04_patches.ipynb #cde6ee3e
+#| code-fold: true
+#| code-summary: "Imports"
 from torch import Tensor, nn
 
 # %% ../nbs/04_patches.ipynb #8165dcee
@@ -24,6 +26,7 @@ def patchify(images: Tensor, size: int) -> Tensor:
         ValueError: if height or width is not a multiple of the size.
     """
     _check_multiple(images, size)
+    # unflatten(axis, (-1, size)): as many rows or columns of patches as fit
     split = images.unflatten(-1, (-1, size)).unflatten(-3, (-1, size))  # (B, 3, h, size, w, size)
     patches = split.permute(0, 2, 4, 1, 3, 5)                           # (B, h, w, 3, size, size)
     return patches.flatten(3).flatten(1, 2)

@@ -6,6 +6,8 @@
 __all__ = ['frequencies', 'sinusoids', 'shift_matrix', 'SinusoidalPositions', 'LearnedPositions']
 
 # %% ../nbs/03_positions.ipynb #2b399494
+#| code-fold: true
+#| code-summary: "Imports"
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +17,7 @@ def frequencies(width: int, base: float = 10000.0) -> Tensor:
 
     Args:
         width: D, an even number.
-        base: the lowest frequency is base^(2/D) / base, close to 1/base for a large D.
+        base: the 10000 of the equation; the larger it is, the lower the lowest frequency.
 
     Returns:
         Angles `(D/2,)` in radians per position, from 1 downwards, in double precision.
@@ -80,6 +82,8 @@ def shift_matrix(offset: int, width: int, base: float = 10000.0) -> Tensor:
     return torch.block_diag(*blocks).to(torch.get_default_dtype())
 
 # %% ../nbs/03_positions.ipynb #5ab858e5
+#| code-fold: true
+#| code-summary: "SinusoidalPositions: the line above, with a table that grows"
 class SinusoidalPositions(nn.Module):
     """Adds sinusoidal positional encodings to inputs `(..., T, D)` of any length; no parameters.
 

@@ -23,6 +23,8 @@ from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 # %% ../nbs/10_text.ipynb #d0ee28a0
+#| code-fold: true
+#| code-summary: "The table of characters and the pattern of a word"
 class _CharacterTable(dict):
     """What replaces each character; filled as `str.translate` asks for characters."""
 
@@ -49,6 +51,8 @@ _WORD = re.compile(
 )
 
 # %% ../nbs/10_text.ipynb #00bf5291
+#| code-fold: true
+#| code-summary: "normalise, as the library has it"
 def normalise(text: str) -> list[str]:
     """Return the words of a caption: lower-case, composed (NFC), without punctuation.
 
@@ -63,6 +67,8 @@ def normalise(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFC", lower.translate(_CHARACTERS)))
 
 # %% ../nbs/10_text.ipynb #1bfc62e8
+#| code-fold: true
+#| code-summary: "Vocabulary, as the library has it"
 class Vocabulary:
     """Words and their ids: 0 pads, 1 begins, 2 ends, 3 stands for every word not in it.
 
@@ -111,6 +117,8 @@ class Vocabulary:
         return cls(stored["words"])
 
 # %% ../nbs/10_text.ipynb #7caf883c
+#| code-fold: true
+#| code-summary: "Helper: the ids that stand for words"
 def _content_ids(ids: Iterable[int]) -> list[int]:
     """Return the ids before the first eos that stand for text."""
     numbers = [int(number) for number in ids]
@@ -119,12 +127,16 @@ def _content_ids(ids: Iterable[int]) -> list[int]:
     return [number for number in numbers if number not in (Vocabulary.pad, Vocabulary.bos)]
 
 # %% ../nbs/10_text.ipynb #cc8e6320
+#| code-fold: true
+#| code-summary: "The symbols before the first merge"
 # The bytes that characters outside ASCII use in UTF-8.
 _BYTES = [f"<0x{value:02X}>" for value in (*range(0x80, 0xC0), *range(0xC2, 0xF5))]
 _SPECIAL_TOKENS = [*Vocabulary.special, *_BYTES]
 _ALPHABET = [*"▁abcdefghijklmnopqrstuvwxyz0123456789'-.,"]
 
 # %% ../nbs/10_text.ipynb #46dc2499
+#| code-fold: true
+#| code-summary: "SentenceTokenizer"
 class SentenceTokenizer:
     """Sentences of one language as lower-case words and punctuation, and back.
 
@@ -158,6 +170,8 @@ class SentenceTokenizer:
         return self._detokenizer.detokenize(words, unescape=False)
 
 # %% ../nbs/10_text.ipynb #b5e9d352
+#| code-fold: true
+#| code-summary: "Helpers: one tokenizer for each language"
 @cache
 def sentence_tokenizer(language: str) -> SentenceTokenizer:
     """Return the `SentenceTokenizer` of a language, built once."""
@@ -222,6 +236,8 @@ def bpe_encode(
         pieces[best_position : best_position + 2] = [merged]
 
 # %% ../nbs/10_text.ipynb #1f43d259
+#| code-fold: true
+#| code-summary: "learn_pieces"
 def learn_pieces(
     texts: Mapping[str | None, Iterable[str]], size: int
 ) -> tuple[list[str], list[list[str]]]:
@@ -257,6 +273,8 @@ def learn_pieces(
     return tokens, model["merges"]
 
 # %% ../nbs/10_text.ipynb #af9ccb3d
+#| code-fold: true
+#| code-summary: "The library's tokenizer"
 def _build_tokenizer(ids: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
     """Return the library's tokenizer: bytes for what no piece spells, ▁ for spaces."""
     try:
@@ -269,6 +287,8 @@ def _build_tokenizer(ids: dict[str, int], merges: list[tuple[str, str]]) -> Toke
     return tokenizer
 
 # %% ../nbs/10_text.ipynb #eacd08f5
+#| code-fold: true
+#| code-summary: "SubwordVocabulary"
 def _as_pair(merge: Sequence[str]) -> tuple[str, str]:
     """Return a merge as a pair of pieces, once it is checked to be one."""
     if not isinstance(merge, list | tuple) or [type(piece) for piece in merge] != [str, str]:
@@ -376,6 +396,8 @@ class SubwordVocabulary:
         return cls(stored["tokens"], stored["merges"], stored.get("language"))
 
 # %% ../nbs/10_text.ipynb #36b1ce7e
+#| code-fold: true
+#| code-summary: "vocabulary_from_dict"
 def vocabulary_from_dict(stored: dict) -> Vocabulary | SubwordVocabulary:
     """Return the vocabulary of either kind that a `to_dict` described.
 
@@ -397,6 +419,8 @@ def vocabulary_from_dict(stored: dict) -> Vocabulary | SubwordVocabulary:
         raise ValueError(f"not a stored vocabulary: it lacks {missing}") from None
 
 # %% ../nbs/10_text.ipynb #71ba1889
+#| code-fold: true
+#| code-summary: "pad_sequences, as the library has it"
 def pad_sequences(ids: Sequence, pad: int = 0) -> torch.Tensor:
     """Return lists of ids as one tensor, filled with `pad` on the right.
 

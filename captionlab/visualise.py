@@ -8,6 +8,7 @@ __all__ = ['PALETTE', 'PAPER', 'INK', 'ACCENT', 'weight_colours', 'use_style', '
            'clocks', 'diagram']
 
 # %% ../nbs/06_visualise.ipynb #deaa6fa9
+import math
 from collections.abc import Sequence
 
 import matplotlib as mpl
@@ -25,12 +26,16 @@ from .diagrams import clocks, diagram
 _all_ = ["clocks", "diagram"]
 
 # %% ../nbs/06_visualise.ipynb #a509b32a
+#| code-fold: true
+#| code-summary: "The colours"
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 PAPER = {"light": "#FFFFFF", "dark": "#16181D"}
 INK = {"light": "#1F2328", "dark": "#E6E8EB"}
 ACCENT = {"light": "#08519C", "dark": "#7FC8F8"}
 
 # %% ../nbs/06_visualise.ipynb #ec364470
+#| code-fold: true
+#| code-summary: "weight_colours"
 def weight_colours(theme: str = "light") -> LinearSegmentedColormap:
     """Return the colour map of attention weights: 0 is the background, 1 the accent colour.
 
@@ -43,6 +48,8 @@ def weight_colours(theme: str = "light") -> LinearSegmentedColormap:
     return LinearSegmentedColormap.from_list(f"captionlab-{theme}", [PAPER[theme], ACCENT[theme]])
 
 # %% ../nbs/06_visualise.ipynb #4017378e
+#| code-fold: true
+#| code-summary: "use_style, which sets matplotlib's defaults to these colours"
 def use_style(dark: bool = False) -> None:
     """Set matplotlib's defaults to the style of the course: size, font, colours.
 
@@ -64,6 +71,8 @@ def use_style(dark: bool = False) -> None:
         "axes.prop_cycle": cycler(color=PALETTE), "image.cmap": colours.name})
 
 # %% ../nbs/06_visualise.ipynb #fe6f6480
+#| code-fold: true
+#| code-summary: "heatmap, as the library has it"
 def heatmap(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[str] = (),
             ax: Axes | None = None, *, title: str = "", vmax: float = 1.0) -> Axes:
     """Draw attention weights as a table: queries in rows, keys in columns.
@@ -96,6 +105,8 @@ def heatmap(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[s
     return ax
 
 # %% ../nbs/06_visualise.ipynb #9edc5a0f
+#| code-fold: true
+#| code-summary: "Helpers: the theme, the shape, the labels"
 def _theme() -> str:
     return "dark" if mpl.rcParams["axes.facecolor"] == PAPER["dark"] else "light"
 
@@ -132,6 +143,8 @@ def _label_axes(ax: Axes, queries: Sequence[str], keys: Sequence[str]) -> None:
     ax.spines[:].set_visible(False)
 
 # %% ../nbs/06_visualise.ipynb #6cf7b5ed
+#| code-fold: true
+#| code-summary: "Helper: the numbers in the cells"
 def _write_values(ax: Axes, table: np.ndarray, vmax: float, max_cells: int = 100) -> None:
     """Write each weight into its cell, unless there are too many to read."""
     if table.size > max_cells:
@@ -144,6 +157,8 @@ def _write_values(ax: Axes, table: np.ndarray, vmax: float, max_cells: int = 100
         ax.text(column, row, label, ha="center", va="center", color=colour, size=8)
 
 # %% ../nbs/06_visualise.ipynb #c1a8cc2d
+#| code-fold: true
+#| code-summary: "panels, a figure with a grid of small axes"
 def panels(count: int, columns: int = 4, size: float = 1.8) -> tuple[Figure, list[Axes]]:
     """Make a figure with a grid of small axes.
 
@@ -156,13 +171,15 @@ def panels(count: int, columns: int = 4, size: float = 1.8) -> tuple[Figure, lis
         The figure and a list of `count` axes in reading order.
     """
     columns = min(count, columns)
-    rows = -(-count // columns)
+    rows = math.ceil(count / columns)
     fig, grid = plt.subplots(rows, columns, figsize=(size * columns, size * rows), squeeze=False)
     for spare in grid.flat[count:]:
         spare.set_axis_off()
     return fig, list(grid.flat[:count])
 
 # %% ../nbs/06_visualise.ipynb #bd7228d6
+#| code-fold: true
+#| code-summary: "heads, one heat map for each head"
 def heads(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[str] = ()) -> Figure:
     """Draw one heat map per head, all on one colour scale.
 
@@ -199,6 +216,8 @@ def stretch(cells: np.ndarray, height: int, width: int) -> np.ndarray:
     return cells[rows[:, None], columns]
 
 # %% ../nbs/06_visualise.ipynb #147d7293
+#| code-fold: true
+#| code-summary: "as_picture"
 def as_picture(image: torch.Tensor | np.ndarray) -> np.ndarray:
     """Convert an image for matplotlib: channels last, floats from 0 to 1.
 
@@ -225,6 +244,8 @@ def as_picture(image: torch.Tensor | np.ndarray) -> np.ndarray:
     return np.clip(picture, 0, 1)
 
 # %% ../nbs/06_visualise.ipynb #1dcf841e
+#| code-fold: true
+#| code-summary: "Helpers: the grid, the frame, the note"
 def _reshape_to_grid(weights: torch.Tensor, grid: tuple[int, int]) -> np.ndarray:
     flat = torch.as_tensor(weights).detach().float().cpu().numpy().reshape(-1)
     rows, columns = grid
@@ -256,6 +277,8 @@ def _annotate(ax: Axes, title: str, note: str) -> None:
     ax.set_xlabel(note, fontsize=7.5)
 
 # %% ../nbs/06_visualise.ipynb #d55563d1
+#| code-fold: true
+#| code-summary: "over_patches, as the library has it"
 def over_patches(image: torch.Tensor | np.ndarray, weights: torch.Tensor, grid: tuple[int, int],
                  ax: Axes | None = None, *, title: str = "", vmax: float | None = None) -> Axes:
     """Fade an image where attention weights are low, and frame the cells with the largest weight.
@@ -287,6 +310,8 @@ def over_patches(image: torch.Tensor | np.ndarray, weights: torch.Tensor, grid: 
     return ax
 
 # %% ../nbs/06_visualise.ipynb #ee430c02
+#| code-fold: true
+#| code-summary: "over_words, as the library has it"
 def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
                grid: tuple[int, int], *, columns: int = 5) -> Figure:
     """Draw the attention of each word of a caption: one faded image per word, all on one scale.
@@ -316,6 +341,8 @@ def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
     return fig
 
 # %% ../nbs/06_visualise.ipynb #913db984
+#| code-fold: true
+#| code-summary: "over_boxes"
 def over_boxes(image: torch.Tensor | np.ndarray, boxes: torch.Tensor,
                weights: torch.Tensor | Sequence[float], ax: Axes | None = None, *,
                title: str = "", vmax: float | None = None) -> Axes:
@@ -352,6 +379,8 @@ def over_boxes(image: torch.Tensor | np.ndarray, boxes: torch.Tensor,
     return ax
 
 # %% ../nbs/06_visualise.ipynb #a875d2f5
+#| code-fold: true
+#| code-summary: "Helper: one box"
 def _draw_box(ax: Axes, corners: np.ndarray, weight: float, largest: float) -> None:
     """Draw one box in pixels; boxes of larger weight have their weight written above."""
     left, top, right, bottom = corners

@@ -7,10 +7,27 @@ from pathlib import Path
 
 from glossary import PASSED, Entry, TermLinks
 
+PAPERS = {
+    "vaswani": "Attention Is All You Need (Vaswani et al. 2017)",
+    "translation": "Caption translation",
+    "rdrop": "R-Drop (Wu et al. 2021)",
+    "cptr": "CPTR (Liu et al. 2021)",
+    "pat": "Position-Aware Transformer",
+    "eta": "Entangled Transformer (ETA)",
+    "it": "Image Transformer",
+    "fang": "From Captions to Visual Concepts and Back (Fang et al. 2015)",
+    "bleu": "BLEU (Papineni et al. 2002)",
+    "rouge": "ROUGE-L (Lin 2004)",
+    "meteor": "METEOR (Denkowski and Lavie 2014)",
+    "ter": "TER (Snover et al. 2006)",
+    "cider": "CIDEr (Vedantam et al. 2015)",
+    "spice": "SPICE (Anderson et al. 2016)",
+}
 DIRECTIVE = re.compile(r"^\s*#\s*\|\s*([\w-]*)\s*:?\s*(.*?)\s*$")
 QUOTED = re.compile(r"""^(["'])(.*)\1$""")
 EQUATION = re.compile(r"\$\$((?:(?!\$\$).)+)\$\$((?:\s*<!--\s*eq-[\w-]+\s*-->)+)", re.S)
 LABEL = re.compile(r"eq-\w+-[\w-]*\w")
+METRICS = {"bleu": "BLEU", "rouge": "ROUGE", "cider": "CIDEr", "meteor": "METEOR", "spice": "SPICE", "ter": "TER"}
 BOX = re.compile(r"^> \*\*(Differs from the paper|Predict|Note|Warning)\.\*\*"
                  r"((?:.*\n)?(?:.+\n?)*)", re.M)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+\.ipynb)(#[^)]*)?\)")
@@ -101,10 +118,18 @@ def cell(kind: str, source: str, **more) -> dict:
     return {"cell_type": kind, "metadata": {}, "source": source} | outputs | more
 
 
+def paper(label: str) -> str:
+    """The words that name an equation's paper, or nothing for a paper that is not listed."""
+    name = PAPERS.get(label.split("-")[1], "")
+    return f" of {name.split(' (')[0]}" if name else ""
+
+
 def number(label: str) -> str:
-    """An equation's number as its paper prints it, or the name it goes by."""
-    own = label.split("-", 2)[2]
-    return f"({own})" if own[0].isdigit() else own
+    """An equation's number as its paper prints it, or the name it goes by; with the metric's, since lesson 16 has six papers."""
+    _, paper, own = label.split("-", 2)
+    if not own[0].isdigit():
+        return own
+    return f"({METRICS[paper]} {own})" if paper in METRICS else f"({own})"
 
 
 def ties(found: dict[str, str]) -> list[dict]:
@@ -112,7 +137,8 @@ def ties(found: dict[str, str]) -> list[dict]:
     pairs = [(verb, label) for verb in ("implements", "checks")
              for label in LABEL.findall(found.get(verb, ""))]
     targets = "".join(f"({verb}-{label})=\n" for verb, label in pairs)
-    links = " · ".join(f"[{verb} eq. {number(label)}](#{label})" for verb, label in pairs)
+    links = " · ".join(f"[{verb} eq. {number(label)}{paper(label)}](#{label})"
+                       for verb, label in pairs)
     return [cell("markdown", f"{targets}{{.tie}}\n{links}")] if pairs else []
 
 

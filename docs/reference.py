@@ -8,24 +8,8 @@ from pathlib import Path
 from statistics import mean
 
 import yaml
-from convert import EQUATION, LABEL, directives, number, write
+from convert import EQUATION, LABEL, PAPERS, directives, number, write
 
-PAPERS = {
-    "vaswani": "Attention Is All You Need (Vaswani et al. 2017)",
-    "translation": "Caption translation",
-    "rdrop": "R-Drop (Wu et al. 2021)",
-    "cptr": "CPTR (Liu et al. 2021)",
-    "pat": "Position-Aware Transformer",
-    "eta": "Entangled Transformer (ETA)",
-    "it": "Image Transformer",
-    "fang": "From Captions to Visual Concepts and Back (Fang et al. 2015)",
-    "bleu": "BLEU (Papineni et al. 2002)",
-    "rouge": "ROUGE-L (Lin 2004)",
-    "meteor": "METEOR (Denkowski and Lavie 2014)",
-    "ter": "TER (Snover et al. 2006)",
-    "cider": "CIDEr (Vedantam et al. 2015)",
-    "spice": "SPICE (Anderson et al. 2016)",
-}
 CONSTANTS = Path(__file__).with_name("constants.yaml")
 TAG = re.compile(r"\\tag\{[^}]*\}")
 

@@ -5,6 +5,7 @@ accessibility needs axe-core: CAPTIONLAB_AXE names its file `axe.min.js`.
 """
 
 import os
+import re
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -173,12 +174,23 @@ class TestMenus:
         )
 
 
+def test_words_in_tables_are_not_cut(browser, address):
+    tab = browser.new_page()
+    tab.goto(f"{address}/course/53_tables.html")
+    wraps = tab.evaluate(
+        "[...document.querySelectorAll('td p, th p')].map(p => getComputedStyle(p).overflowWrap)"
+    )
+    tab.close()
+    assert wraps
+    assert set(wraps) == {"normal"}
+
+
 @pytest.mark.parametrize(("query", "page"), QUERIES.items())
 def test_search_finds_the_lesson_first(browser, address, query, page):
     context = browser.new_context(viewport=DESKTOP)
     tab = context.new_page()
     tab.goto(f"{address}/search.html?q={query}")
-    tab.locator("#search-results li a").first.wait_for(timeout=20_000)
+    tab.locator("#search-results li a").first.wait_for(timeout=200_000)
     links = [one.get_attribute("href") for one in tab.locator("#search-results li a").all()[:3]]
     context.close()
     assert links[0].startswith(page), links

@@ -20,6 +20,7 @@ from captionlab.cli.options import (
     BeamSize,
     Boxes,
     CaptionFile,
+    Copy,
     Device,
     Images,
     LengthPenalty,
@@ -251,10 +252,11 @@ def translate(
     *,
     length_penalty: LengthPenalty = 0.0,
     truecase: Truecase = False,
+    copy: Copy = True,
     device: Device = None,
     precision: Precision = "fp32",
 ) -> None:
-    """Translate sentences, line by line."""
+    """Translate sentences, line by line; unknown names and numbers are copied."""
     if bool(sentences) == bool(file):
         raise ValueError("give sentences, or --file FILE, or - for standard input")
     from tqdm import tqdm
@@ -277,7 +279,7 @@ def translate(
     with tqdm(total=total, unit="", desc="translated", leave=False, disable=None) as bar:
         for chunk in chunked(lines, size):
             translations = translator.translate(
-                chunk, beam, length_penalty=length_penalty, truecase=truecase
+                chunk, beam, length_penalty=length_penalty, truecase=truecase, copy=copy
             )
             tqdm.write("\n".join(map(printable, translations)))
             sys.stdout.flush()

@@ -8,8 +8,8 @@ __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split
            'Precision', 'AttentionFile', 'CaptionFile', 'NumCaptions', 'Scores',
            'ResumeJob', 'Sampling', 'Temperature', 'TopK', 'TopP', 'SamplingSeed',
            'MinLength', 'MaxLength', 'NoRepeatNgram', 'RequiredWords', 'SuppressedWords',
-           'BeamSize', 'LengthPenalty', 'Truecase', 'FeatureFolders', 'Boxes', 'Epochs',
-           'LearningRate', 'Warmup', 'Workers', 'BatchSize', 'Accumulation',
+           'BeamSize', 'LengthPenalty', 'Truecase', 'Copy', 'FeatureFolders', 'Boxes',
+           'Epochs', 'LearningRate', 'Warmup', 'Workers', 'BatchSize', 'Accumulation',
            'Checkpointing', 'Compile', 'MinCount', 'Settings', 'Patience', 'split_run',
            'find_pictures', 'is_given']
 
@@ -120,6 +120,8 @@ LengthPenalty = Annotated[float, typer.Option(
     help="0 compares sums of log-probabilities, 1 means per token.")]
 Truecase = Annotated[bool, typer.Option(
     "--truecase", help="Of a translator: write upper case where the training sentences do.")]
+Copy = Annotated[bool, typer.Option(
+    help="Copy names, numbers and foreign words that the translator does not know.")]
 
 # %% ../../nbs/library/cli/options.ipynb #0f90b3d6
 FeatureFolders = Annotated[list[Path] | None, typer.Option(

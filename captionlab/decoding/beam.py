@@ -87,6 +87,8 @@ def _hypotheses(finished: BestHypotheses) -> list[Hypothesis]:
     return hypotheses
 
 # %% ../../nbs/22_decoding.ipynb #68297b0b
+#| code-fold: true
+#| code-summary: "Beams"
 class Beams:
     """The C best unfinished captions of each picture, and the best finished one.
 
@@ -163,6 +165,8 @@ class Beams:
         self.log_probs = self.log_probs[indices]
 
 # %% ../../nbs/22_decoding.ipynb #882ec8ef
+#| code-fold: true
+#| code-summary: "beam_search: start, then step, extend, reorder until nothing is improvable"
 @torch.no_grad()
 @decode_packed
 def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty: float = 0.0, *,

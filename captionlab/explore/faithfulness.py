@@ -7,6 +7,8 @@ __all__ = ['ErasureScores', 'erase_attended', 'evaluate_faithfulness', 'probabil
            'write_faithfulness']
 
 # %% ../../nbs/41_faithfulness.ipynb #l4100002
+#| code-fold: true
+#| code-summary: "Imports of the library's module"
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,6 +104,8 @@ def _token_probs(logits: Tensor, ids: Tensor) -> Tensor:
     return probs.gather(-1, ids[:, None])[:, 0]
 
 # %% ../../nbs/41_faithfulness.ipynb #l4100020
+#| code-fold: true
+#| code-summary: "evaluate_faithfulness"
 @torch.no_grad()
 def evaluate_faithfulness(
     run: Run,
@@ -166,6 +170,8 @@ def _word_rows(scores: ErasureScores) -> list[_WordRow]:
     return list(zip(*(column[is_word].tolist() for column in columns), strict=True))
 
 # %% ../../nbs/41_faithfulness.ipynb #l4100021
+#| code-fold: true
+#| code-summary: "probability_drops"
 def probability_drops(
     vocabulary: Vocabulary | SubwordVocabulary, rows: Sequence[_WordRow]
 ) -> dict:
@@ -199,6 +205,8 @@ def _mean_drops(drops: np.ndarray) -> dict[str, float]:
     return dict(zip(("own", "control"), drops.mean(0).round(2).tolist(), strict=True))
 
 # %% ../../nbs/41_faithfulness.ipynb #l4100028
+#| code-fold: true
+#| code-summary: "write_faithfulness"
 _MEASURED_KEYS = {
     "words", "probability", "own", "control", "further", "by_word", "commit", "machine",
 }  # fmt: skip

@@ -50,11 +50,20 @@ def _measured(row: TableRow, protocol: str, metrics: Iterable[str]) -> list[str]
     if not results:
         reason = "not run" if row.model else "not run: no such model"
         return [reason, *[""] * (len(metrics) - 1)]
-    preset, result = next(iter(results.items()))
-    cells = [_format_score(result, metric) for metric in metrics]
-    if preset != PROTOCOLS[protocol].preset:
-        cells[0] += f" ({preset})"
-    return cells
+    return [_scores_by_preset(results, metric, PROTOCOLS[protocol].preset) for metric in metrics]
+
+
+def _scores_by_preset(results: Mapping[str, Mapping], metric: str, default: str) -> str:
+    """Return the scores of a row, each with its preset in brackets where that is not the default.
+
+    Presets without the metric are left out, unless none has it.
+    """
+    scores = {preset: _format_score(result, metric) for preset, result in results.items()}
+    known = {preset: score for preset, score in scores.items() if score != "–"}
+    if not known:
+        return "–"
+    return "; ".join(score if preset == default else f"{score} ({preset})"
+                     for preset, score in known.items())
 
 
 def _table_lines(table: PaperTable) -> list[str]:
@@ -78,7 +87,8 @@ def paper_table(paper: str) -> str:
     """Return all tables of a paper in Markdown: published, ours on photos, ours on scenes.
 
     Scores are in percent, means over the seeds with their deviation. On photos the preset stands
-    in brackets where it is not `ablation`.
+    in brackets where it is not `ablation`; a row that was trained with several has a score for
+    each.
 
     Args:
         paper: one of `paper_names()`, such as "entangled".
@@ -109,12 +119,13 @@ def load_differences(protocol: str) -> list[Difference]:
                          "python -m benchmarks.tables.differences") from None
 
 
-def _format_difference(differences: Iterable[Difference]) -> str:
-    """Return a difference, its intervals and its verdict; "not run" if there is none."""
+def _format_difference(differences: Iterable[Difference], default: str) -> str:
+    """Return a difference, its intervals, its preset where that is not the default, its verdict."""
     for one in differences:
         pictures = "" if one.low is None else f" [{one.low:+.1f}, {one.high:+.1f}]"
         spread = f"{one.spread:.1f}" if isfinite(one.spread) else "unknown"
-        return f"{one.difference:+.1f}{pictures} ± {spread}: {one.verdict}"
+        preset = "" if one.preset == default else f" ({one.preset})"
+        return f"{one.difference:+.1f}{pictures} ± {spread}{preset}: {one.verdict}"
     return "not run"
 
 
@@ -122,7 +133,8 @@ def difference_table(name: str) -> str:
     """Return the differences of one table in Markdown: published, on photos, on scenes.
 
     Each of ours has the 95 % interval over pictures in brackets, after ± the half width of the
-    interval over seeds, and the verdict of `Difference`.
+    interval over seeds, on photos the preset of both rows where it is not `ablation`, and the
+    verdict of `Difference`.
 
     Args:
         name: one of `TABLES`.
@@ -140,7 +152,8 @@ def difference_table(name: str) -> str:
         cells = [" − ".join(pair), "–" if published is None else f"{published:+.1f}"]
         for protocol, metric in columns:
             cells.append(_format_difference(
-                one for one in measured[protocol]
-                if (one.table, one.first, one.second, one.metric) == (name, *pair, metric)))
+                (one for one in measured[protocol]
+                 if (one.table, one.first, one.second, one.metric) == (name, *pair, metric)),
+                PROTOCOLS[protocol].preset))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -38,7 +38,7 @@ from ..training.config import BasePreset
 from ..training.options import override_preset
 from ..vision.attributes import AttributeDetector, load_detector, split_fingerprint
 from .data import Folders, check_data_fits_model
-from .run import source_sentences
+from .translation import source_sentences
 from .validation import make_validate_fn
 
 # %% ../../nbs/library/runs/preparation.ipynb #d3a3af3c

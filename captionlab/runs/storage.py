@@ -251,11 +251,11 @@ def load_run_detector(folder: Path, trained_spec: dict) -> AttributeDetector | N
     return detector
 
 
-_OUR_FILES = r"((weights|attributes)-[0-9a-f]+|novelty)\.safetensors|truecaser\.json"
+_OUR_FILES = r"((weights|attributes)-[0-9a-f]+|novelty)\.safetensors|(truecaser|copier)\.json"
 
 
 def remove_old_files(folder: Path, current: list[str]) -> None:
-    """Remove what only an earlier run had from a folder: weights, detectors, a truecaser.
+    """Remove what only an earlier run had from a folder: weights, detectors, a truecaser or copier.
 
     Args:
         folder: of the run.

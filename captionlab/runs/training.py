@@ -43,6 +43,7 @@ from ..distillation import Distilled, require_fixed_tokens, soft_targets
 from ..files import short_hash
 from ..models import find_preset, model_module, model_presets
 from ..processors.cache import InputTransforms, input_transforms, open_feature_stores
+from ..processors.copying import Copier
 from ..processors.truecasing import Truecaser
 from ..text import SubwordVocabulary, Vocabulary
 from ..training.config import BasePreset
@@ -269,10 +270,14 @@ def save_trained_run(
         run: as trained; its metadata get history and seconds.
         trainer: that trained it.
         folder: where it is saved.
-        data: whose target sentences teach a translator without a truecaser the case of words.
+        data: whose sentences teach a translator, where it has no truecaser or copier, the case of
+            words and which words it knows.
     """
     if run.translates and data is not None and run.truecaser is None:
         run.truecaser = Truecaser.learn(data.captions("train"), data.language)
+    if run.translates and data is not None and data.source and run.copier is None:
+        pairs = [(str(item.source), text) for item in data["train"] for text in item.captions]
+        run.copier = Copier.learn(pairs, (data.source, data.language), run.vocabulary)
     run.metadata.history = trainer.history
     seconds = sum(record["seconds"] for record in trainer.history)
     run.metadata.train_seconds = round(seconds, 1)

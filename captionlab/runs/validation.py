@@ -17,7 +17,8 @@ from ..metrics.translation import score_translations
 from ..processors.base import Processor
 from ..processors.cache import InputTransforms
 from ..text import SubwordVocabulary, Vocabulary, normalise
-from .run import Run, caption_split, source_sentences
+from .run import Run, caption_split
+from .translation import source_sentences
 
 # %% ../../nbs/library/runs/validation.ipynb #vali0003
 def quick_cider(run: Run, items: Sequence[Item], inputs: InputTransforms) -> float:
@@ -48,7 +49,7 @@ def quick_bleu(run: Run, items: Sequence[Item]) -> float:
         run: to be scored.
         items: at least one sentence with its translation.
     """
-    translations = run.translate(source_sentences(items), beam=1, batch_size=128)
+    translations = run.translate(source_sentences(items), beam=1, batch_size=128, copy=False)
     references = [item.captions[0] for item in items]
     return score_translations(translations, references, ter=False)["BLEU"]
 

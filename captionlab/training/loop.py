@@ -42,6 +42,8 @@ from .config import TrainingConfig
 from .setup import TrainingSetup
 
 # %% ../../nbs/21_training.ipynb #7cabca12
+#| code-fold: true
+#| code-summary: "_explain_memory"
 @contextmanager
 def _explain_memory(setup: TrainingSetup, batch: Batch) -> Iterator[None]:
     """Say what to change when the device's memory does not suffice for a step."""
@@ -57,6 +59,8 @@ def _explain_memory(setup: TrainingSetup, batch: Batch) -> Iterator[None]:
                           "a smaller batch_size (--batch-size)") from None
 
 # %% ../../nbs/21_training.ipynb #b37e66b9
+#| code-fold: true
+#| code-summary: "TrainStep"
 class TrainStep(TrainingSetup):
     """Performs training steps, on one device or several.
 
@@ -113,6 +117,8 @@ class TrainStep(TrainingSetup):
         torch.manual_seed(hash(key) % 2**63)
 
 # %% ../../nbs/21_training.ipynb #6fadc6d7
+#| code-fold: true
+#| code-summary: "TrainerState"
 @dataclass(frozen=True)
 class TrainerState:
     """The progress of a run.
@@ -142,6 +148,8 @@ class TrainerState:
                        tokens=self.tokens + tokens, seconds=self.seconds + seconds)
 
 # %% ../../nbs/21_training.ipynb #936e0532
+#| code-fold: true
+#| code-summary: "epochs_since_best and should_stop_early"
 def epochs_since_best(history: list[dict]) -> int:
     """Return how many epochs ago the best score was; 0 if the last epoch is the best.
 
@@ -167,6 +175,8 @@ def should_stop_early(history: list[dict], patience: int) -> bool:
     return bool(history) and 0 < patience <= epochs_since_best(history)
 
 # %% ../../nbs/21_training.ipynb #9d7df4b7
+#| code-fold: true
+#| code-summary: "Trainer"
 class Trainer:
     """Trains a captioner; a run may be killed at any moment and resumed.
 
@@ -283,6 +293,8 @@ class Trainer:
             self.on_epoch_end(self.history)
 
 # %% ../../nbs/21_training.ipynb #c0f8d2a2
+#| code-fold: true
+#| code-summary: "_progress_bar"
 def _progress_bar(trainer: Trainer) -> tqdm:
     """Return a bar over the batches of the current epoch, shown by the main process alone."""
     # Not disable=False: that would override the environment variable TQDM_DISABLE.
@@ -292,6 +304,8 @@ def _progress_bar(trainer: Trainer) -> tqdm:
                 desc=f"epoch {trainer.state.epoch + 1}", **quiet)
 
 # %% ../../nbs/21_training.ipynb #trainsav
+#| code-fold: true
+#| code-summary: "Saving and loading a checkpoint"
 def _plain_numbers(metrics: dict) -> dict:
     """Convert numbers of NumPy and PyTorch, which could not be read back from a checkpoint."""
     return {name: value.item() if hasattr(value, "item") else value
@@ -354,6 +368,8 @@ def _load(trainer: Trainer) -> None:
         raise unreadable_checkpoint(file, error) from None
 
 # %% ../../nbs/21_training.ipynb #8864b3d2
+#| code-fold: true
+#| code-summary: "live_plot"
 def live_plot() -> Callable[[list[dict]], None]:
     """Make a callback for notebooks that redraws loss and score after each epoch.
 

@@ -28,7 +28,8 @@ def pool_regions(maps: Tensor, boxes: Tensor, samples: int = 7) -> Tensor:
     B, h, w, D = maps.shape
     in_cells = boxes.to(maps) * maps.new_tensor([w, h, w, h])
     channels_first = maps.permute(0, 3, 1, 2)                               # (B, D, h, w)
-    pooled = roi_align(channels_first, list(in_cells), 1, 1.0, samples, aligned=True)
+    pooled = roi_align(channels_first, list(in_cells), output_size=1, spatial_scale=1.0,
+                       sampling_ratio=samples, aligned=True)
     return pooled.reshape(B, boxes.shape[1], D)
 
 # %% ../../nbs/14_regions.ipynb #5747b983
