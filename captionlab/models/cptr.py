@@ -27,6 +27,8 @@ from ..training.config import BasePreset, TrainingConfig
 from ..vision.backbones import load_weights
 
 # %% ../../nbs/32_cptr.ipynb #0076b89e
+#| code-fold: true
+#| code-summary: "PatchEncoder"
 #| implements: eq-cptr-encoder
 class PatchEncoder(nn.Module):
     """Patch embedding, learned positions and encoder blocks.
@@ -226,6 +228,8 @@ def _copy_block(block: Any, layer: Any) -> None:
         ours.load_state_dict(theirs.state_dict())
 
 # %% ../../nbs/32_cptr.ipynb #879cfe3a
+#| code-fold: true
+#| code-summary: "Build an encoder from pretrained weights"
 def pretrained_vit(preset: Preset) -> PatchEncoder:
     """Return a patch encoder with the pretrained weights that a preset names.
 

@@ -6,6 +6,8 @@
 __all__ = ['PRESETS', 'Preset', 'Model', 'symmetric_kl']
 
 # %% ../../nbs/30_translation.ipynb #9e315018
+#| code-fold: true
+#| code-summary: "Imports of the module"
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -22,6 +24,8 @@ from ..training.config import BasePreset, TrainingConfig
 from ..training.distributed import world_size
 
 # %% ../../nbs/30_translation.ipynb #8636b334
+#| code-fold: true
+#| code-summary: "The preset"
 @dataclass(frozen=True, kw_only=True)
 class Preset(BasePreset):
     """Sizes and training of the translator.
@@ -53,6 +57,8 @@ class Preset(BasePreset):
         return ("source",)
 
 # %% ../../nbs/30_translation.ipynb #1b1b0ec9
+#| code-fold: true
+#| code-summary: "The model, with separate vocabularies and R-Drop"
 #| implements: eq-translation-5 eq-translation-6 eq-rdrop-loss
 class Model(TransformerCaptioner):
     """The Transformer: an encoder reads a sentence, a decoder writes its translation.
@@ -137,6 +143,8 @@ def symmetric_kl(first: Tensor, second: Tensor) -> Tensor:
     return ((first.exp() - second.exp()) * (first - second)).sum() / 2
 
 # %% ../../nbs/30_translation.ipynb #21fc631f
+#| code-fold: true
+#| code-summary: "Presets"
 PRESETS = {
     "paper": Preset(
         width=128, heads=2, hidden=512, encoder_layers=2, decoder_layers=2, dropout=0.1,

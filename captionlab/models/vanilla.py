@@ -7,6 +7,8 @@ __all__ = ['PRESETS', 'Preset', 'grid_size', 'square_grid', 'check_grid', 'input
            'Model']
 
 # %% ../../nbs/31_vanilla.ipynb #041a8c06
+#| code-fold: true
+#| code-summary: "Imports of the module"
 import math
 from dataclasses import dataclass
 
@@ -20,6 +22,8 @@ from ..positions import LearnedPositions
 from ..training.config import BasePreset, TrainingConfig
 
 # %% ../../nbs/31_vanilla.ipynb #211eddb8
+#| code-fold: true
+#| code-summary: "The preset"
 @dataclass(frozen=True, kw_only=True)
 class Preset(BasePreset):
     """Sizes, inputs and training of the vanilla Transformer.
@@ -40,6 +44,8 @@ class Preset(BasePreset):
         return ("grid",)
 
 # %% ../../nbs/31_vanilla.ipynb #db137a9f
+#| code-fold: true
+#| code-summary: "Rows and columns of a grid, and the check"
 def grid_size(grid: int | tuple[int, int]) -> tuple[int, int]:
     """Return rows and columns of a grid, from both or from one number for both.
 
@@ -122,6 +128,8 @@ class Model(TransformerCaptioner):
         return self.encoder(self.dropout(x)), None
 
 # %% ../../nbs/31_vanilla.ipynb #2ba6c996
+#| code-fold: true
+#| code-summary: "Presets"
 PRESETS = {
     "paper": Preset(
         inputs=InputConfig(backbone="resnet101", image_size=448, grid=14),
