@@ -195,9 +195,8 @@ class EntangledBlock(DecoderBlock):
         self.controller = None
         if len(variant.paths) > 1:
             self.controller = GatedController(config.width, variant.activation)
-        # Each attention has a residual and a dropout of its own, so nothing is dropped again here.
-        # With pre-norm the results of the attentions contain x already, and a residual around the
-        # controller would add it twice.
+        # norm(a + e) with post-norm; each attention has dropped already, so nothing is dropped.
+        # With pre-norm there is no norm after the sum: e, which contains a, would only grow.
         if self.controller is not None and config.norm == "post":
             self.residuals[1] = replace(config, dropout=0.0).residuals(1)[0]
         else:

@@ -134,7 +134,8 @@ class ImplicitAttention(MultiHeadAttention):
         self.value = nn.Linear(width, parts * width)
         self.output = nn.Linear(parts * width, width) if project else None
         if self.output is not None:
-            # Each part's share then starts as large as the projection of a single attention.
+            # For M·D inputs nn.Linear draws numbers smaller by the root of M than for D inputs.
+            # This undoes it: each part starts like the projection of a single attention.
             self.output.weight.data *= parts**0.5
 
     def project(self, memory: Tensor) -> KeyValue:
