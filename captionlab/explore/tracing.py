@@ -7,6 +7,8 @@ __all__ = ['GridView', 'BoxView', 'WordView', 'CaptionTrace', 'trace_caption', '
            'image_positions', 'surprisal']
 
 # %% ../../nbs/40_explore.ipynb #10e4bc9d
+#| code-fold: true
+#| code-summary: "Imports of the library's module"
 import html
 import math
 from collections.abc import Sequence
@@ -28,6 +30,8 @@ from ..vision.regions import as_regions
 from ..visualise import PALETTE, over_boxes, over_patches
 
 # %% ../../nbs/40_explore.ipynb #634d1749
+#| code-fold: true
+#| code-summary: "Positions that are cells of a grid"
 class GridView(NamedTuple):
     """Image positions that are the cells of a grid.
 
@@ -46,6 +50,8 @@ class GridView(NamedTuple):
         over_patches(self.picture, weights, self.grid, ax, title=title, vmax=vmax)
 
 # %% ../../nbs/40_explore.ipynb #3c9691dd
+#| code-fold: true
+#| code-summary: "Positions that are boxes"
 class BoxView(NamedTuple):
     """Image positions that are boxes.
 
@@ -64,6 +70,8 @@ class BoxView(NamedTuple):
         over_boxes(self.picture, self.boxes, weights, ax, title=title, vmax=vmax)
 
 # %% ../../nbs/40_explore.ipynb #75f4331e
+#| code-fold: true
+#| code-summary: "Positions that are words"
 class WordView(NamedTuple):
     """Positions that are words: attributes of a picture, or a sentence to translate.
 
@@ -84,12 +92,16 @@ class WordView(NamedTuple):
         ax.set_title(title)
 
 # %% ../../nbs/40_explore.ipynb #5aabac39
+#| code-fold: true
+#| code-summary: "Ids to tokens"
 def _tokens(id_to_token: Sequence[str], ids: Tensor) -> list[str]:
     """Return the tokens of `ids`, `(T,)`."""
     numbers: list[int] = ids.tolist()
     return [id_to_token[number] for number in numbers]
 
 # %% ../../nbs/40_explore.ipynb #488e9006
+#| code-fold: true
+#| code-summary: "The class CaptionTrace"
 @dataclass(frozen=True, repr=False, eq=False)
 class CaptionTrace:
     """What a model computed at each step of a caption that it generated or read.
@@ -118,7 +130,7 @@ class CaptionTrace:
     def bits(self) -> Tensor:
         """The surprisal of each token in bits, `(T,)`: 0 if it was certain, 1 for a coin toss."""
         log_probs = self.log_probs.gather(-1, self.ids[:, None])[:, 0]  # (T,)
-        return log_probs.abs() / math.log(2)
+        return log_probs.abs() / math.log(2)  # as a minus sign: a log-probability is at most 0
 
     def top_k(self, step: int, k: int = 5) -> list[tuple[str, float]]:
         """Return the `k` most likely tokens of a `step`, from 0, with their probabilities."""
@@ -139,6 +151,8 @@ class CaptionTrace:
         return " ".join(_word_html(word, bits, self.top_k(step)) for step, (word, bits) in pairs)
 
 # %% ../../nbs/40_explore.ipynb #7db3b592
+#| code-fold: true
+#| code-summary: "A word as HTML"
 def _word_html(word: str, bits: float, candidates: Sequence[tuple[str, float]]) -> str:
     """Return a word as HTML: the more bits, the stronger its colour; candidates as its tooltip."""
     lines = [f"{prob:.2f} {html.escape(token)}" for token, prob in candidates]
@@ -148,6 +162,8 @@ def _word_html(word: str, bits: float, candidates: Sequence[tuple[str, float]]) 
     return f'<span style="{style}" title="{tooltip}">{html.escape(word)}</span>'
 
 # %% ../../nbs/40_explore.ipynb #836a7bb7
+#| code-fold: true
+#| code-summary: "The function trace_caption"
 @torch.no_grad()
 def trace_caption(run: Run, picture: Picture | str, caption: str | None = None, beam: int = 3,
                   *, length_penalty: float = 0.0) -> CaptionTrace:
@@ -189,6 +205,8 @@ def trace_caption(run: Run, picture: Picture | str, caption: str | None = None, 
     )
 
 # %% ../../nbs/40_explore.ipynb #54092d84
+#| code-fold: true
+#| code-summary: "The ids of a caption"
 def _caption_ids(run: Run, caption: str) -> list[int]:
     """Return the ids of a caption's tokens and of eos."""
     vocabulary = run.vocabulary
@@ -203,6 +221,8 @@ def _caption_ids(run: Run, caption: str) -> list[int]:
     return ids
 
 # %% ../../nbs/40_explore.ipynb #a1591233
+#| code-fold: true
+#| code-summary: "What the attention is over"
 def attended_streams(run: Run) -> set[str]:
     """Return what the attention of a `run` is over.
 
@@ -212,6 +232,8 @@ def attended_streams(run: Run) -> set[str]:
     return {getattr(model, "traced_stream", "v") for model in models}
 
 # %% ../../nbs/40_explore.ipynb #da3f1028
+#| code-fold: true
+#| code-summary: "Which view, and which positions are padding"
 def image_positions(run: Run, picture: Picture | str, batch: Batch, count: int
                     ) -> tuple[GridView | BoxView | WordView, Tensor | slice]:
     """Return what the positions are that a run attends to, and which of them are no padding.
