@@ -269,6 +269,8 @@ class Trainer:
 
     def _read_losses(self) -> None:
         """Wait for the device and advance the state by the steps whose losses were not read."""
+        if not self.unread:
+            return
         start = time.monotonic()
         unread = self.unread
         self.unread = []
