@@ -222,4 +222,4 @@ def demo(
     scenes = [item.image for item in data["test"][:5]]
     save_figure(_draw_demo(trained, cast("list[Scene]", scenes)), out, dpi=100)
     echo(f"The figure is {out}.  "
-               "Next: make lab opens the course; lesson 00 takes ten minutes.")
+               "Next: make lab opens the course; lesson 00 takes fifty minutes.")
