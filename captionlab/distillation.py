@@ -76,14 +76,16 @@ def soft_targets(teacher: Captioner, examples: CaptionDataset, k: int = 16,
         "teacher_chances": partial(_look_up, tables, 1),
     }
 
-# %% ../nbs/25_distillation.ipynb #0155cea2
+# %% ../nbs/25_distillation.ipynb #c8e678a9
+#| code-fold: true
+#| code-summary: "Helpers of soft_targets"
 def require_fixed_tokens(examples: CaptionDataset) -> None:
     """Raise a `ValueError` if the `examples` are tokenised anew each time they are read."""
     if examples.dropout:
         raise ValueError("teachers predict one token after the other, and piece dropout tokenises "
                          "captions anew: set it to 0")
 
-# %% ../nbs/25_distillation.ipynb #c8e678a9
+
 def _max_shape(examples: CaptionDataset) -> tuple[int, int]:
     """Return the largest number of captions of an item, and of predicted tokens of a caption."""
     captions = examples.token_ids["captions"]
