@@ -197,10 +197,10 @@ class EntangledBlock(DecoderBlock):
             self.controller = GatedController(config.width, variant.activation)
         # norm(a + e) with post-norm; each attention has dropped already, so nothing is dropped.
         # With pre-norm there is no norm after the sum: e, which contains a, would only grow.
-        if self.controller is not None and config.norm == "post":
-            self.residuals[1] = replace(config, dropout=0.0).residuals(1)[0]
-        else:
-            self.residuals[1] = nn.Identity()
+        self.adds_input = self.controller is not None and config.norm == "post"
+        self.residuals[1] = nn.Identity()
+        if self.adds_input:
+            self.residuals[1] = Residual(config.width, norm="post", eps=config.eps)
 
     def project(self, memory: dict[str, Tensor]) -> dict[str, KeyValue]:
         """Return keys and values of every attention, `(B, H, N, K)` each.
@@ -230,8 +230,9 @@ class EntangledBlock(DecoderBlock):
             return ends[0]
         context = (results["s"], results["v"], x)
         mixed = self.controller(*ends, context, trace_list(trace, "gate"))
-        residual = self.residuals[1]
-        return residual.add_output(x, mixed) if isinstance(residual, Residual) else mixed
+        if not self.adds_input:
+            return mixed
+        return cast(Residual, self.residuals[1]).add_output(x, mixed)
 
 # %% ../../nbs/34_entangled.ipynb #c48156bf
 #| code-fold: true
