@@ -74,9 +74,14 @@ class State:
         return replace(self, memory=memory, past=[layer.select(rows) for layer in self.past])
 
     def reorder(self, parents: Tensor) -> "State":
-        """Let caption c of picture b continue from caption `parents[b, c]`; shape `(B, C)`."""
+        """Let caption c of picture b continue from caption `parents[b, c]`.
+
+        Args:
+            parents: `(B, C)`; C may differ from the number of captions so far.
+        """
         first_rows = torch.arange(len(self.memory), device=parents.device)[:, None] * self.captions
-        return self._select_rows((first_rows + parents).flatten(), self.memory)
+        state = self._select_rows((first_rows + parents).flatten(), self.memory)
+        return replace(state, captions=parents.shape[1])
 
     def select(self, rows: Tensor) -> "State":
         """Return the state of the pictures with these indices, shape `(R,)`, with all captions."""
