@@ -31,6 +31,8 @@ from .vanilla import input_projection, square_grid
 
 # %% ../../nbs/34_entangled.ipynb #7b78d432
 #| implements: eq-eta-9 eq-eta-10
+#| code-fold: true
+#| code-summary: "EntangledAttention"
 class EntangledAttention(nn.Module):
     """Chains of attentions over two memories, "v" (visual) and "s" (semantic).
 
@@ -87,6 +89,7 @@ class EntangledAttention(nn.Module):
         """
         results = {"": x}
         for step, attention in self.attentions.items():
+            # "sv" asks the memory "v" with the result of "s"; "s" asks "s" with results[""], x.
             attend = partial(attention, memory=memory[step], mask=masks[step[-1]],
                              trace=trace_list(trace, step))
             previous = results[step[:-1]]
@@ -94,6 +97,8 @@ class EntangledAttention(nn.Module):
         return results
 
 # %% ../../nbs/34_entangled.ipynb #7af6fdf9
+#| code-fold: true
+#| code-summary: "ACTIVATIONS: the functions f"
 ACTIVATIONS = {
     "identity": torch.positive,
     "sigmoid": torch.sigmoid,
@@ -103,6 +108,8 @@ ACTIVATIONS = {
 
 # %% ../../nbs/34_entangled.ipynb #38bf080f
 #| implements: eq-eta-11 eq-eta-12
+#| code-fold: true
+#| code-summary: "GatedController: the gate, with any f"
 class GatedController(nn.Module):
     """The Gated Bilateral Controller: mixes a visual and a semantic vector, channel by channel.
 

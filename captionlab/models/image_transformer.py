@@ -299,6 +299,8 @@ class GraphEncoder(Encoder):
         return self.norm(x)
 
 # %% ../../nbs/35_image_transformer.ipynb #7929fe0f
+#| code-fold: true
+#| code-summary: "Helper: a sub-layer that is left out"
 class _SkipSublayer(nn.Module):
     """Takes the place of a residual whose sub-layer is left out."""
 
