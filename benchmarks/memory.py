@@ -93,17 +93,16 @@ def step_bytes(model_class: type, preset: cptr.Preset, checkpointing: bool) -> i
     return peak_bytes(lambda: step.accelerator.backward(step._loss(batch)[0]))
 
 
-def search_bytes(model: cptr.Model, beams: int, pictures: int = 2) -> tuple[int, int]:
+def search_bytes(
+    model: cptr.Model | vanilla.Model, beams: int, positions: int, pictures: int = 2
+) -> tuple[int, int]:
     """Return the bytes of the pictures' memory, and the peak of what a beam search adds."""
-    positions = (model.preset.inputs.image_size // model.preset.patch_size) ** 2
     with torch.no_grad():
-        features = torch.randn(pictures, positions, model.preset.width)
+        features = torch.randn(pictures, positions, model.output.in_features)
         layers = [layer.contiguous() for layer in model.decoder.project(features)]
         image_bytes = sum(x.nbytes for layer in layers for x in layer)
         peak = peak_bytes(
-            lambda: beam_search(
-                model, Memory(layers), beams, max_length=20, suppress_tokens=[EOS]
-            )
+            lambda: beam_search(model, Memory(layers), beams, max_length=20, suppress_tokens=[EOS])
         )
     return image_bytes, peak
 
@@ -125,6 +124,21 @@ def scst_bytes(steps: int) -> list[int]:
     return live
 
 
+def record_beams(name: str, model: cptr.Model | vanilla.Model, positions: int) -> None:
+    """Record what each further beam adds to the peak of a search of 20 tokens.
+
+    The keys and values of the tokens alone are 20 / positions of the image memory. The peak holds
+    them twice, because `reorder` copies them.
+    """
+    model.eval()
+    image_bytes, least = search_bytes(model, 1, positions)
+    unit = f"MB per beam; peer: memory of the 2 pictures, {positions} positions, 20 tokens"
+    for beams in (3, 5):
+        growth = (search_bytes(model, beams, positions)[1] - least) / (beams - 1)
+        sizes = (growth / MEGABYTE, image_bytes / MEGABYTE)
+        record(f"beam-{beams}-memory{name}", *sizes, image_bytes / growth, unit)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     paper = cptr.PRESETS["paper"]
@@ -132,13 +146,8 @@ def main() -> None:
     unit = "MB, forward and backward of one picture, with gradients"
     record("checkpointing-cptr-paper", again / MEGABYTE, stored / MEGABYTE, stored / again, unit)
     torch.manual_seed(0)
-    model = cptr.Model(paper, V).eval()
-    image_bytes, least = search_bytes(model, 1)
-    for beams in (3, 5):
-        growth = (search_bytes(model, beams)[1] - least) / (beams - 1)
-        unit = "MB per beam; peer: memory of the 2 pictures, CPTR paper, 20 tokens"
-        ratio = image_bytes / growth
-        record(f"beam-{beams}-memory", growth / MEGABYTE, image_bytes / MEGABYTE, ratio, unit)
+    record_beams("", cptr.Model(paper, V), (paper.inputs.image_size // paper.patch_size) ** 2)
+    record_beams("-vanilla", vanilla.Model(vanilla.PRESETS["paper"], V), 14 * 14)
     live = scst_bytes(200)
     ratio = live[9] / live[-1]
     unit = "MB alive after step 200; peer: after step 10; vanilla tiny"

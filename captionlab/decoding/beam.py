@@ -29,6 +29,8 @@ from ..captioner import Captioner, Memory
 from .packing import decode_packed
 
 # %% ../../nbs/22_decoding.ipynb #fcddc722
+#| code-fold: true
+#| code-summary: "Hypothesis"
 class Hypothesis(NamedTuple):
     """The best caption of one picture.
 
@@ -41,11 +43,13 @@ class Hypothesis(NamedTuple):
     score: float
 
 # %% ../../nbs/22_decoding.ipynb #876dd74e
+#| code-fold: true
+#| code-summary: "BestHypotheses"
 class BestHypotheses:
     """The best finished caption of each of B pictures so far.
 
     Args:
-        start: bos for every caption, `(B, C)`.
+        start: bos for every picture, `(B, 1)`.
         length_penalty: p; a caption of T tokens, eos included, scores its log-probability divided
             by T to the power p.
         max_length: the largest number of tokens of a caption, eos included.
@@ -79,6 +83,8 @@ class BestHypotheses:
         self.ids[rows[better], :length] = ids[better, best[better], 1:]
 
 # %% ../../nbs/22_decoding.ipynb #6a3070a3
+#| code-fold: true
+#| code-summary: "_hypotheses"
 def _hypotheses(finished: BestHypotheses) -> list[Hypothesis]:
     """Return the stored captions as lists, without padding."""
     hypotheses = []
@@ -93,24 +99,25 @@ class Beams:
     """The C best unfinished captions of each picture, and the best finished one.
 
     Args:
-        start: bos for every caption, `(B, C)`.
+        start: bos for every picture, `(B, 1)`.
+        width: how many captions are kept after each step.
         length_penalty: of `BestHypotheses`.
         max_length: the largest number of tokens of a caption, eos included.
 
     Attributes:
         rows: indices of the R pictures that are still searched, `(R,)`.
-        ids: bos and the T tokens of their captions so far, `(R, C, 1 + T)`.
+        ids: bos and the T tokens of their captions so far, `(R, C, 1 + T)`; C is 1 at the start.
         log_probs: of those captions, `(R, C)`.
         finished: the best finished captions.
     """
 
-    def __init__(self, start: Tensor, length_penalty: float, max_length: int):
+    def __init__(self, start: Tensor, width: int, length_penalty: float, max_length: int):
+        self.width = width
         self.rows = torch.arange(len(start), device=start.device)
         self.ids = start[..., None]
         self.max_length = max_length
-        # All C captions are the same at first, so only one of them may count.
-        self.log_probs = torch.full(start.shape, -math.inf, device=start.device)
-        self.log_probs[:, 0] = 0.0
+        # One caption: copies of it would all have the same continuations.
+        self.log_probs = torch.zeros(start.shape, device=start.device)
         self.finished = BestHypotheses(start, length_penalty, max_length)
 
     @property
@@ -119,30 +126,31 @@ class Beams:
         return self.ids.shape[-1] - 1
 
     def extend(self, log_probs: Tensor) -> Tensor:
-        """Continue each picture's captions with the best of all C·V continuations.
+        """Continue each picture's C captions with the `width` best of all C·V continuations.
 
         Args:
             log_probs: of the next token, `(R, C, V)`.
 
         Returns:
-            Which caption each new one continues, `(R, C)`.
+            Which caption each new one continues, `(R, width)`; fewer if there are only fewer.
         """
         C, V = log_probs.shape[1:]
-        # Each caption can end in one way only, so among 2·C continuations C are unfinished.
-        # They are among the 2·C best of each caption, so that most of the C·V are never added up.
-        best = min(2 * C, V)
+        # Each caption can end in one way only, so of 2·width continuations enough are unfinished.
+        # They are among the best of each caption, so that most of the C·V are never added up.
+        best = min(2 * self.width, V)
         token_log_probs, tokens = top_k(log_probs, best)                    # (R, C, best)
         totals = (self.log_probs[..., None] + token_log_probs).flatten(1)
-        totals, positions = totals.topk(min(2 * C, C * best))
+        totals, positions = totals.topk(min(2 * self.width, C * best))
         parents = positions // best
         tokens = tokens.flatten(1).gather(1, positions)
         prefixes = torch.take_along_dim(self.ids, parents[..., None], 1)
         ids = torch.cat([prefixes, tokens[..., None]], -1)                  # (R, 2·C, 1 + T)
         ended = tokens == EOS
-        # An ending counts only among the C best continuations.
-        endings = totals[:, :C].masked_fill(~ended[:, :C], -math.inf)
-        self.finished.add(self.rows, ids[:, :C], endings)
-        self.log_probs, order = totals.masked_fill(ended, -math.inf).topk(C)
+        # An ending counts only among the best `width` continuations.
+        endings = totals[:, :self.width].masked_fill(~ended[:, :self.width], -math.inf)
+        self.finished.add(self.rows, ids[:, :self.width], endings)
+        unfinished = totals.masked_fill(ended, -math.inf)
+        self.log_probs, order = unfinished.topk(min(self.width, unfinished.shape[1]))
         self.ids = torch.take_along_dim(ids, order[..., None], 1)
         return parents.gather(1, order)
 
@@ -198,8 +206,8 @@ def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty
     max_length = check_count("max_length", max_length)
     check_number("length_penalty", length_penalty, -10, 10)
     suppress_tokens = [*suppress_tokens]            # it may be a generator
-    state = model.start(memory, width)
-    beams = Beams(bos_tokens(model, len(memory), width), length_penalty, max_length)
+    state = model.start(memory)
+    beams = Beams(bos_tokens(model, len(memory), 1), width, length_penalty, max_length)
     while beams.length < max_length:
         logits, state = model.step(state, beams.ids[..., -1])
         parents = beams.extend(log_probabilities(logits, suppress_tokens))

@@ -86,7 +86,7 @@ def _check_echo(captioner):
 @exercise(
     "22.4", "Identical beams", difficulty=2, minutes=15,
     hints=(
-        "Usually only the first beam counts at the start; the others have minus infinity.",
+        "Usually the search starts with one beam, and its best C continuations are the next.",
         "All beams are the same empty caption. What are the best continuations of all of them?",
         "The best continuation of one beam is there once for each beam, and fills the width.",
     ),
