@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Trace', 'FeedForward', 'Residual', 'BlockConfig', 'trace_list', 'EncoderBlock',
-           'Encoder', 'copy_encoder_layer', 'copy_encoder', 'DecoderBlock', 'Decoder',
+           'Encoder', 'DecoderBlock', 'Decoder', 'copy_encoder_layer', 'copy_encoder',
            'copy_decoder_layer', 'copy_decoder']
 
 # %% ../nbs/05_blocks.ipynb #c6928752
@@ -100,7 +100,7 @@ class Residual(nn.Module):
 
 # %% ../nbs/05_blocks.ipynb #25ec05bb
 #| code-fold: true
-#| code-summary: "BlockConfig: the sizes and settings of a stack"
+#| code-summary: "BlockConfig and Trace"
 @dataclass(frozen=True)
 class BlockConfig:
     """Sizes and settings that all blocks of a stack share.
@@ -149,9 +149,7 @@ class BlockConfig:
         """Make the end of a stack, `(B, T, D)` to `(B, T, D)`: only pre-norm blocks need a norm."""
         return nn.LayerNorm(self.width, self.eps) if self.norm == "pre" else nn.Identity()
 
-# %% ../nbs/05_blocks.ipynb #cd0a2b28
-#| code-fold: true
-#| code-summary: "Trace: the attention weights on request"
+
 Trace = dict[str, list[Tensor]]
 
 
@@ -169,7 +167,7 @@ def trace_list(trace: Trace | None, name: str) -> list[Tensor] | None:
 
 # %% ../nbs/05_blocks.ipynb #cc85901b
 #| code-fold: true
-#| code-summary: "EncoderBlock: the two lines as a class, with either norm, a mask and a trace"
+#| code-summary: "EncoderBlock and Encoder"
 class EncoderBlock(nn.Module):
     """Self-attention, then a feed-forward layer, each with a residual connection.
 
@@ -201,9 +199,7 @@ class EncoderBlock(nn.Module):
         x = self.residuals[0](x, lambda x: self.attention(x, mask=mask, trace=weights))
         return self.residuals[1](x, self.feed_forward)
 
-# %% ../nbs/05_blocks.ipynb #277941fe
-#| code-fold: true
-#| code-summary: "Encoder: a loop over the blocks"
+
 class Encoder(nn.Module):
     """A stack of encoder blocks; a final norm follows pre-norm blocks.
 
@@ -234,75 +230,6 @@ class Encoder(nn.Module):
         for block in self.blocks:
             x = block(x, mask, trace)
         return self.norm(x)
-
-# %% ../nbs/05_blocks.ipynb #07cbe525
-#| code-fold: true
-def _config_of(layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> BlockConfig:
-    """Read the settings of one of PyTorch's layers."""
-    activation = layer.activation                               # F.gelu, or nn.GELU()
-    name = getattr(activation, "__name__", type(activation).__name__.lower())
-    if name not in ("relu", "gelu") or getattr(activation, "approximate", "none") != "none":
-        raise ValueError(f"the layer's activation is {activation}: "
-                         "only relu and the exact gelu are supported")
-    return BlockConfig(
-        width=layer.linear1.in_features,
-        heads=layer.self_attn.num_heads,
-        hidden=layer.linear1.out_features,
-        dropout=layer.dropout.p,
-        activation=name,
-        norm="pre" if layer.norm_first else "post",
-        eps=layer.norm1.eps,
-    )
-
-
-def _copy_feed_forward_and_norms(
-        source: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
-        block: "EncoderBlock | DecoderBlock") -> None:
-    """Copy everything but attention from one of PyTorch's layers into a block."""
-    block.to(source.linear1.weight)         # its device and precision
-    block.feed_forward.up_proj.load_state_dict(source.linear1.state_dict())
-    block.feed_forward.down_proj.load_state_dict(source.linear2.state_dict())
-    residuals = cast("Iterable[Residual]", block.residuals)
-    for number, residual in enumerate(residuals, start=1):
-        norm = getattr(source, f"norm{number}")
-        residual.norm.load_state_dict(norm.state_dict())
-
-# %% ../nbs/05_blocks.ipynb #837942f9
-#| code-fold: true
-def copy_encoder_layer(source: nn.TransformerEncoderLayer) -> EncoderBlock:
-    """Copy PyTorch's encoder layer, so that both map `(B, N, D)` to the same `(B, N, D)`.
-
-    Args:
-        source: an `nn.TransformerEncoderLayer` with biases, with ReLU or GELU.
-
-    Returns:
-        An `EncoderBlock` with copies of those weights, in the same mode (training or evaluation).
-    """
-    block = EncoderBlock(_config_of(source))
-    block.attention = copy_attention(source.self_attn)
-    _copy_feed_forward_and_norms(source, block)
-    return block.train(source.training)
-
-# %% ../nbs/05_blocks.ipynb #0364e749
-#| code-fold: true
-def copy_encoder(source: nn.TransformerEncoder) -> Encoder:
-    """Copy PyTorch's encoder, so that both map `(B, N, D)` to the same `(B, N, D)`.
-
-    Args:
-        source: an `nn.TransformerEncoder`, with or without a final norm.
-
-    Returns:
-        An `Encoder` with copies of those weights.
-    """
-    layers = cast(list[nn.TransformerEncoderLayer], list(source.layers))
-    encoder = Encoder(0, _config_of(layers[0]))
-    encoder.blocks.extend(copy_encoder_layer(layer) for layer in layers)
-    encoder.norm = _copy_norm(source.norm)
-    return encoder.train(source.training)
-
-
-def _copy_norm(norm: nn.Module | None) -> nn.Module:
-    return nn.Identity() if norm is None else deepcopy(norm)
 
 # %% ../nbs/05_blocks.ipynb #4ca9233c
 #| code-fold: true
@@ -450,6 +377,75 @@ class Decoder(nn.Module):
             x, new_cache = block(x, keys_values, cache, None, memory_mask, trace)
             new_past.append(new_cache)
         return self.norm(x).squeeze(-2), new_past
+
+# %% ../nbs/05_blocks.ipynb #07cbe525
+#| code-fold: true
+def _config_of(layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> BlockConfig:
+    """Read the settings of one of PyTorch's layers."""
+    activation = layer.activation                               # F.gelu, or nn.GELU()
+    name = getattr(activation, "__name__", type(activation).__name__.lower())
+    if name not in ("relu", "gelu") or getattr(activation, "approximate", "none") != "none":
+        raise ValueError(f"the layer's activation is {activation}: "
+                         "only relu and the exact gelu are supported")
+    return BlockConfig(
+        width=layer.linear1.in_features,
+        heads=layer.self_attn.num_heads,
+        hidden=layer.linear1.out_features,
+        dropout=layer.dropout.p,
+        activation=name,
+        norm="pre" if layer.norm_first else "post",
+        eps=layer.norm1.eps,
+    )
+
+
+def _copy_feed_forward_and_norms(
+        source: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
+        block: "EncoderBlock | DecoderBlock") -> None:
+    """Copy everything but attention from one of PyTorch's layers into a block."""
+    block.to(source.linear1.weight)         # its device and precision
+    block.feed_forward.up_proj.load_state_dict(source.linear1.state_dict())
+    block.feed_forward.down_proj.load_state_dict(source.linear2.state_dict())
+    residuals = cast("Iterable[Residual]", block.residuals)
+    for number, residual in enumerate(residuals, start=1):
+        norm = getattr(source, f"norm{number}")
+        residual.norm.load_state_dict(norm.state_dict())
+
+# %% ../nbs/05_blocks.ipynb #837942f9
+#| code-fold: true
+def copy_encoder_layer(source: nn.TransformerEncoderLayer) -> EncoderBlock:
+    """Copy PyTorch's encoder layer, so that both map `(B, N, D)` to the same `(B, N, D)`.
+
+    Args:
+        source: an `nn.TransformerEncoderLayer` with biases, with ReLU or GELU.
+
+    Returns:
+        An `EncoderBlock` with copies of those weights, in the same mode (training or evaluation).
+    """
+    block = EncoderBlock(_config_of(source))
+    block.attention = copy_attention(source.self_attn)
+    _copy_feed_forward_and_norms(source, block)
+    return block.train(source.training)
+
+# %% ../nbs/05_blocks.ipynb #0364e749
+#| code-fold: true
+def copy_encoder(source: nn.TransformerEncoder) -> Encoder:
+    """Copy PyTorch's encoder, so that both map `(B, N, D)` to the same `(B, N, D)`.
+
+    Args:
+        source: an `nn.TransformerEncoder`, with or without a final norm.
+
+    Returns:
+        An `Encoder` with copies of those weights.
+    """
+    layers = cast(list[nn.TransformerEncoderLayer], list(source.layers))
+    encoder = Encoder(0, _config_of(layers[0]))
+    encoder.blocks.extend(copy_encoder_layer(layer) for layer in layers)
+    encoder.norm = _copy_norm(source.norm)
+    return encoder.train(source.training)
+
+
+def _copy_norm(norm: nn.Module | None) -> nn.Module:
+    return nn.Identity() if norm is None else deepcopy(norm)
 
 # %% ../nbs/05_blocks.ipynb #2fa318d4
 #| code-fold: true

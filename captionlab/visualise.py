@@ -8,6 +8,8 @@ __all__ = ['PALETTE', 'PAPER', 'INK', 'ACCENT', 'weight_colours', 'use_style', '
            'clocks', 'diagram']
 
 # %% ../nbs/06_visualise.ipynb #deaa6fa9
+#| code-fold: true
+#| code-summary: "Imports of the library's functions"
 import math
 from collections.abc import Sequence
 
@@ -199,7 +201,9 @@ def heads(weights: torch.Tensor, queries: Sequence[str] = (), keys: Sequence[str
             ax.set(yticks=[], ylabel="")
     return fig
 
-# %% ../nbs/06_visualise.ipynb #b9815003
+# %% ../nbs/06_visualise.ipynb #6da1e482
+#| code-fold: true
+#| code-summary: "stretch"
 def stretch(cells: np.ndarray, height: int, width: int) -> np.ndarray:
     """Upsample a grid to pixels: every pixel gets the value of the cell it lies in.
 

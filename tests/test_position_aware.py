@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from captionlab.blocks import BlockConfig, Encoder
 from captionlab.data.batches import Batch
-from captionlab.models import position_aware
+from captionlab.models import relative_attention
 from captionlab.models.position_aware import (
     PRESETS,
     VARIANTS,
@@ -187,9 +187,9 @@ class TestByHand:
 
     def test_only_what_learns_keeps_weights(self, monkeypatch):
         attention, x = attention_of(2, 3, torch.float32)
-        kept, attend = [], position_aware.attend_with_constant_columns
+        kept, attend = [], relative_attention.attend_with_constant_columns
         monkeypatch.setattr(
-            position_aware,
+            relative_attention,
             "attend_with_constant_columns",
             lambda *parts, scale: kept.append(1) or attend(*parts, scale=scale),
         )

@@ -29,6 +29,8 @@ from ..captioner import Captioner, Memory
 from .packing import decode_packed
 
 # %% ../../nbs/22_decoding.ipynb #fcddc722
+#| code-fold: true
+#| code-summary: "Hypothesis"
 class Hypothesis(NamedTuple):
     """The best caption of one picture.
 
@@ -41,6 +43,8 @@ class Hypothesis(NamedTuple):
     score: float
 
 # %% ../../nbs/22_decoding.ipynb #876dd74e
+#| code-fold: true
+#| code-summary: "BestHypotheses"
 class BestHypotheses:
     """The best finished caption of each of B pictures so far.
 
@@ -79,6 +83,8 @@ class BestHypotheses:
         self.ids[rows[better], :length] = ids[better, best[better], 1:]
 
 # %% ../../nbs/22_decoding.ipynb #6a3070a3
+#| code-fold: true
+#| code-summary: "_hypotheses"
 def _hypotheses(finished: BestHypotheses) -> list[Hypothesis]:
     """Return the stored captions as lists, without padding."""
     hypotheses = []

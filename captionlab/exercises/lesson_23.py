@@ -133,7 +133,7 @@ add_rubric(
     ),
     criteria=(
         "says that the cross-entropy pulls the model back to what people write",
-        "names what drifted in this lesson: phrases that earn rewards, such as small striped",
+        "names what drifted in this lesson: words that earn rewards, such as striped",
         "says what it costs: the reward grows less",
     ),
 )

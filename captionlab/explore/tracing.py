@@ -31,7 +31,7 @@ from ..visualise import PALETTE, over_boxes, over_patches
 
 # %% ../../nbs/40_explore.ipynb #634d1749
 #| code-fold: true
-#| code-summary: "Positions that are cells of a grid"
+#| code-summary: "What the positions are: cells, boxes or words"
 class GridView(NamedTuple):
     """Image positions that are the cells of a grid.
 
@@ -49,9 +49,7 @@ class GridView(NamedTuple):
         """Fade the picture on `ax` where `weights`, `(N,)`, are far below `vmax`; set a `title`."""
         over_patches(self.picture, weights, self.grid, ax, title=title, vmax=vmax)
 
-# %% ../../nbs/40_explore.ipynb #3c9691dd
-#| code-fold: true
-#| code-summary: "Positions that are boxes"
+
 class BoxView(NamedTuple):
     """Image positions that are boxes.
 
@@ -69,9 +67,7 @@ class BoxView(NamedTuple):
         """Draw the boxes on `ax`, opaque where `weights`, `(N,)`, reach `vmax`; set a `title`."""
         over_boxes(self.picture, self.boxes, weights, ax, title=title, vmax=vmax)
 
-# %% ../../nbs/40_explore.ipynb #75f4331e
-#| code-fold: true
-#| code-summary: "Positions that are words"
+
 class WordView(NamedTuple):
     """Positions that are words: attributes of a picture, or a sentence to translate.
 
@@ -91,17 +87,15 @@ class WordView(NamedTuple):
         ax.invert_yaxis()
         ax.set_title(title)
 
-# %% ../../nbs/40_explore.ipynb #5aabac39
+# %% ../../nbs/40_explore.ipynb #488e9006
 #| code-fold: true
-#| code-summary: "Ids to tokens"
+#| code-summary: "The class CaptionTrace"
 def _tokens(id_to_token: Sequence[str], ids: Tensor) -> list[str]:
     """Return the tokens of `ids`, `(T,)`."""
     numbers: list[int] = ids.tolist()
     return [id_to_token[number] for number in numbers]
 
-# %% ../../nbs/40_explore.ipynb #488e9006
-#| code-fold: true
-#| code-summary: "The class CaptionTrace"
+
 @dataclass(frozen=True, repr=False, eq=False)
 class CaptionTrace:
     """What a model computed at each step of a caption that it generated or read.
@@ -150,9 +144,7 @@ class CaptionTrace:
         pairs = enumerate(zip(self.words, self.bits.tolist(), strict=True))
         return " ".join(_word_html(word, bits, self.top_k(step)) for step, (word, bits) in pairs)
 
-# %% ../../nbs/40_explore.ipynb #7db3b592
-#| code-fold: true
-#| code-summary: "A word as HTML"
+
 def _word_html(word: str, bits: float, candidates: Sequence[tuple[str, float]]) -> str:
     """Return a word as HTML: the more bits, the stronger its colour; candidates as its tooltip."""
     lines = [f"{prob:.2f} {html.escape(token)}" for token, prob in candidates]
@@ -204,9 +196,7 @@ def trace_caption(run: Run, picture: Picture | str, caption: str | None = None, 
         torch.tensor(ids), log_probs, attention[..., mask], view, run.vocabulary.tokens
     )
 
-# %% ../../nbs/40_explore.ipynb #54092d84
-#| code-fold: true
-#| code-summary: "The ids of a caption"
+
 def _caption_ids(run: Run, caption: str) -> list[int]:
     """Return the ids of a caption's tokens and of eos."""
     vocabulary = run.vocabulary
@@ -220,9 +210,7 @@ def _caption_ids(run: Run, caption: str) -> list[int]:
                          "use words of its vocabulary, run.vocabulary.tokens")
     return ids
 
-# %% ../../nbs/40_explore.ipynb #a1591233
-#| code-fold: true
-#| code-summary: "What the attention is over"
+
 def attended_streams(run: Run) -> set[str]:
     """Return what the attention of a `run` is over.
 
@@ -231,9 +219,7 @@ def attended_streams(run: Run) -> set[str]:
     models = getattr(run.model, "models", [run.model])
     return {getattr(model, "traced_stream", "v") for model in models}
 
-# %% ../../nbs/40_explore.ipynb #da3f1028
-#| code-fold: true
-#| code-summary: "Which view, and which positions are padding"
+
 def image_positions(run: Run, picture: Picture | str, batch: Batch, count: int
                     ) -> tuple[GridView | BoxView | WordView, Tensor | slice]:
     """Return what the positions are that a run attends to, and which of them are no padding.

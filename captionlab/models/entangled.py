@@ -31,6 +31,8 @@ from .vanilla import input_projection, square_grid
 
 # %% ../../nbs/34_entangled.ipynb #7b78d432
 #| implements: eq-eta-9 eq-eta-10
+#| code-fold: true
+#| code-summary: "EntangledAttention"
 class EntangledAttention(nn.Module):
     """Chains of attentions over two memories, "v" (visual) and "s" (semantic).
 
@@ -87,6 +89,7 @@ class EntangledAttention(nn.Module):
         """
         results = {"": x}
         for step, attention in self.attentions.items():
+            # "sv" asks the memory "v" with the result of "s"; "s" asks "s" with results[""], x.
             attend = partial(attention, memory=memory[step], mask=masks[step[-1]],
                              trace=trace_list(trace, step))
             previous = results[step[:-1]]
@@ -94,6 +97,8 @@ class EntangledAttention(nn.Module):
         return results
 
 # %% ../../nbs/34_entangled.ipynb #7af6fdf9
+#| code-fold: true
+#| code-summary: "ACTIVATIONS: the functions f"
 ACTIVATIONS = {
     "identity": torch.positive,
     "sigmoid": torch.sigmoid,
@@ -103,6 +108,8 @@ ACTIVATIONS = {
 
 # %% ../../nbs/34_entangled.ipynb #38bf080f
 #| implements: eq-eta-11 eq-eta-12
+#| code-fold: true
+#| code-summary: "GatedController: the gate, with any f"
 class GatedController(nn.Module):
     """The Gated Bilateral Controller: mixes a visual and a semantic vector, channel by channel.
 
@@ -197,10 +204,10 @@ class EntangledBlock(DecoderBlock):
             self.controller = GatedController(config.width, variant.activation)
         # norm(a + e) with post-norm; each attention has dropped already, so nothing is dropped.
         # With pre-norm there is no norm after the sum: e, which contains a, would only grow.
-        if self.controller is not None and config.norm == "post":
-            self.residuals[1] = replace(config, dropout=0.0).residuals(1)[0]
-        else:
-            self.residuals[1] = nn.Identity()
+        self.adds_input = self.controller is not None and config.norm == "post"
+        self.residuals[1] = nn.Identity()
+        if self.adds_input:
+            self.residuals[1] = Residual(config.width, norm="post", eps=config.eps)
 
     def project(self, memory: dict[str, Tensor]) -> dict[str, KeyValue]:
         """Return keys and values of every attention, `(B, H, N, K)` each.
@@ -230,8 +237,9 @@ class EntangledBlock(DecoderBlock):
             return ends[0]
         context = (results["s"], results["v"], x)
         mixed = self.controller(*ends, context, trace_list(trace, "gate"))
-        residual = self.residuals[1]
-        return residual.add_output(x, mixed) if isinstance(residual, Residual) else mixed
+        if not self.adds_input:
+            return mixed
+        return cast(Residual, self.residuals[1]).add_output(x, mixed)
 
 # %% ../../nbs/34_entangled.ipynb #c48156bf
 #| code-fold: true

@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..attention import Dropout, attend, masked_softmax, merge_heads, split_heads
+from ..attention import Dropout, attend, merge_heads, split_heads
 from ..blocks import BlockConfig, Encoder
 from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
 from ..positions import LearnedPositions
 from ..training.config import BasePreset, TrainingConfig
-from .relative_attention import attend_with_constant_columns
+from .relative_attention import attend_with_positions
 from .vanilla import check_grid, grid_size, input_projection
 
 # %% ../../nbs/33_position_aware.ipynb #d35ff14f
@@ -178,7 +178,7 @@ def _pair_table(table: Tensor) -> Tensor:
 
 # %% ../../nbs/33_position_aware.ipynb #ed61b627
 #| code-fold: true
-#| code-summary: "PositionAwareAttention: all heads at once, in one call of PyTorch's attention"
+#| code-summary: "PositionAwareAttention: all queries, heads and pictures at once"
 #| implements: eq-pat-4 eq-pat-5
 class PositionAwareAttention(nn.Module):
     """Self-attention of a map whose keys and values include relative positions.
@@ -226,41 +226,14 @@ class PositionAwareAttention(nn.Module):
         """
         positions = self.positions
         positions.check_size(x)
-        query = split_heads(self.query(x), self.heads)
+        query = split_heads(self.query(x), self.heads)                  # (B, H, N, K)
         key = split_heads(self.key(x), self.heads)
-        value = split_heads(x, self.heads)                              # (B, H, N, K)
-        row_scores, column_scores = positions.score_terms(query)
-        query = torch.cat([query, row_scores, column_scores], -1)       # (B, H, N, K + m + n)
-        mixed = _attend(query, key, value, positions.one_hot_positions().to(key), mask=mask,
-                        scale=self.scale, dropout=self.dropout, trace=trace)
-        sizes = [value.shape[-1], positions.rows, positions.columns]
-        attended, row_weights, column_weights = mixed.split(sizes, -1)
-        return merge_heads(attended + positions.value_terms(row_weights, column_weights))
-
-# %% ../../nbs/33_position_aware.ipynb #b003ee8e
-#| code-fold: true
-#| code-summary: "The call itself, and two special cases"
-def _attend(query: Tensor, key: Tensor, value: Tensor, one_hot: Tensor, *, mask: Tensor | None,
-            scale: float, dropout: Dropout, trace: list[Tensor] | None) -> Tensor:
-    """Attend with queries (B, H, N, K + m + n); keys and values (B, H, N, K) get one-hots."""
-    on_cpu = query.device.type == "cpu"
-    rate = dropout.p if dropout.training else 0.0
-    # With dropout, PyTorch's function would store the weights on a CPU anyway.
-    needs_weights = trace is not None or (on_cpu and rate > 0)
-    full_precision = query.dtype == value.dtype in (torch.float32, torch.float64)
-    learns = mask is None and query.requires_grad
-    if on_cpu and full_precision and learns and not needs_weights:
-        return attend_with_constant_columns(query, key, value, one_hot, scale=scale)
-    one_hot = one_hot.expand(*key.shape[:2], -1, -1)
-    key = torch.cat([key, one_hot], -1)
-    value = torch.cat([value, one_hot], -1)
-    if not needs_weights:
-        return F.scaled_dot_product_attention(query, key, value, mask, rate, scale=scale)
-    scores = scale * query @ key.mT                                     # (B, H, N, N)
-    weights = torch.softmax(scores, -1) if mask is None else masked_softmax(scores, mask)
-    if trace is not None:
-        trace.append(weights)
-    return dropout(weights) @ value
+        value = split_heads(x, self.heads)
+        position_scores = positions.score_terms(query)      # (B, H, N, m) and (B, H, N, n)
+        attended, rho, gamma = attend_with_positions(
+            query, key, value, position_scores, one_hot=positions.one_hot_positions(),
+            scale=self.scale, dropout=self.dropout, mask=mask, trace=trace)
+        return merge_heads(attended + positions.value_terms(rho, gamma))
 
 # %% ../../nbs/33_position_aware.ipynb #462603f3
 #| code-fold: true

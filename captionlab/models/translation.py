@@ -56,45 +56,21 @@ class Preset(BasePreset):
         """Return the fields of `Batch` that the model reads."""
         return ("source",)
 
-# %% ../../nbs/30_translation.ipynb #1b1b0ec9
+# %% ../../nbs/30_translation.ipynb #p30rdrop
 #| code-fold: true
-#| code-summary: "The model, with separate vocabularies and R-Drop"
-#| implements: eq-translation-5 eq-translation-6 eq-rdrop-loss
-class Model(TransformerCaptioner):
-    """The Transformer: an encoder reads a sentence, a decoder writes its translation.
-
-    Args:
-        preset: sizes of the model.
-        vocabulary_size: V of the target language, and of the source if the two share it.
-
-    Source:
-        Vaswani et al. 2017, as rebuilt in the caption-translation text.
-    """
+#| code-summary: "R-Drop: a loss of two passes"
+#| implements: eq-rdrop-loss
+class _RDropCaptioner(TransformerCaptioner):
+    """A captioner that may train with two passes per sentence, by the preset's `consistency`."""
 
     samples_seen: Tensor        # (), sentence pairs in training so far
 
     def __init__(self, preset: Preset, vocabulary_size: int):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size)
-        if preset.shared:
-            self.source_words = self.words
-        else:
-            self.source_words = self.make_embedding(preset.subwords, preset.width)
-        self.encoder = Encoder(preset.encoder_layers, preset.config)
         self.consistency = preset.consistency
         self.rdrop_start = preset.rdrop_start
         # A buffer is saved with the weights, so that a resumed training goes on counting.
         self.register_buffer("samples_seen", torch.zeros((), dtype=torch.long))
-
-    def encode_inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the encoded sources `(B, S, D)` and their mask `(B, 1, 1, S)`, False for padding.
-
-        Args:
-            batch: with `source`, `(B, S)` token ids.
-        """
-        source = batch.require("source")
-        mask = padding_mask(source)
-        embedded = self.embed_tokens(source, 0, self.source_words)   # (B, S, D)
-        return self.encoder(embedded, mask), mask
 
     def loss(self, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Return the summed cross-entropy of `(B, C, T)` captions and the number of words.
@@ -123,24 +99,39 @@ class Model(TransformerCaptioner):
                                            consistency=self.consistency)
         return total, words.new_tensor(len(words))
 
-# %% ../../nbs/30_translation.ipynb #9320c7aa
-#| implements: eq-rdrop-kl
-def symmetric_kl(first: Tensor, second: Tensor) -> Tensor:
-    """Return the mean of both Kullback-Leibler divergences of two predictions, summed over words.
+# %% ../../nbs/30_translation.ipynb #1b1b0ec9
+#| code-fold: true
+#| code-summary: "The model, with separate vocabularies"
+#| implements: eq-translation-5 eq-translation-6
+class Model(_RDropCaptioner):
+    """The Transformer: an encoder reads a sentence, a decoder writes its translation.
 
     Args:
-        first: logits `(R, V)`.
-        second: logits `(R, V)`.
-
-    Returns:
-        A scalar, 0 where the two agree.
+        preset: sizes of the model.
+        vocabulary_size: V of the target language, and of the source if the two share it.
 
     Source:
-        Liang et al. 2021 (R-Drop), section 2.1.
+        Vaswani et al. 2017, as rebuilt in the caption-translation text.
     """
-    first = F.log_softmax(first, -1)
-    second = F.log_softmax(second, -1)
-    return ((first.exp() - second.exp()) * (first - second)).sum() / 2
+
+    def __init__(self, preset: Preset, vocabulary_size: int):
+        super().__init__(preset, vocabulary_size)
+        if preset.shared:
+            self.source_words = self.words
+        else:
+            self.source_words = self.make_embedding(preset.subwords, preset.width)
+        self.encoder = Encoder(preset.encoder_layers, preset.config)
+
+    def encode_inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the encoded sources `(B, S, D)` and their mask `(B, 1, 1, S)`, False for padding.
+
+        Args:
+            batch: with `source`, `(B, S)` token ids.
+        """
+        source = batch.require("source")
+        mask = padding_mask(source)
+        embedded = self.embed_tokens(source, 0, self.source_words)   # (B, S, D)
+        return self.encoder(embedded, mask), mask
 
 # %% ../../nbs/30_translation.ipynb #21fc631f
 #| code-fold: true
@@ -174,3 +165,22 @@ PRESETS = {
 PRESETS["pupil"] = replace(
     PRESETS["strong"], dropout=0.05, training=replace(PRESETS["strong"].training, epochs=30)
 )
+
+# %% ../../nbs/30_translation.ipynb #9320c7aa
+#| implements: eq-rdrop-kl
+def symmetric_kl(first: Tensor, second: Tensor) -> Tensor:
+    """Return the mean of both Kullback-Leibler divergences of two predictions, summed over words.
+
+    Args:
+        first: logits `(R, V)`.
+        second: logits `(R, V)`.
+
+    Returns:
+        A scalar, 0 where the two agree.
+
+    Source:
+        Liang et al. 2021 (R-Drop), section 2.1.
+    """
+    first = F.log_softmax(first, -1)
+    second = F.log_softmax(second, -1)
+    return ((first.exp() - second.exp()) * (first - second)).sum() / 2

@@ -87,6 +87,8 @@ def check_grid(cells: Tensor, grid: tuple[int, int]) -> Tensor:
     return cells
 
 # %% ../../nbs/31_vanilla.ipynb #e3ab603e
+#| code-fold: true
+#| code-summary: "Norm and projection, for this and the later models"
 def input_projection(preset: BasePreset, channels: int) -> nn.Sequential:
     """Return the layers that map features `(B, N, channels)` to the model's width, `(B, N, D)`.
 
@@ -99,6 +101,8 @@ def input_projection(preset: BasePreset, channels: int) -> nn.Sequential:
     return nn.Sequential(input_norm, nn.Linear(channels, preset.width))
 
 # %% ../../nbs/31_vanilla.ipynb #87862393
+#| code-fold: true
+#| code-summary: "The model"
 class Model(TransformerCaptioner):
     """The vanilla Transformer captioner on a CNN's grid.
 

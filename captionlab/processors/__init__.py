@@ -7,9 +7,10 @@ __all__ = ['COPIER_FILE', 'COPY_MARKS', 'Copier', 'EXTRACTION_BATCH', 'ImageProc
            'ImageSource', 'InputTransforms', 'LoadedPicture', 'MarkedText', 'Picture',
            'Processor', 'TRUECASER_FILE', 'TextProcessor', 'Truecaser', 'image_source',
            'input_transforms', 'is_one_picture', 'iterate_pictures', 'load_copier',
-           'load_processor', 'load_truecaser', 'match_name', 'open_feature_stores',
-           'picture_name', 'probe_inputs', 'reads_images', 'require_features',
-           'require_truecaser', 'save_copier', 'save_truecaser', 'store_kinds']
+           'load_processor', 'load_truecaser', 'load_word_lists', 'match_name',
+           'open_feature_stores', 'picture_name', 'probe_inputs', 'reads_images',
+           'require_features', 'require_truecaser', 'save_copier', 'save_truecaser',
+           'save_word_lists', 'store_kinds']
 
 # %% ../../nbs/library/processors/index.ipynb #proc0002
 from ..lazy import lazy_attributes
@@ -19,9 +20,10 @@ _all_ = [
     "COPIER_FILE", "COPY_MARKS", "Copier", "EXTRACTION_BATCH", "ImageProcessor", "ImageSource",
     "InputTransforms", "LoadedPicture", "MarkedText", "Picture", "Processor", "TRUECASER_FILE",
     "TextProcessor", "Truecaser", "image_source", "input_transforms", "is_one_picture",
-    "iterate_pictures", "load_copier", "load_processor", "load_truecaser", "match_name",
-    "open_feature_stores", "picture_name", "probe_inputs", "reads_images", "require_features",
-    "require_truecaser", "save_copier", "save_truecaser", "store_kinds",
+    "iterate_pictures", "load_copier", "load_processor", "load_truecaser", "load_word_lists",
+    "match_name", "open_feature_stores", "picture_name", "probe_inputs", "reads_images",
+    "require_features", "require_truecaser", "save_copier", "save_truecaser", "save_word_lists",
+    "store_kinds",
 ]
 
 # %% ../../nbs/library/processors/index.ipynb #proc0004
@@ -52,6 +54,9 @@ _SUBMODULES = {
     ],
     "truecasing": [
         "Truecaser", "TRUECASER_FILE", "save_truecaser", "load_truecaser", "require_truecaser",
+    ],
+    "word_lists": [
+        "save_word_lists", "load_word_lists",
     ],
 }
 

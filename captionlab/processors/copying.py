@@ -6,16 +6,14 @@
 __all__ = ['COPY_MARKS', 'COPIER_FILE', 'MarkedText', 'Copier', 'save_copier', 'load_copier']
 
 # %% ../../nbs/library/processors/copying.ipynb #copy0002
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files import write_atomically
 from ..text import SubwordVocabulary, Vocabulary, split_words
-from ..untrusted import load_json
+from .word_lists import load_word_lists, save_word_lists
 
 # %% ../../nbs/library/processors/copying.ipynb #copy0004
 _MARKS = re.escape(".,!?;:\"'()[]{}“”„‘’«»…")
@@ -189,6 +187,7 @@ class Copier:
 
 # %% ../../nbs/library/processors/copying.ipynb #copy0011
 COPIER_FILE = "copier.json"
+_LISTS = ("words", "names", "numbers")
 
 
 def save_copier(copier: Copier, folder: Path) -> Path:
@@ -198,12 +197,8 @@ def save_copier(copier: Copier, folder: Path) -> Path:
         copier: of the run.
         folder: of the run.
     """
-    names = ("language", "names", "numbers", "words")
-    content = {name: getattr(copier, name) for name in names}
-    text = json.dumps(content, ensure_ascii=False, indent=0)
-    file = folder / COPIER_FILE
-    write_atomically(file, lambda target: target.write(text.encode()))
-    return file
+    lists = {name: getattr(copier, name) for name in _LISTS}
+    return save_word_lists(folder / COPIER_FILE, copier.language, **lists)
 
 
 def load_copier(folder: Path) -> Copier | None:
@@ -218,17 +213,5 @@ def load_copier(folder: Path) -> Copier | None:
     file = folder / COPIER_FILE
     if not file.exists():
         return None
-    content = load_json(file)
-    try:
-        lists = [content[name] for name in ("words", "names", "numbers")]
-        language = content["language"]
-        if not isinstance(language, str) or not all(isinstance(one, list) for one in lists):
-            raise TypeError("its language is no text, or its words are no list")
-        if not all(isinstance(word, str) for one in lists for word in one):
-            raise TypeError("a word is no text")
-        return Copier(lists[0], lists[1], lists[2], language)
-    except (KeyError, TypeError) as fault:
-        raise ValueError(
-            f"{file} is broken ({fault}): copy the whole folder of the run, or delete this file to "
-            "translate without copying unknown words"
-        ) from None
+    language, lists = load_word_lists(file, "translate without copying unknown words", *_LISTS)
+    return Copier(*lists, language)

@@ -6,15 +6,13 @@
 __all__ = ['TRUECASER_FILE', 'Truecaser', 'save_truecaser', 'load_truecaser', 'require_truecaser']
 
 # %% ../../nbs/library/processors/truecasing.ipynb #8974c3bc
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from sacremoses import MosesPunctNormalizer, MosesTokenizer, MosesTruecaser
 
-from ..files import write_atomically
-from ..untrusted import load_json
+from .word_lists import load_word_lists, save_word_lists
 
 # %% ../../nbs/library/processors/truecasing.ipynb #4d06b808
 _WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
@@ -79,11 +77,7 @@ def save_truecaser(truecaser: Truecaser, folder: Path) -> Path:
         truecaser: of the run.
         folder: of the run.
     """
-    content = {"language": truecaser.language, "words": truecaser.words}
-    text = json.dumps(content, ensure_ascii=False, indent=0)
-    file = folder / TRUECASER_FILE
-    write_atomically(file, lambda target: target.write(text.encode()))
-    return file
+    return save_word_lists(folder / TRUECASER_FILE, truecaser.language, words=truecaser.words)
 
 
 def load_truecaser(folder: Path) -> Truecaser | None:
@@ -98,20 +92,11 @@ def load_truecaser(folder: Path) -> Truecaser | None:
     file = folder / TRUECASER_FILE
     if not file.exists():
         return None
-    content = load_json(file)
+    language, (words,) = load_word_lists(file, "translate without truecasing", "words")
     try:
-        words = content["words"]
-        language = content["language"]
-        if not isinstance(language, str) or not isinstance(words, list):
-            raise TypeError("its language is not a string, or its words are not a list")
-        if not all(isinstance(word, str) for word in words):
-            raise TypeError("a word is not a string")
         return Truecaser(words, language)
-    except (KeyError, TypeError, ValueError) as fault:
-        raise ValueError(
-            f"{file} is broken ({fault}): copy the whole folder of the run, or delete this file to "
-            "translate without truecasing"
-        ) from None
+    except ValueError as fault:
+        raise ValueError(f"{file} is broken: {fault}") from None
 
 # %% ../../nbs/library/processors/truecasing.ipynb #8ff9c9f3
 def require_truecaser(truecaser: Truecaser | None) -> Truecaser:

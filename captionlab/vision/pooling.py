@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # %% ../../nbs/15_attributes.ipynb #39792a6d
+#| code-fold: true
+#| code-summary: "The library's noisy-OR"
 #| implements: eq-fang-1
 def noisy_or(cells: Tensor) -> Tensor:
     """Return the log odds that a word is somewhere, from its log odds in every cell.
@@ -25,6 +27,7 @@ def noisy_or(cells: Tensor) -> Tensor:
         Fang et al. 2015, "From Captions to Visual Concepts and Back", equation (1), in log odds.
     """
     s = F.softplus(cells).sum(-2)               # -log Π(1 - p)
+    # log(e^s - 1) = s + log(1 - e^-s) does not overflow; for a tiny s it is log(s).
     # `where` computes both branches; the clamp keeps the gradient of the unused one finite.
     clamped = s.clamp(min=1e-6)
     log_odds = clamped + torch.log(-torch.expm1(-clamped))

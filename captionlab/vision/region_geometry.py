@@ -11,6 +11,8 @@ from torch import Tensor
 from torchvision.ops import roi_align
 
 # %% ../../nbs/14_regions.ipynb #c0e2d050
+#| code-fold: true
+#| code-summary: "The library's RoI pooling"
 def pool_regions(maps: Tensor, boxes: Tensor, samples: int = 7) -> Tensor:
     """Return one vector for each box: the mean of a map over it, by RoIAlign.
 
@@ -60,6 +62,8 @@ def _fill_graph(boxes: Tensor, threshold: float, graph: Tensor) -> None:
     torch.eq(graph[:, 0], graph[:, 2], out=graph[:, 1])
 
 # %% ../../nbs/14_regions.ipynb #aad364dd
+#| code-fold: true
+#| code-summary: "spatial_graph"
 #| implements: eq-it-5
 @torch.no_grad()
 def spatial_graph(boxes: Tensor, mask: Tensor | None = None, threshold: float = 0.9) -> Tensor:
