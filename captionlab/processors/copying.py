@@ -214,4 +214,5 @@ def load_copier(folder: Path) -> Copier | None:
     if not file.exists():
         return None
     language, lists = load_word_lists(file, "translate without copying unknown words", *_LISTS)
-    return Copier(*lists, language)
+    words, names, numbers = lists
+    return Copier(words, names, numbers, language)
