@@ -807,6 +807,7 @@ def test_a_whole_search_of_the_paper_s_size_grows_by_less_than_a_tenth_of_the_pi
     torch.manual_seed(0)
     preset = replace(cptr.PRESETS["paper"], encoder_layers=1)
     model = cptr.Model(preset, 9500).eval()
-    image_bytes, least = memory.search_bytes(model, 1, pictures=1)
-    _, most = memory.search_bytes(model, 5, pictures=1)
+    positions = (preset.inputs.image_size // preset.patch_size) ** 2
+    image_bytes, least = memory.search_bytes(model, 1, positions, pictures=1)
+    _, most = memory.search_bytes(model, 5, positions, pictures=1)
     assert 0 < (most - least) / 4 < 0.1 * image_bytes
