@@ -178,13 +178,25 @@ class TestSavedAndLoaded:
         assert said
         assert said == run.caption(picture) == run.caption([world["test"][0].image])[0]
 
-    def test_by_name(self, trained, tmp_path):
+    def test_by_name(self, trained, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
         shutil.copytree(trained[1], tmp_path / "cache" / "runs" / "mine")
         assert captionlab.load("mine").metadata.seed == 3
         with pytest.raises(FileNotFoundError, match=r"known by name are .*mine"):
             captionlab.load("yours")
 
         assert captionlab.list_runs() == ["mine", "photos", "scenes", "translation"]
+
+    def test_a_clone_keeps_weights_beside_its_results(self, trained, tmp_path, monkeypatch):
+        results = tmp_path / "clone" / "results"
+        shutil.copytree(trained[1], results / "flickr8k" / "weights" / "kept")
+        (results / "README.md").touch()
+        (results.parent / "nbs").mkdir()
+        monkeypatch.chdir(results.parent / "nbs")
+        assert "kept" in captionlab.list_runs()
+        assert captionlab.load("kept").metadata.seed == 3
+        monkeypatch.chdir(tmp_path)
+        assert "kept" not in captionlab.list_runs()
 
     def test_loading_nothing_heavy_until_asked(self):
         code = (

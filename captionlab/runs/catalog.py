@@ -13,12 +13,15 @@ from typing import Any
 import captionlab
 
 from ..files import cache_home
+from .results import results_home
 from .run import Run
 
 # %% ../../nbs/library/runs/catalog.ipynb #bc9db442
 def _search_folders() -> list[Path]:
     """Return the folders of runs that can be loaded by name; the first one wins."""
-    return [Path(captionlab.__file__).parent / "checkpoints", cache_home() / "runs"]
+    packaged = Path(captionlab.__file__).parent / "checkpoints"
+    kept = sorted(results_home().glob("*/weights"))
+    return [packaged, *kept, cache_home() / "runs"]
 
 
 def _named_runs() -> dict[str, Path]:
