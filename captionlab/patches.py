@@ -27,7 +27,7 @@ def patchify(images: Tensor, size: int) -> Tensor:
     """
     _check_multiple(images, size)
     # unflatten(axis, (-1, size)): as many rows or columns of patches as fit
-    split = images.unflatten(-1, (-1, size)).unflatten(-3, (-1, size))  # (B, 3, h, size, w, size)
+    split = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))    # (B, 3, h, size, w, size)
     patches = split.permute(0, 2, 4, 1, 3, 5)                           # (B, h, w, 3, size, size)
     return patches.flatten(3).flatten(1, 2)
 
