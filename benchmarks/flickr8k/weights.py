@@ -12,7 +12,9 @@ from pathlib import Path
 
 import torch
 
+from captionlab.files import data_home
 from captionlab.runs import Run
+from captionlab.vision.boxes import RegionFile
 
 ROOT = Path(__file__).resolve().parents[2]
 WEIGHTS = ROOT / "results/flickr8k/weights"
@@ -25,9 +27,17 @@ def kept_name(run: Run) -> str:
     return "-".join((made.model, *variant, made.preset_name, made.stage))
 
 
+def name_boxes_from_data_home(run: Run) -> None:
+    """Make the name of a file of boxes relative to the data folder, where `load` looks, too."""
+    boxes = getattr(run.processor, "boxes", None)
+    if isinstance(boxes, RegionFile):
+        boxes.file = boxes.file.relative_to(data_home())
+
+
 def main(folders: Sequence[str]) -> None:
     for folder in folders:
         run = Run.load(folder).to(torch.float16)
+        name_boxes_from_data_home(run)
         kept = run.save(WEIGHTS / kept_name(run))
         size = sum(file.stat().st_size for file in kept.iterdir())
         print(f"{kept.name:30}  {size / 1e6:.1f} MB")
