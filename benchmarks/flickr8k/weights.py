@@ -14,7 +14,6 @@ import torch
 
 from captionlab.files import data_home
 from captionlab.runs import Run
-from captionlab.vision.boxes import RegionFile
 
 ROOT = Path(__file__).resolve().parents[2]
 WEIGHTS = ROOT / "results/flickr8k/weights"
@@ -29,9 +28,9 @@ def kept_name(run: Run) -> str:
 
 def name_boxes_from_data_home(run: Run) -> None:
     """Make the name of a file of boxes relative to the data folder, where `load` looks, too."""
-    boxes = getattr(run.processor, "boxes", None)
-    if isinstance(boxes, RegionFile):
-        boxes.file = boxes.file.relative_to(data_home())
+    boxes = run.processor.trained_spec.get("boxes")
+    if boxes is not None:
+        boxes["source"] = str(Path(boxes["source"]).relative_to(data_home()))
 
 
 def main(folders: Sequence[str]) -> None:
