@@ -367,6 +367,20 @@ def test_a_folder_of_its_own_is_another_picture(tmp_path):
     assert match_name(found, "dogs/rex.png", "/photos/dogs/rex.png") not in found
 
 
+def test_the_source_is_named_from_the_data_folder(tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("CAPTIONLAB_DATA", str(tmp_path / "home"))
+    regions = {"a.png": Regions(boxes_of(3))}
+    for name in ("home/in.npz", "out.npz"):
+        save_boxes(tmp_path / name, regions)
+    inside = open_boxes(tmp_path / "home/in.npz").describe()
+    assert inside["source"] == "in.npz"
+    assert open_boxes(inside["source"]).describe() == inside
+    outside = open_boxes(tmp_path / "out.npz").describe()
+    assert outside["source"] == str(tmp_path / "out.npz")
+    assert outside["fingerprint"] == inside["fingerprint"]
+
+
 def test_features_tell_two_files_apart(tmp_path):
     marks = set()
     for number, shift in enumerate((0, 1)):

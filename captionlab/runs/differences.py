@@ -26,7 +26,7 @@ from ..scenes.verification import truth
 from ..scenes.world import Scene
 from .reproduction import run_score, seed_deviation, seed_spread
 from .results import load_result, result_file, results_home
-from .tables import OTHER_PRESETS, PROTOCOLS, TABLES, PaperTable, TableRow
+from .tables import OTHER_PRESETS, PROTOCOLS, TABLES, PaperTable, TableRow, find_table
 
 # %% ../../nbs/library/runs/differences.ipynb #diff0004
 def row_results(row: TableRow, protocol: str) -> dict[str, dict]:
@@ -121,6 +121,12 @@ class Difference:
     spread: float
     seeds: tuple[int, int]
     collapsed: bool = False
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """Both rows in words, such as "two fused maps" and "one map"."""
+        first, second = map(find_table(self.table).row, (self.first, self.second))
+        return first.label, second.label
 
     @property
     def is_outside(self) -> bool:

@@ -144,10 +144,9 @@ def artifact_path(run: Run, data: str, kind: str, split: str = "test") -> Path:
         split: of the data set.
     """
     metadata = run.metadata
-    parts = [metadata.model, metadata.variant, metadata.preset_name, metadata.stage]
+    name = metadata.result_name
     if split != "test":
-        parts.append(split)
-    name = "-".join(part for part in parts if part)
+        name += f"-{split}"
     file = result_file(f"{data}/{name}.seed{metadata.seed}.{kind}.json")
     file.parent.mkdir(parents=True, exist_ok=True)
     return file

@@ -58,6 +58,12 @@ class RunMetadata:
     fused: list[str] | None = None
     extra: dict = field(default_factory=dict)
 
+    @property
+    def result_name(self) -> str:
+        """Name of the run's result, such as "position_aware-fpn-ablation-xe"."""
+        parts = (self.model, self.variant, self.preset_name, self.stage)
+        return "-".join(part for part in parts if part)
+
     @classmethod
     def from_dict(cls, values: dict) -> Self:
         """Return the metadata stored as `values`; keys that are no field go into `extra`."""

@@ -58,6 +58,26 @@ def find_protocol(name: str) -> Protocol:
         raise ValueError(f"no protocol {name!r}: choose from {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]
 
+# %% ../../nbs/library/runs/tables.ipynb #tabl0020
+# What a row is, in words, where its name does not say it.
+_LABELS = {
+    "vanilla": "one map", "fpn": "two fused maps", "position_aware": "two maps and positions",
+    "semantic": "attributes alone", "visual": "regions alone", "eta": "both",
+    "oracle": "both, with true attributes", "eta xe": "one Entangled model",
+    "eta scst": "one self-critical model", "two xe": "two Entangled models",
+    "two scst": "two self-critical models", "parallel": "both, attended in parallel",
+    "semantic_no_encoder": "attributes alone, no encoder",
+    "visual_no_encoder": "regions alone, no encoder", "stacked_v": "both, regions first",
+    "stacked_s": "both, attributes first", "visual+semantic": "one model of each, together",
+    "relu": "both, ReLU gate", "sigmoid": "both, sigmoid gate", "tanh": "both, tanh gate",
+    "released": "Image Transformer, program", "text": "Image Transformer, paper",
+    "aoanet": "AoANet", "vorn": "VORN", "two entangled": "two self-critical Entangled models",
+    "baseline": "no graph", "layer1": "graph in layer 1", "layer2": "graph in layer 2",
+    "layer3": "graph in layer 3", "graph": "graph in all layers",
+    "unrelated": "graph without edges", "m2": "graph, 2 sub-decoders",
+    "full": "graph, 3 sub-decoders", "m4": "graph, 4 sub-decoders",
+}  # fmt: skip
+
 # %% ../../nbs/library/runs/tables.ipynb #tabl0006
 @dataclass(frozen=True)
 class TableRow:
@@ -85,6 +105,12 @@ class TableRow:
     oracle: bool = False
     inputs: str = ""
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """What the row is, in words, such as "two fused maps"."""
+        words = _LABELS.get(self.name, self.name.replace("_", " "))
+        return f"{words}, on a grid" if self.inputs == "grid" else words
 
     def preset_settings(self, protocol: Protocol) -> tuple[str, ...]:
         """Return the values of the preset that are replaced."""
