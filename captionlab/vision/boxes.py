@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..files import data_home, fingerprint, write_atomically
+from ..files import data_home, data_name, fingerprint, write_atomically
 from ..untrusted import check_regular, load_arrays
 from .backbones import find_weights
 from .detectors import DETECTORS, Detector
@@ -121,14 +121,8 @@ class RegionFile:
         return row if len(folders) < 2 else None        # cats/1.png is not dogs/1.png
 
     def describe(self) -> dict:
-        """Return what tells whether it is the same file, as plain values for JSON.
-
-        The source is relative to the data folder if the file lies there.
-        """
-        file = Path(self.file).absolute()
-        if file.is_relative_to(data_home()):        # where `open_boxes` looks on every machine
-            file = file.relative_to(data_home())
-        return {"source": str(file), "fingerprint": self._fingerprint()}
+        """Return what tells whether it is the same file, as plain values for JSON."""
+        return {"source": data_name(self.file), "fingerprint": self._fingerprint()}
 
     def _read_regions(self, row: int) -> Regions:
         """Return the regions in one row."""
