@@ -26,8 +26,14 @@ from ..scenes.verification import truth
 from ..scenes.world import Scene
 from .reproduction import run_score, seed_deviation, seed_spread
 from .results import load_result, result_file, results_home
-from .tables import (
-    OTHER_PRESETS, PROTOCOLS, TABLES, PaperTable, TableRow, find_table)
+from captionlab.runs.tables import (
+    OTHER_PRESETS,
+    PROTOCOLS,
+    TABLES,
+    PaperTable,
+    TableRow,
+    find_table,
+)
 
 # %% ../../nbs/library/runs/differences.ipynb #diff0004
 def row_results(row: TableRow, protocol: str) -> dict[str, dict]:
