@@ -26,14 +26,7 @@ from ..scenes.verification import truth
 from ..scenes.world import Scene
 from .reproduction import run_score, seed_deviation, seed_spread
 from .results import load_result, result_file, results_home
-from captionlab.runs.tables import (
-    OTHER_PRESETS,
-    PROTOCOLS,
-    TABLES,
-    PaperTable,
-    TableRow,
-    find_table,
-)
+from .tables import OTHER_PRESETS, PROTOCOLS, TABLES, PaperTable, TableRow
 
 # %% ../../nbs/library/runs/differences.ipynb #diff0004
 def row_results(row: TableRow, protocol: str) -> dict[str, dict]:
@@ -132,7 +125,7 @@ class Difference:
     @property
     def labels(self) -> tuple[str, str]:
         """Both rows in words, such as "two fused maps" and "one map"."""
-        first, second = map(find_table(self.table).row, (self.first, self.second))
+        first, second = map(TABLES[self.table].row, (self.first, self.second))
         return first.label, second.label
 
     @property
