@@ -139,7 +139,7 @@ def adapt_config(
 ) -> TrainingConfig:
     """Return a config that can learn from a small data set, or the same if it can already.
 
-    A config is changed if its warm-up takes more than a quarter of its steps. Then it gets enough
+    A config is changed if its warm-up takes more than a third of its steps. Then it gets enough
     epochs for `LEAST_STEPS`, at most `MOST_EPOCHS`, a warm-up over a tenth of the steps, and a
     moving average over as many.
 
@@ -148,7 +148,7 @@ def adapt_config(
         steps: of an epoch, at least 1.
         fixed: names of settings that stay as they are; nothing changes if epochs and warm-up do.
     """
-    fits = 4 * config.warmup <= config.epochs * steps
+    fits = 3 * config.warmup <= config.epochs * steps
     if fits or {"epochs", "warmup"} <= set(fixed):
         return config
     changes: dict = {}
