@@ -3,7 +3,7 @@
 python -m benchmarks.flickr8k.weights RUN...     RUN: folders of trained runs, one seed each
 
 A run becomes `results/flickr8k/weights/NAME`, named after its model, variant, preset and stage, and
-can be loaded by that name in a clone: `captionlab.load("entangled-ablation-xe")`. Prints the
+can be loaded by that name in a clone: `captionlab.load("entangled-ablation-scst")`. Prints the
 size in MB.
 """
 
