@@ -20,7 +20,7 @@ import torch
 from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
 from captionlab.models import find_preset, model_module
-from captionlab.runs.coco_plan import COCO_CAPTIONERS
+from captionlab.runs.coco_plan import COCO_CAPTIONERS, random_inputs
 from captionlab.runs.results import provenance
 from captionlab.scst import FastCiderD, SelfCritical
 from captionlab.text import Vocabulary, pad_sequences
@@ -31,24 +31,6 @@ from captionlab.vision.backbones import Backbone
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "coco-steps.json"
 VOCABULARY_SIZE = 9_500
 WARMUP, XE_STEPS, SCST_STEPS = 40, 25, 8
-
-
-def random_inputs(preset: BasePreset, pictures: int) -> dict[str, torch.Tensor]:
-    """Random inputs of pictures, in the shapes that a preset reads."""
-    inputs = preset.inputs
-    channels = getattr(preset, "channels", 0)
-    corners = torch.rand(pictures, max(inputs.max_boxes, 1), 2, 2).sort(2).values
-    shapes = {
-        "images": torch.rand(pictures, 3, inputs.image_size, inputs.image_size),
-        "grid": torch.rand(pictures, inputs.grid**2, channels),
-        "low": torch.rand(pictures, inputs.fine_grid**2, getattr(preset, "fine_channels", 0)),
-        "high": torch.rand(pictures, inputs.grid**2, channels),
-        "regions": torch.rand(pictures, inputs.max_boxes, channels),
-        "boxes": corners.flatten(2),
-        "region_mask": torch.ones(pictures, max(inputs.max_boxes, 1), dtype=torch.bool),
-        "attributes": torch.randint(4, 1000, (pictures, inputs.max_attributes)),
-    }
-    return {name: shapes[name] for name in inputs.fields}
 
 
 def caption_ids(max_length: int | None) -> list[list[list[int]]]:

@@ -63,14 +63,14 @@ def find_protocol(name: str) -> Protocol:
 _LABELS = {
     "vanilla": "one map", "fpn": "two fused maps", "position_aware": "two maps and positions",
     "semantic": "attributes alone", "visual": "regions alone", "eta": "both",
-    "oracle": "both, with true attributes", "eta xe": "Entangled",
-    "eta scst": "Entangled, self-critical", "two xe": "two Entangled",
-    "two scst": "two Entangled, self-critical", "parallel": "both, attended in parallel",
+    "oracle": "both, with true attributes", "eta xe": "one model",
+    "eta scst": "one model, self-critical", "two xe": "two models",
+    "two scst": "two models, self-critical", "parallel": "both, attended in parallel",
     "semantic_no_encoder": "attributes alone, no encoder",
     "visual_no_encoder": "regions alone, no encoder", "stacked_v": "both, regions first",
     "stacked_s": "both, attributes first", "visual+semantic": "one model of each, together",
     "relu": "both, ReLU gate", "sigmoid": "both, sigmoid gate", "tanh": "both, tanh gate",
-    "released": "Image Transformer, program", "text": "Image Transformer, paper",
+    "released": "the authors' program", "text": "as in the paper",
     "aoanet": "AoANet", "vorn": "VORN", "two entangled": "two Entangled, self-critical",
     "baseline": "no graph", "layer1": "graph in layer 1", "layer2": "graph in layer 2",
     "layer3": "graph in layer 3", "graph": "graph in all layers",
@@ -110,6 +110,8 @@ class TableRow:
     def label(self) -> str:
         """What the row is, in words, such as "two fused maps"."""
         words = _LABELS.get(self.name, self.name.replace("_", " "))
+        if self.stage == "scst" and not ("scst" in self.name or "self-critical" in words):
+            words = f"{words}, self-critical"
         return f"{words}, on a grid" if self.inputs == "grid" else words
 
     def preset_settings(self, protocol: Protocol) -> tuple[str, ...]:
