@@ -138,6 +138,12 @@ def coco_commands(
     ]
 
 # %% ../../nbs/library/runs/coco_plan.ipynb #cplarnd1
+def _num_cells(grid: int | tuple[int, int]) -> int:
+    """Return the number of cells of a grid."""
+    rows, columns = (grid, grid) if isinstance(grid, int) else grid
+    return rows * columns
+
+
 def random_inputs(preset: BasePreset, pictures: int = 1) -> dict[str, Tensor]:
     """Return random inputs of a captioner, in the shapes that its preset says.
 
@@ -152,12 +158,13 @@ def random_inputs(preset: BasePreset, pictures: int = 1) -> dict[str, Tensor]:
     inputs = preset.inputs
     channels = getattr(preset, "channels", 0)
     fine_channels = getattr(preset, "fine_channels", 0)
+    cells = _num_cells(inputs.grid)
     corners = torch.rand(pictures, inputs.max_boxes, 2, 2).sort(2).values
     fields = {
         "images": torch.rand(pictures, 3, inputs.image_size, inputs.image_size),
-        "grid": torch.rand(pictures, inputs.grid**2, channels),
-        "low": torch.rand(pictures, inputs.fine_grid**2, fine_channels),
-        "high": torch.rand(pictures, inputs.grid**2, channels),
+        "grid": torch.rand(pictures, cells, channels),
+        "low": torch.rand(pictures, _num_cells(inputs.fine_grid), fine_channels),
+        "high": torch.rand(pictures, cells, channels),
         "regions": torch.rand(pictures, inputs.max_boxes, channels),
         "boxes": corners.flatten(2),        # left, top, right, bottom
         "region_mask": torch.ones(pictures, inputs.max_boxes, dtype=torch.bool),
