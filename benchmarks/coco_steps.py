@@ -9,7 +9,6 @@ A GPU is needed: python -m benchmarks.coco_steps
 """
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -104,6 +103,9 @@ def feature_seconds() -> float:
 
 
 def main() -> None:
+    if not torch.cuda.is_available():
+        print("coco_steps needs a GPU and there is none here: skipped")
+        return
     rows = {}
     for name in COCO_CAPTIONERS:
         rows[name] = {key: round(value, 4) for key, value in measure(name).items()}
@@ -118,6 +120,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if not torch.cuda.is_available():
-        sys.exit("there is no CUDA device here: run this benchmark on a machine with a GPU")
     main()
