@@ -1,5 +1,6 @@
 """Differences of rows: scores of each picture, intervals and verdicts."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from captionlab.runs.differences import (
     picture_scores,
     row_results,
 )
-from captionlab.runs.paper_tables import load_differences
+from captionlab.runs.paper_tables import load_differences, paper_claims
 from captionlab.runs.results import load_result, result_file
 from captionlab.runs.tables import TABLES, find_table
 from captionlab.scenes.verification import truth
@@ -98,3 +99,24 @@ def test_committed_differences_are_those_of_the_committed_results(protocol):
         assert one.published == table.published_difference((one.first, one.second))
         if one.low is not None:
             assert one.low < one.difference < one.high
+
+
+def test_the_file_of_claims_is_that_of_the_differences():
+    stored = json.loads(result_file("claims.json").read_text())["claims"]
+    assert stored == paper_claims("photos") + paper_claims("scenes")
+
+
+@pytest.mark.parametrize("protocol", ["photos", "scenes"])
+def test_claims_compare_cider_of_models_with_equal_inputs(protocol):
+    claims = paper_claims(protocol)
+    assert claims
+    for claim in claims:
+        assert "CPTR" not in claim["claim"]
+        assert claim["table"] != "captioners" or protocol == "photos"
+        low, high = claim["pictures"]
+        assert low <= claim["ours"] <= high and claim["spread"] > 0
+
+
+def test_a_claim_of_two_self_critical_models_says_so_once():
+    claims = [claim["claim"] for claim in paper_claims("scenes")]
+    assert "Image Transformer: full model − two Entangled (self-critical)" in claims

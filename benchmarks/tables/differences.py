@@ -1,7 +1,8 @@
 """Differences between the rows of the papers' tables, with intervals over pictures and seeds.
 
 Writes `all.differences.json` under `results/scenes/` and `results/flickr8k/` from the committed
-captions, without training: python -m benchmarks.tables.differences [scenes|photos ...]
+captions, without training, and the papers' claims among them into `results/claims.json`:
+python -m benchmarks.tables.differences [scenes|photos ...]
 """
 
 import sys
@@ -12,6 +13,8 @@ from captionlab.runs.differences import (
     differences_file,
     measure_differences,
 )
+from captionlab.runs.paper_tables import paper_claims
+from captionlab.runs.results import result_file
 from captionlab.runs.tables import PROTOCOLS, find_protocol
 
 def main(protocols: list[str]) -> None:
@@ -27,6 +30,9 @@ def main(protocols: list[str]) -> None:
         }
         write_json(differences_file(name), content)
         print(f"{len(differences)} differences of {data}: {differences_file(name)}")
+    claims = [claim for name in ("photos", "scenes") for claim in paper_claims(name)]
+    write_json(result_file("claims.json"), {"claims": claims})
+    print(f"{len(claims)} claims")
 
 
 if __name__ == "__main__":

@@ -70,12 +70,19 @@ _LABELS = {
     "visual_no_encoder": "regions alone, no encoder", "stacked_v": "both, regions first",
     "stacked_s": "both, attributes first", "visual+semantic": "one model of each, together",
     "relu": "both, ReLU gate", "sigmoid": "both, sigmoid gate", "tanh": "both, tanh gate",
-    "released": "the authors' program", "text": "as in the paper",
+    "released": "full model, authors' program", "text": "full model",
     "aoanet": "AoANet", "vorn": "VORN", "two entangled": "two Entangled, self-critical",
     "baseline": "no graph", "layer1": "graph in layer 1", "layer2": "graph in layer 2",
     "layer3": "graph in layer 3", "graph": "graph in all layers",
     "unrelated": "graph without edges", "m2": "graph, 2 sub-decoders",
     "full": "graph, 3 sub-decoders", "m4": "graph, 4 sub-decoders",
+    "vanilla xe": "plain Transformer", "vanilla scst": "plain Transformer, self-critical",
+    "cptr xe": "CPTR", "cptr scst": "CPTR, self-critical",
+    "position_aware xe": "Position-Aware", "entangled xe": "Entangled",
+    "position_aware scst": "Position-Aware, self-critical",
+    "entangled scst": "Entangled, self-critical",
+    "image_transformer xe": "Image Transformer",
+    "image_transformer scst": "Image Transformer, self-critical",
 }  # fmt: skip
 
 # %% ../../nbs/library/runs/tables.ipynb #tabl0006
