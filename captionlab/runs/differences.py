@@ -10,6 +10,7 @@ __all__ = ['row_results', 'mean_score', 'picture_scores', 'Difference', 'has_col
 # %% ../../nbs/library/runs/differences.ipynb #diff0002
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import hypot
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -129,12 +130,14 @@ class Difference:
         return first.label, second.label
 
     @property
+    def pictures(self) -> float:
+        """Half the width of the interval over pictures, 0 without scores of each picture."""
+        return 0.0 if self.low is None or self.high is None else (self.high - self.low) / 2
+
+    @property
     def is_outside(self) -> bool:
-        """Whether the difference is outside what pictures and what seeds explain."""
-        if self.collapsed:
-            return False
-        over_pictures = self.low is None or self.high is None or not self.low <= 0 <= self.high
-        return over_pictures and abs(self.difference) > self.spread
+        """Whether the difference is larger than what pictures and seeds explain together."""
+        return not self.collapsed and abs(self.difference) > hypot(self.pictures, self.spread)
 
     @property
     def verdict(self) -> str:

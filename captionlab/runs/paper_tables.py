@@ -192,9 +192,8 @@ def paper_claims(protocol: str) -> list[dict]:
 
     Returns:
         For each claim what JSON can hold: `claim` in words, the `table`, the `data`, the difference
-        of the `paper` and `ours` in percentage points, the 95 % interval of ours over `pictures`
-        (two numbers), the half width `spread` of that over seeds, and the number of `runs` of both
-        rows.
+        of the `paper` and `ours` in percentage points, the half widths of the 95 % intervals of
+        ours over `pictures` and over `seeds`, and the number of `runs` of both rows.
     """
     claims = []
     for one in load_differences(protocol):
@@ -206,8 +205,8 @@ def paper_claims(protocol: str) -> list[dict]:
             "data": protocol,
             "paper": round(float(one.published or 0), 2),
             "ours": round(one.difference, 2),
-            "pictures": [round(float(edge or 0), 2) for edge in (one.low, one.high)],
-            "spread": round(one.spread, 2),
+            "pictures": round(one.pictures, 2),
+            "seeds": round(one.spread, 2),
             "runs": list(one.seeds),
         })
     return claims

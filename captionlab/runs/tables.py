@@ -63,9 +63,9 @@ def find_protocol(name: str) -> Protocol:
 _LABELS = {
     "vanilla": "one map", "fpn": "two fused maps", "position_aware": "two maps and positions",
     "semantic": "attributes alone", "visual": "regions alone", "eta": "both",
-    "oracle": "both, with true attributes", "eta xe": "one model",
-    "eta scst": "one model, self-critical", "two xe": "two models",
-    "two scst": "two models, self-critical", "parallel": "both, attended in parallel",
+    "oracle": "both, with true attributes", "eta xe": "both",
+    "eta scst": "both, self-critical", "two xe": "two models of both",
+    "two scst": "two models of both, self-critical", "parallel": "both, attended in parallel",
     "semantic_no_encoder": "attributes alone, no encoder",
     "visual_no_encoder": "regions alone, no encoder", "stacked_v": "both, regions first",
     "stacked_s": "both, attributes first", "visual+semantic": "one model of each, together",
