@@ -301,6 +301,8 @@ def test_axe_has_no_serious_finding(browser, address, axe, page, theme):
     context = browser.new_context(viewport=DESKTOP, color_scheme=theme)
     tab = context.new_page()
     tab.goto(f"{address}/{page}.html", wait_until="load")
+    # Colours fade in; on a slow machine axe would see them halfway.
+    tab.evaluate("() => Promise.all(document.getAnimations().map((one) => one.finished))")
     tab.evaluate(axe)
     found = tab.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
     context.close()
