@@ -10,8 +10,9 @@ A GPU is needed: python -m benchmarks.coco_steps
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -51,14 +52,20 @@ def batches_of(preset: BasePreset, ids: list[list[list[int]]]) -> list[Batch]:
     return batches
 
 
-def seconds_per_call(call: Callable[[int], object], calls: int) -> float:
-    """Mean seconds of a call, with the GPU's work."""
+def mean_seconds(calls: Sequence[Callable[[], object]]) -> float:
+    """Mean seconds of some calls, with the GPU's work."""
     torch.cuda.synchronize()
     start = time.perf_counter()
-    for number in range(calls):
-        call(number)
+    for call in calls:
+        call()
     torch.cuda.synchronize()
-    return (time.perf_counter() - start) / calls
+    return (time.perf_counter() - start) / len(calls)
+
+
+def seconds_per_step(train_step: TrainStep, batches: list[Batch], steps: int) -> float:
+    """Mean seconds of a training step, on one batch after another."""
+    chosen = [batches[number % len(batches)] for number in range(steps)]
+    return mean_seconds([partial(train_step.step, batch) for batch in chosen])
 
 
 def measure(name: str) -> dict[str, float]:
@@ -74,17 +81,13 @@ def measure(name: str) -> dict[str, float]:
     config = replace(preset.training, lr=5e-4, warmup=20, schedule="constant")
     xe = TrainStep(model.train(), config, 10_000)
 
-    def xe_step(number: int) -> object:
-        return xe.step(batches[number % len(batches)])
-
-    seconds_per_call(xe_step, WARMUP)
-    values = {"xe_seconds": seconds_per_call(xe_step, XE_STEPS), "pictures": len(batches[0])}
+    seconds_per_step(xe, batches, WARMUP)
+    values = {"xe_seconds": seconds_per_step(xe, batches, XE_STEPS), "pictures": len(batches[0])}
     reward = FastCiderD([[row[1:] for row in five] for five in ids], VOCABULARY_SIZE)
     critic = SelfCritical(model, reward, max_length=preset.max_length or 30)
     scst = TrainStep(critic.train(), replace(preset.scst, lr=1e-7, precision="no"), 10_000)
-    seconds_per_call(lambda number: scst.step(batches[number % 8]), 3)
-    values["scst_seconds"] = seconds_per_call(lambda number: scst.step(batches[number % 8]),
-                                              SCST_STEPS)
+    seconds_per_step(scst, batches, 3)
+    values["scst_seconds"] = seconds_per_step(scst, batches, SCST_STEPS)
     with torch.inference_mode():
         memory = model.eval().encode(batches[0].to("cuda"))
         sampled = critic.sample_captions(memory)
@@ -98,8 +101,8 @@ def feature_seconds() -> float:
     network = Backbone("resnet101", None, 448).cuda().eval()
     images = torch.rand(8, 3, 448, 448).pin_memory()
     with torch.inference_mode():
-        seconds_per_call(lambda _: network(images.cuda()), 5)
-        return seconds_per_call(lambda _: network(images.cuda()), 30) / len(images)
+        mean_seconds([lambda: network(images.cuda())] * 5)
+        return mean_seconds([lambda: network(images.cuda())] * 30) / len(images)
 
 
 def main() -> None:

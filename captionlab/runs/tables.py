@@ -64,25 +64,25 @@ _LABELS = {
     "vanilla": "one map", "fpn": "two fused maps", "position_aware": "two maps and positions",
     "semantic": "attributes alone", "visual": "regions alone", "eta": "both",
     "oracle": "both, with true attributes", "eta xe": "both",
-    "eta scst": "both, self-critical", "two xe": "two models of both",
-    "two scst": "two models of both, self-critical", "parallel": "both, attended in parallel",
+    "eta scst": "both", "two xe": "two models of both",
+    "two scst": "two models of both", "parallel": "both, attended in parallel",
     "semantic_no_encoder": "attributes alone, no encoder",
     "visual_no_encoder": "regions alone, no encoder", "stacked_v": "both, regions first",
     "stacked_s": "both, attributes first", "visual+semantic": "one model of each, together",
     "relu": "both, ReLU gate", "sigmoid": "both, sigmoid gate", "tanh": "both, tanh gate",
     "released": "full model, authors' program", "text": "full model",
-    "aoanet": "AoANet", "vorn": "VORN", "two entangled": "two Entangled, self-critical",
+    "aoanet": "AoANet", "vorn": "VORN", "two entangled": "two Entangled",
     "baseline": "no graph", "layer1": "graph in layer 1", "layer2": "graph in layer 2",
     "layer3": "graph in layer 3", "graph": "graph in all layers",
     "unrelated": "graph without edges", "m2": "graph, 2 sub-decoders",
     "full": "graph, 3 sub-decoders", "m4": "graph, 4 sub-decoders",
-    "vanilla xe": "plain Transformer", "vanilla scst": "plain Transformer, self-critical",
-    "cptr xe": "CPTR", "cptr scst": "CPTR, self-critical",
+    "vanilla xe": "plain Transformer", "vanilla scst": "plain Transformer",
+    "cptr xe": "CPTR", "cptr scst": "CPTR",
     "position_aware xe": "Position-Aware", "entangled xe": "Entangled",
-    "position_aware scst": "Position-Aware, self-critical",
-    "entangled scst": "Entangled, self-critical",
+    "position_aware scst": "Position-Aware",
+    "entangled scst": "Entangled",
     "image_transformer xe": "Image Transformer",
-    "image_transformer scst": "Image Transformer, self-critical",
+    "image_transformer scst": "Image Transformer",
 }  # fmt: skip
 
 # %% ../../nbs/library/runs/tables.ipynb #tabl0006
@@ -117,7 +117,7 @@ class TableRow:
     def label(self) -> str:
         """What the row is, in words, such as "two fused maps"."""
         words = _LABELS.get(self.name, self.name.replace("_", " "))
-        if self.stage == "scst" and not ("scst" in self.name or "self-critical" in words):
+        if self.stage == "scst":
             words = f"{words}, self-critical"
         return f"{words}, on a grid" if self.inputs == "grid" else words
 
