@@ -49,6 +49,15 @@ def evaluate(
     ensemble: Annotated[list[str] | None, typer.Option(
         metavar="RUN",
         help="Another run whose probabilities are averaged; may be given several times.")] = None,
+    mirror: Annotated[bool, typer.Option(
+        "--mirror", help="Caption the mirror image of each photo, too.")] = False,
+    consensus: Annotated[int, typer.Option(
+        min=0, metavar="N",
+        help="Choose the caption of the beam that agrees best with N sampled ones.")] = 0,
+    judge: Annotated[list[str] | None, typer.Option(
+        metavar="RUN",
+        help="A run that samples for --consensus; may be given several times; by default RUN and "
+             "its ensemble.")] = None,
 ) -> None:
     """Caption a split and score the captions, with the blind control."""
     from captionlab.runs import evaluation
@@ -57,10 +66,11 @@ def evaluate(
     where: dict[str, Any] = {"boxes": boxes, "device": device, "precision": precision}
     first = load(run, **where)
     others = [load(name, **where) for name in ensemble or ()]
+    judges = [load(name, **where) for name in judge or ()]
     scores = evaluation.evaluate(
         first, data, split, beam=beam, length_penalty=length_penalty,
         features=features or (), oracle=oracle, truecase=truecase, members=others,
-        check_output=json,
+        mirror=mirror, consensus=consensus, judges=judges, check_output=json,
     )
     print_scores(scores)
     if json:

@@ -8,8 +8,8 @@ __all__ = ['BOS', 'Beams', 'BestHypotheses', 'Constraint', 'EOS', 'Ensemble', 'E
            'SuppressSequences', 'apply_temperature', 'beam_search', 'bos_tokens',
            'check_count', 'check_number', 'constrained_beam_search', 'decode_packed',
            'generate', 'greedy', 'keep_top_k', 'keep_top_p', 'log_probabilities',
-           'mean_probabilities', 'packed_linears', 'sample', 'sequence_log_probs',
-           'top_k']
+           'mean_probabilities', 'minimum_bayes_risk', 'packed_linears', 'sample',
+           'sequence_log_probs', 'top_k']
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0002
 from ..lazy import lazy_attributes
@@ -20,8 +20,8 @@ _all_ = [
     "Hypothesis", "MinLength", "NoRepeatNgram", "PAD", "RequiredSequences", "SuppressSequences",
     "apply_temperature", "beam_search", "bos_tokens", "check_count", "check_number",
     "constrained_beam_search", "decode_packed", "generate", "greedy", "keep_top_k", "keep_top_p",
-    "log_probabilities", "mean_probabilities", "packed_linears", "sample", "sequence_log_probs",
-    "top_k",
+    "log_probabilities", "mean_probabilities", "minimum_bayes_risk", "packed_linears", "sample",
+    "sequence_log_probs", "top_k",
 ]
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0004
@@ -46,6 +46,9 @@ _SUBMODULES = {
     ],
     "packing": [
         "packed_linears", "decode_packed",
+    ],
+    "consensus": [
+        "minimum_bayes_risk",
     ],
 }
 

@@ -37,12 +37,14 @@ from ..scenes.world import FACT_KINDS, Scene
 from ..vision.attributes import AttributeDetector, oracle_attributes, split_fingerprint
 from ..vision.features import FeatureStore
 from .blind_control import derangement
+from .consensus import caption_by_consensus
 from .data import DataSource, Folders, load_run_data
-from .ensembles import ensemble
+from .ensembles import ensemble, member_name
 from .folder import model_config
 from .formats import format1_preset
 from .results import check_mergeable, merge_run, provenance, result_file
 from .run import Run, caption_split, require_metadata
+from .views import caption_views, mirrored_inputs
 
 # %% ../../nbs/library/runs/evaluation.ipynb #f4bb99f2
 def result_metadata(
@@ -165,6 +167,9 @@ def evaluate(
     oracle: bool = False,
     truecase: bool = False,
     members: Sequence[Run] = (),
+    mirror: bool = False,
+    consensus: int = 0,
+    judges: Sequence[Run] = (),
     check_output: bool = False,
 ) -> dict:
     """Caption a split and score the captions, with the blind control.
@@ -181,6 +186,12 @@ def evaluate(
         oracle: whether to take attributes from the true captions instead of the detector.
         truecase: as for `Run.translate`; the result has the variant "truecased".
         members: runs that form an ensemble with this one.
+        mirror: whether to caption the mirror image of each photo, too, and to average the
+            probabilities; the result has the variant "mirrored".
+        consensus: number of captions that each judge samples of each picture, and of its mirror
+            image; among the `beam` best captions of each member the one that agrees best with
+            them is chosen. The result has the variant "consensus". 0 takes the best of the search.
+        judges: the runs that sample; by default the run and its members.
         check_output: whether `merge_result` will follow; a result file of other settings is then
             refused before the work.
 
@@ -193,31 +204,65 @@ def evaluate(
             together, or the result file is of other settings.
         RuntimeError: captions are to be scored and there is no Java.
     """
-    data = load_run_data(require_metadata(run), data, train=split == "train")
+    needs_train = split == "train" or consensus > 0
+    data = load_run_data(require_metadata(run), data, train=needs_train)
     items = data[split]
     if not items:
         raise ValueError(f"the split {split} of {data.name} is empty: nothing to evaluate")
     if not run.translates:
         find_java()  # the scorers need it; better missed now than after all captions
+    _check_choice(run, judges, consensus=consensus, mirror=mirror)
     runs = [*members, run]  # where several make a field, that of the run itself counts
-    inputs = _load_inputs(runs, data, items, features)
+    inputs = _load_inputs([*judges, *runs], data, items, features)
     if members:
         run = ensemble(run, members)
     if oracle:
         run, inputs = _use_oracle_attributes(run, inputs, runs)
     if truecase:
         run = _as_variant(run, "truecased")
+    views = [inputs, mirrored_inputs([*judges, *runs], data, split)] if mirror else [inputs]
+    if consensus:
+        run = _as_variant(run, "consensus")
+    elif mirror:
+        run = _as_variant(run, "mirrored")
     search = {"beam": beam, "length_penalty": length_penalty}
     metadata = result_metadata(run, data, split, **search)
     row = result_run(run, members)
+    if mirror:
+        metadata["decoding"]["mirror"] = True
+    if consensus:
+        metadata["decoding"]["samples"] = consensus
+    if judges:
+        metadata["parameters"] += sum(judge.metadata.parameters for judge in judges)
+        row["judges"] = [member_name(judge) for judge in judges]
     if check_output:
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
     others = derangement(len(items), run.metadata.seed) if blind else ()
-    captions = caption_split(run, items, inputs, truecase=truecase, **search)
+    if consensus:
+        captions = caption_by_consensus(
+            runs, judges or runs, items, views, data["train"], samples=consensus, **search
+        )
+    elif mirror:
+        captions = caption_views(run, items, views, **search)
+    else:
+        captions = caption_split(run, items, inputs, truecase=truecase, **search)
     scores = score_split(run, captions, items, others=others, meteor=meteor)
     metadata["scorer"] = _scorers(scores["metrics"])
     row |= scores | provenance()
     return {"metadata": metadata, "run": row, "captions": _coco_captions(items, captions)}
+
+
+def _check_choice(run: Run, judges: Sequence[Run], *, consensus: int, mirror: bool) -> None:
+    """Raise a `ValueError` if the captions of a run cannot be chosen as asked for."""
+    if consensus < 0:
+        raise ValueError(f"a consensus of {consensus} samples: take at least 1, or 0 for none")
+    if judges and not consensus:
+        raise ValueError("judges sample captions for a consensus: say of how many samples")
+    if run.translates and (consensus or mirror):
+        raise ValueError("consensus and mirror images are for captions of pictures: leave them "
+                         "out for a translator")
+    if judges:
+        ensemble(run, judges)  # raises an error if they read other features
 
 
 def _coco_captions(items: Sequence[Item], captions: Sequence[str]) -> list[dict]:
