@@ -11,7 +11,7 @@ import pytest
 import torch
 import torchvision
 import torch.nn.functional as F
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import nn
 from torchvision.ops import roi_align
 
@@ -33,6 +33,7 @@ from captionlab.runs import run as run_module
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.run import Run, caption_split
 from captionlab.runs.training import train
+from captionlab.runs.views import caption_views, mirrored_inputs
 from captionlab.scenes.generator import generate_scene
 from captionlab.scenes.world import render
 from captionlab.text import SubwordVocabulary, Vocabulary
@@ -229,6 +230,38 @@ class TestAPhoto:
                 seen, want = see(item), alone.require(name)[0]
                 assert seen.dtype == want.dtype
                 torch.testing.assert_close(seen.float(), want.float(), rtol=2e-3, atol=2e-3)
+
+
+class TestMirrorImages:
+    def test_inputs_are_those_of_a_mirrored_file(self, photos, tmp_path):
+        data, _ = photos
+        processor = ImageProcessor(preset("pyramid", "squeezenet1_1"))
+        inputs = mirrored_inputs([SimpleNamespace(processor=processor)], data, "test")
+        assert list(inputs) == list(PYRAMID)
+        for item in data["test"]:
+            file = tmp_path / f"{item.image_id}.png"
+            ImageOps.mirror(Image.open(item.image).convert("RGB")).save(file)
+            batch = processor([file])
+            for name, transform in inputs.items():
+                expected = batch.require(name)[0].float()
+                torch.testing.assert_close(transform(item).float(), expected, rtol=2e-3, atol=2e-3)
+
+    @pytest.mark.slow
+    def test_captions_do_not_depend_on_the_order_of_views(self, photos, tmp_path):
+        data, _ = photos
+        run = trained("pyramid", "squeezenet1_1", photos, tmp_path / "run")
+        views = [
+            input_transforms(run.processor, open_feature_stores(run.processor, data)),
+            mirrored_inputs([run], data, "test"),
+        ]
+        captions = caption_views(run, data["test"], views)
+        assert captions == caption_views(run, data["test"], views[::-1])
+        assert captions != caption_views(run, data["test"], views[:1])
+
+    def test_need_a_backbone(self, photos):
+        processor = ImageProcessor(preset("pyramid"))
+        with pytest.raises(ValueError, match="for photos and a backbone"):
+            mirrored_inputs([SimpleNamespace(processor=processor)], photos[0], "test")
 
 
 class TestOneLook:

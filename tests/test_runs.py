@@ -49,6 +49,7 @@ from captionlab.runs import (
     run as run_module,
 )
 from captionlab.runs.blind_control import derangement
+from captionlab.runs.captions import GenerationConfig, generate_captions
 from captionlab.runs.evaluation import (
     artifact_path,
     evaluate,
@@ -1023,6 +1024,50 @@ def test_translators_that_read_other_pieces_are_not_fused():
     )
     with pytest.raises(ValueError, match="different vocabularies"):
         ensembles.ensemble(one, [other])
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_a_consensus_chooses_among_the_captions_of_the_search(trained, world):
+    run = trained[0]
+    found = evaluate(run, world, beam=4, consensus=5, judges=[run], meteor=False)
+    assert found["metadata"]["variant"] == "consensus"
+    assert found["metadata"]["decoding"] == {"beam": 4, "length_penalty": 0.0, "samples": 5}
+    assert found["metadata"]["parameters"] == 2 * run.metadata.parameters
+    assert found["run"]["judges"] == [ensembles.member_name(run)]
+    again = evaluate(run, world, beam=4, consensus=5, meteor=False)
+    assert again["captions"] == found["captions"]
+    inputs = input_transforms(run.processor)
+    best = run_module.make_batch(run, world["test"], inputs)
+    proposals = generate_captions(
+        run.model,
+        run.encode(best),
+        run.vocabulary,
+        GenerationConfig(beam=4, num_captions=4),
+        max_length=run.max_length,
+    )
+    for row, texts in zip(found["captions"], proposals, strict=True):
+        assert row["caption"] in [caption.text for caption in texts]
+
+
+@pytest.mark.java
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"consensus": -1}, "a consensus of -1 samples"),
+        ({"judges": ["a run"]}, "judges sample captions for a consensus"),
+        ({"mirror": True}, "mirror images are for photos"),
+    ],
+)
+def test_a_choice_of_captions_that_makes_no_sense_is_refused(trained, world, options, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate(trained[0], world, meteor=False, **options)
+
+
+def test_a_translator_has_no_consensus():
+    pairs = CaptionData("pairs", {"test": [Item("0", ("ein Hund",), source="a dog")] * 2}, "de", "en")
+    with pytest.raises(ValueError, match="leave them out for a translator"):
+        evaluate(captionlab.load("translation"), pairs, consensus=5)
 
 
 def test_a_file_is_no_folder_for_a_run(world, tmp_path):
