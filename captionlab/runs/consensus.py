@@ -15,9 +15,9 @@ from ..decoding.consensus import minimum_bayes_risk
 from ..decoding.packing import packed_linears
 from ..metrics.ciderd import CiderDScorer
 from ..processors.cache import InputTransforms
+from ..text import normalise
 from .captions import GenerationConfig, generate_captions, picture_generator
 from .run import Run, make_batch
-from ..text import normalise
 
 # %% ../../nbs/library/runs/consensus.ipynb #rcons004
 @torch.no_grad()
