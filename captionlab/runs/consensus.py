@@ -43,8 +43,8 @@ def _of_all_views(runs: Sequence[Run], items: Sequence[Item], views: Sequence[In
     texts: list[list[str]] = [[] for _ in items]
     for run in runs:
         for view in views:
-            for one, new in zip(texts, _generate_texts(run, items, view, config), strict=True):
-                one += new
+            for known, new in zip(texts, _generate_texts(run, items, view, config), strict=True):
+                known.extend(new)
     return texts
 
 # %% ../../nbs/library/runs/consensus.ipynb #rcons005
