@@ -20,14 +20,17 @@ from .captions import GenerationConfig, generate_captions, picture_generator
 from .run import Run, make_batch
 
 # %% ../../nbs/library/runs/consensus.ipynb #rcons004
+_BATCH_SIZE = 32
+
+
 @torch.no_grad()
 def _generate_texts(run: Run, items: Sequence[Item], inputs: InputTransforms,
-                    config: GenerationConfig, batch_size: int = 32) -> list[list[str]]:
+                    config: GenerationConfig) -> list[list[str]]:
     """Return the captions of each item that a configuration gives."""
     texts = []
     with packed_linears(run.model):
-        for first in range(0, len(items), batch_size):
-            part = items[first : first + batch_size]
+        for first in range(0, len(items), _BATCH_SIZE):
+            part = items[first : first + _BATCH_SIZE]
             memory = run.encode(make_batch(run, part, inputs))
             numbers = range(first, first + len(part))
             generators = [picture_generator(config.seed or 0, number) for number in numbers]
@@ -55,7 +58,7 @@ def _to_ids(texts: Iterable[str], numbers: dict[str, int]) -> list[list[int]]:
 
 
 def caption_by_consensus(runs: Sequence[Run], judges: Sequence[Run], items: Sequence[Item],
-                         views: Sequence[InputTransforms], train_items: Iterable[Item], *,
+                         views: Sequence[InputTransforms], *, train_items: Iterable[Item],
                          samples: int, beam: int, length_penalty: float = 0.0,
                          seed: int = 0) -> list[str]:
     """Return the captions on which the judges' samples agree most.

@@ -204,13 +204,8 @@ def evaluate(
             together, or the result file is of other settings.
         RuntimeError: captions are to be scored and there is no Java.
     """
-    needs_train = split == "train" or consensus > 0
-    data = load_run_data(require_metadata(run), data, train=needs_train)
-    items = data[split]
-    if not items:
-        raise ValueError(f"the split {split} of {data.name} is empty: nothing to evaluate")
-    if not run.translates:
-        find_java()  # the scorers need it; better missed now than after all captions
+    data = load_run_data(require_metadata(run), data, train=split == "train" or consensus > 0)
+    items = _nonempty_split(data, split)
     _check_choice(run, judges, consensus=consensus, mirror=mirror)
     runs = [*members, run]  # where several make a field, that of the run itself counts
     inputs = _load_inputs([*judges, *runs], data, items, features)
@@ -218,30 +213,19 @@ def evaluate(
         run = ensemble(run, members)
     if oracle:
         run, inputs = _use_oracle_attributes(run, inputs, runs)
-    if truecase:
-        run = _as_variant(run, "truecased")
     views = [inputs, mirrored_inputs([*judges, *runs], data, split)] if mirror else [inputs]
-    if consensus:
-        run = _as_variant(run, "consensus")
-    elif mirror:
-        run = _as_variant(run, "mirrored")
+    choices = {"truecased": truecase, "consensus": consensus, "mirrored": mirror and not consensus}
+    run = _as_variant(run, *filter(choices.get, choices))
     search = {"beam": beam, "length_penalty": length_penalty}
     metadata = result_metadata(run, data, split, **search)
     row = result_run(run, members)
-    if mirror:
-        metadata["decoding"]["mirror"] = True
-    if consensus:
-        metadata["decoding"]["samples"] = consensus
-    if judges:
-        metadata["parameters"] += sum(judge.metadata.parameters for judge in judges)
-        row["judges"] = [member_name(judge) for judge in judges]
+    _add_choice(metadata, row, judges, consensus=consensus, mirror=mirror)
     if check_output:
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
     others = derangement(len(items), run.metadata.seed) if blind else ()
     if consensus:
-        captions = caption_by_consensus(
-            runs, judges or runs, items, views, data["train"], samples=consensus, **search
-        )
+        options = {"train_items": data["train"], "samples": consensus}
+        captions = caption_by_consensus(runs, judges or runs, items, views, **options, **search)
     elif mirror:
         captions = caption_views(run, items, views, **search)
     else:
@@ -252,8 +236,15 @@ def evaluate(
     return {"metadata": metadata, "run": row, "captions": _coco_captions(items, captions)}
 
 
+def _nonempty_split(data: CaptionData, split: str) -> Sequence[Item]:
+    """Return the items of a split. Raises a `ValueError` if there is none."""
+    if not data[split]:
+        raise ValueError(f"the split {split} of {data.name} is empty: nothing to evaluate")
+    return data[split]
+
+
 def _check_choice(run: Run, judges: Sequence[Run], *, consensus: int, mirror: bool) -> None:
-    """Raise a `ValueError` if the captions of a run cannot be chosen as asked for."""
+    """Raise an error if the captions of a run cannot be chosen, or scored, as asked for."""
     if consensus < 0:
         raise ValueError(f"a consensus of {consensus} samples: take at least 1, or 0 for none")
     if judges and not consensus:
@@ -263,6 +254,21 @@ def _check_choice(run: Run, judges: Sequence[Run], *, consensus: int, mirror: bo
                          "out for a translator")
     if judges:
         ensemble(run, judges)  # raises an error if they read other features
+    if not run.translates:
+        find_java()  # the scorers need it; better missed now than after all captions
+
+
+def _add_choice(
+    metadata: dict, row: dict, judges: Sequence[Run], *, consensus: int, mirror: bool
+) -> None:
+    """Add to a result and its row how the captions were chosen."""
+    if mirror:
+        metadata["decoding"]["mirror"] = True
+    if consensus:
+        metadata["decoding"]["samples"] = consensus
+    if judges:
+        metadata["parameters"] += sum(judge.metadata.parameters for judge in judges)
+        row["judges"] = [member_name(judge) for judge in judges]
 
 
 def _coco_captions(items: Sequence[Item], captions: Sequence[str]) -> list[dict]:
@@ -330,9 +336,9 @@ def _use_oracle_attributes(
     return _as_variant(run, "oracle"), inputs | {"attributes": attributes}
 
 
-def _as_variant(run: Run, name: str) -> Run:
-    """Return the run with a name added to its variant, so that its result has a file of its own."""
-    variant = f"{run.metadata.variant}-{name}" if run.metadata.variant else name
+def _as_variant(run: Run, *names: str) -> Run:
+    """Return the run with names added to its variant, so that its result has a file of its own."""
+    variant = "-".join(filter(None, [run.metadata.variant, *names])) or None
     return replace(run, metadata=replace(run.metadata, variant=variant))
 
 # %% ../../nbs/library/runs/evaluation.ipynb #ef9db2dd
