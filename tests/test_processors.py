@@ -33,7 +33,7 @@ from captionlab.runs import run as run_module
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.run import Run, caption_split
 from captionlab.runs.training import train
-from captionlab.runs.views import caption_views, mirrored_inputs
+from captionlab.runs.views import caption_views, photo_views
 from captionlab.scenes.generator import generate_scene
 from captionlab.scenes.world import render
 from captionlab.text import SubwordVocabulary, Vocabulary
@@ -232,11 +232,11 @@ class TestAPhoto:
                 torch.testing.assert_close(seen.float(), want.float(), rtol=2e-3, atol=2e-3)
 
 
-class TestMirrorImages:
+class TestViews:
     def test_inputs_are_those_of_a_mirrored_file(self, photos, tmp_path):
         data, _ = photos
         processor = ImageProcessor(preset("pyramid", "squeezenet1_1"))
-        inputs = mirrored_inputs([SimpleNamespace(processor=processor)], data, "test")
+        (inputs,) = photo_views([SimpleNamespace(processor=processor)], data, "test", mirror=True)
         assert list(inputs) == list(PYRAMID)
         for item in data["test"]:
             file = tmp_path / f"{item.image_id}.png"
@@ -252,7 +252,7 @@ class TestMirrorImages:
         run = trained("pyramid", "squeezenet1_1", photos, tmp_path / "run")
         views = [
             input_transforms(run.processor, open_feature_stores(run.processor, data)),
-            mirrored_inputs([run], data, "test"),
+            *photo_views([run], data, "test", mirror=True),
         ]
         captions = caption_views(run, data["test"], views)
         assert captions == caption_views(run, data["test"], views[::-1])
@@ -261,7 +261,25 @@ class TestMirrorImages:
     def test_need_a_backbone(self, photos):
         processor = ImageProcessor(preset("pyramid"))
         with pytest.raises(ValueError, match="for photos and a backbone"):
-            mirrored_inputs([SimpleNamespace(processor=processor)], photos[0], "test")
+            photo_views([SimpleNamespace(processor=processor)], photos[0], "test", mirror=True)
+
+    def test_ten_views_are_the_photo_and_four_corners_and_their_mirror_images(self, photos):
+        data, _ = photos
+        processor = ImageProcessor(preset("pyramid", "squeezenet1_1"))
+        run = SimpleNamespace(processor=processor)
+        assert photo_views([run], data, "test") == []
+        crops = photo_views([run], data, "test", crops=True)
+        views = photo_views([run], data, "test", mirror=True, crops=True)
+        assert (len(crops), len(views)) == (4, 9)
+        item = data["test"][0]
+        photo = Image.open(item.image).convert("RGB")
+        width, height = photo.size
+        corner = photo.crop((round(width / 10), round(height / 10), width, height))
+        for view, image in ((views[3], corner), (views[8], ImageOps.mirror(corner))):
+            expected = processor([np.asarray(image)])
+            for name, transform in view.items():
+                want = expected.require(name)[0].float()
+                torch.testing.assert_close(transform(item).float(), want, rtol=2e-2, atol=2e-2)
 
 
 class TestOneLook:

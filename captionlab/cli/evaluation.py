@@ -51,6 +51,9 @@ def evaluate(
         help="Another run whose probabilities are averaged; may be given several times.")] = None,
     mirror: Annotated[bool, typer.Option(
         "--mirror", help="Caption the mirror image of each photo, too.")] = False,
+    crops: Annotated[bool, typer.Option(
+        "--crops", help="Caption the four corners of each photo, too; with --mirror, also their "
+                        "mirror images.")] = False,
     consensus: Annotated[int, typer.Option(
         min=0, metavar="N",
         help="Choose the caption of the beam that agrees best with N sampled ones.")] = 0,
@@ -70,7 +73,7 @@ def evaluate(
     scores = evaluation.evaluate(
         first, data, split, beam=beam, length_penalty=length_penalty,
         features=features or (), oracle=oracle, truecase=truecase, members=others,
-        mirror=mirror, consensus=consensus, judges=judges, check_output=json,
+        mirror=mirror, crops=crops, consensus=consensus, judges=judges, check_output=json,
     )
     print_scores(scores)
     if json:

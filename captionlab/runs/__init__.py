@@ -25,10 +25,10 @@ __all__ = ['CAPTION_FORMATS', 'COCO_CAPTIONERS', 'COCO_METRICS', 'Caption', 'Cap
            'load_training_data', 'load_weights', 'lock_folder', 'make_batch',
            'make_constraints', 'make_validate_fn', 'map_by_length', 'mean_score',
            'measure_differences', 'member_name', 'merge_detector', 'merge_result',
-           'merge_run', 'mirrored_inputs', 'model_checksum', 'model_config', 'num_tokens',
+           'merge_run', 'model_checksum', 'model_config', 'num_tokens',
            'overridden_settings', 'paper_claims', 'paper_names', 'paper_table',
-           'picture_generator', 'picture_scores', 'pooled_features', 'pooled_items',
-           'prepare_miniature', 'prepare_training', 'preset_variant',
+           'photo_views', 'picture_generator', 'picture_scores', 'pooled_features',
+           'pooled_items', 'prepare_miniature', 'prepare_training', 'preset_variant',
            'processor_fingerprint', 'provenance', 'published_results', 'quick_bleu',
            'quick_cider', 'random_inputs', 'read_journal', 'read_run_json',
            'remove_old_files', 'reproduce_row', 'require_metadata', 'required_ids',
@@ -64,8 +64,8 @@ _all_ = [
     "load_run_data", "load_run_detector", "load_training_data", "load_weights", "lock_folder",
     "make_batch", "make_constraints", "make_validate_fn", "map_by_length", "mean_score",
     "measure_differences", "member_name", "merge_detector", "merge_result", "merge_run",
-    "mirrored_inputs", "model_checksum", "model_config", "num_tokens", "overridden_settings",
-    "paper_claims", "paper_names", "paper_table", "picture_generator", "picture_scores",
+    "model_checksum", "model_config", "num_tokens", "overridden_settings", "paper_claims",
+    "paper_names", "paper_table", "photo_views", "picture_generator", "picture_scores",
     "pooled_features", "pooled_items", "prepare_miniature", "prepare_training", "preset_variant",
     "processor_fingerprint", "provenance", "published_results", "quick_bleu", "quick_cider",
     "random_inputs", "read_journal", "read_run_json", "remove_old_files", "reproduce_row",
@@ -178,7 +178,7 @@ _SUBMODULES = {
         "caption_by_consensus",
     ],
     "views": [
-        "mirrored_inputs", "caption_views",
+        "caption_views", "photo_views",
     ],
 }
 

@@ -44,7 +44,7 @@ from .folder import model_config
 from .formats import format1_preset
 from .results import check_mergeable, merge_run, provenance, result_file
 from .run import Run, caption_split, require_metadata
-from .views import caption_views, mirrored_inputs
+from .views import caption_views, photo_views
 
 # %% ../../nbs/library/runs/evaluation.ipynb #f4bb99f2
 def result_metadata(
@@ -168,6 +168,7 @@ def evaluate(
     truecase: bool = False,
     members: Sequence[Run] = (),
     mirror: bool = False,
+    crops: bool = False,
     consensus: int = 0,
     judges: Sequence[Run] = (),
     check_output: bool = False,
@@ -188,8 +189,9 @@ def evaluate(
         members: runs that form an ensemble with this one.
         mirror: whether to caption the mirror image of each photo, too, and to average the
             probabilities; the result has the variant "mirrored".
-        consensus: number of captions that each judge samples of each picture, and of its mirror
-            image; among the `beam` best captions of each member the one that agrees best with
+        crops: likewise for the four corners of each photo; the variant "cropped".
+        consensus: number of captions that each judge samples of each picture, and of its other
+            views; among the `beam` best captions of each member the one that agrees best with
             them is chosen. The result has the variant "consensus". 0 takes the best of the search.
         judges: the runs that sample; by default the run and its members.
         check_output: whether `merge_result` will follow; a result file of other settings is then
@@ -206,27 +208,27 @@ def evaluate(
     """
     data = load_run_data(require_metadata(run), data, train=split == "train" or consensus > 0)
     items = _nonempty_split(data, split)
-    _check_choice(run, judges, consensus=consensus, mirror=mirror)
+    _check_choice(run, judges, consensus=consensus, views=mirror or crops)
     runs = [*members, run]  # where several make a field, that of the run itself counts
     inputs = _load_inputs([*judges, *runs], data, items, features)
     if members:
         run = ensemble(run, members)
     if oracle:
         run, inputs = _use_oracle_attributes(run, inputs, runs)
-    views = [inputs, mirrored_inputs([*judges, *runs], data, split)] if mirror else [inputs]
-    choices = {"truecased": truecase, "consensus": consensus, "mirrored": mirror and not consensus}
-    run = _as_variant(run, *filter(choices.get, choices))
+    views = [inputs, *photo_views([*judges, *runs], data, split, mirror=mirror, crops=crops)]
+    how = {"truecased": truecase, "mirrored": mirror, "cropped": crops}
+    run = _as_variant(run, *(["consensus"] if consensus else filter(how.get, how)))
     search = {"beam": beam, "length_penalty": length_penalty}
     metadata = result_metadata(run, data, split, **search)
     row = result_run(run, members)
-    _add_choice(metadata, row, judges, consensus=consensus, mirror=mirror)
+    _add_choice(metadata, row, {"mirror": mirror, "crops": crops, "samples": consensus}, judges)
     if check_output:
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
     others = derangement(len(items), run.metadata.seed) if blind else ()
     if consensus:
         options = {"train_items": data["train"], "samples": consensus}
         captions = caption_by_consensus(runs, judges or runs, items, views, **options, **search)
-    elif mirror:
+    elif len(views) > 1:
         captions = caption_views(run, items, views, **search)
     else:
         captions = caption_split(run, items, inputs, truecase=truecase, **search)
@@ -243,29 +245,24 @@ def _nonempty_split(data: CaptionData, split: str) -> Sequence[Item]:
     return data[split]
 
 
-def _check_choice(run: Run, judges: Sequence[Run], *, consensus: int, mirror: bool) -> None:
+def _check_choice(run: Run, judges: Sequence[Run], *, consensus: int, views: bool) -> None:
     """Raise an error if the captions of a run cannot be chosen, or scored, as asked for."""
     if consensus < 0:
         raise ValueError(f"a consensus of {consensus} samples: take at least 1, or 0 for none")
     if judges and not consensus:
         raise ValueError("judges sample captions for a consensus: say of how many samples")
-    if run.translates and (consensus or mirror):
-        raise ValueError("consensus and mirror images are for captions of pictures: leave them "
-                         "out for a translator")
+    if run.translates and (consensus or views):
+        raise ValueError("consensus, mirror images and crops are for captions of pictures: leave "
+                         "them out for a translator")
     if judges:
         ensemble(run, judges)  # raises an error if they read other features
     if not run.translates:
         find_java()  # the scorers need it; better missed now than after all captions
 
 
-def _add_choice(
-    metadata: dict, row: dict, judges: Sequence[Run], *, consensus: int, mirror: bool
-) -> None:
+def _add_choice(metadata: dict, row: dict, choice: dict, judges: Sequence[Run]) -> None:
     """Add to a result and its row how the captions were chosen."""
-    if mirror:
-        metadata["decoding"]["mirror"] = True
-    if consensus:
-        metadata["decoding"]["samples"] = consensus
+    metadata["decoding"] |= {name: value for name, value in choice.items() if value}
     if judges:
         metadata["parameters"] += sum(judge.metadata.parameters for judge in judges)
         row["judges"] = [member_name(judge) for judge in judges]
