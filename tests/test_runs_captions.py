@@ -7,15 +7,18 @@ import torch
 from PIL import Image
 
 import captionlab
-from captionlab.decoding import sequence_log_probs
+from captionlab.decoding import EOS, sequence_log_probs
+from captionlab.exercises.toys import BigramCaptioner, empty_memory
 from captionlab.runs import (
     CaptioningError,
     GenerationConfig,
     collect_results,
+    generate_captions,
     required_ids,
     stream_results,
 )
 from captionlab.scenes import generate_scene
+from captionlab.text import SubwordVocabulary
 
 SCENES = [generate_scene(number) for number in range(1, 5)]
 
@@ -53,6 +56,18 @@ def test_probabilities_are_those_of_the_model(run):
         pairs = zip(caption.word_probs, caption.token_log_probs, strict=False)
         assert all(prob == pytest.approx(math.exp(value)) for prob, value in pairs)
         assert caption.to_dict()["words"] == caption.text.split()
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_a_caption_of_pieces_may_be_empty(sample):
+    vocabulary = SubwordVocabulary.build(["a red circle", "a blue square"], 300)
+    logits = torch.full((len(vocabulary), len(vocabulary)), -1e4)
+    logits[:, EOS] = 0.0
+    config = GenerationConfig(sample=sample, beam=1)
+    ((caption,),) = generate_captions(BigramCaptioner(logits).eval(), empty_memory(1), vocabulary,
+                                      config, max_length=5)
+    assert (caption.text, caption.words, caption.word_probs) == ("", (), ())
+    assert caption.ids == (EOS,)
 
 
 def test_several_captions_differ_and_the_best_comes_first(run):

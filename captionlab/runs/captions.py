@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, TypeVar
 
 import torch
@@ -182,7 +182,7 @@ def _word_spans(vocabulary: Vocabulary | SubwordVocabulary,
         return [(place, place + 1) for place in range(count)]
     begins = [place for place in range(count)
               if place == 0 or vocabulary.tokens[ids[place]].startswith("▁")]
-    return list(zip(begins, [*begins[1:], count], strict=True))
+    return list(pairwise([*begins, count]))         # none if there is only eos
 
 # %% ../../nbs/library/runs/captions.ipynb #capt0010
 def _word_ids(vocabulary: Vocabulary | SubwordVocabulary, word: str) -> list[int]:
