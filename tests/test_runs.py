@@ -1056,7 +1056,8 @@ def test_a_consensus_chooses_among_the_captions_of_the_search(trained, world):
     [
         ({"consensus": -1}, "a consensus of -1 samples"),
         ({"judges": ["a run"]}, "judges sample captions for a consensus"),
-        ({"mirror": True}, "mirror images are for photos"),
+        ({"mirror": True}, "mirror images and crops are for photos"),
+        ({"crops": True}, "mirror images and crops are for photos"),
     ],
 )
 def test_a_choice_of_captions_that_makes_no_sense_is_refused(trained, world, options, message):
@@ -1064,10 +1065,11 @@ def test_a_choice_of_captions_that_makes_no_sense_is_refused(trained, world, opt
         evaluate(trained[0], world, meteor=False, **options)
 
 
-def test_a_translator_has_no_consensus():
+@pytest.mark.parametrize("options", [{"consensus": 5}, {"mirror": True}, {"crops": True}])
+def test_a_translator_has_no_consensus_and_no_views(options):
     pairs = CaptionData("pairs", {"test": [Item("0", ("ein Hund",), source="a dog")] * 2}, "de", "en")
     with pytest.raises(ValueError, match="leave them out for a translator"):
-        evaluate(captionlab.load("translation"), pairs, consensus=5)
+        evaluate(captionlab.load("translation"), pairs, **options)
 
 
 def test_a_file_is_no_folder_for_a_run(world, tmp_path):
