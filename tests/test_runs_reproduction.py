@@ -53,7 +53,7 @@ class TestSpread:
         write_result(results, "scenes/a-tiny-scst", [10.0], "scst")
         assert seed_deviation("scenes", "CIDEr", "scst") == (pytest.approx(math.sqrt(2)), 1)
 
-    @pytest.mark.parametrize("choice", [{"mirror": True}, {"samples": 50}])
+    @pytest.mark.parametrize("choice", [{"mirror": True}, {"crops": True}, {"samples": 50}])
     def test_counts_each_training_once(self, results, choice):
         write_result(results, "scenes/a-tiny-xe", [10.0, 12.0])
         write_result(results, "scenes/a-other-tiny-xe", [10.0, 30.0])
