@@ -81,9 +81,9 @@ def soft_targets(teacher: Captioner, examples: CaptionDataset, k: int = 16,
 #| code-summary: "Helpers of soft_targets"
 def require_fixed_tokens(examples: CaptionDataset) -> None:
     """Raise a `ValueError` if the `examples` are tokenised anew each time they are read."""
-    if examples.dropout:
+    if examples.dropout and not examples.fixed_captions:
         raise ValueError("teachers predict one token after the other, and piece dropout tokenises "
-                         "captions anew: set it to 0")
+                         "captions anew: set it to 0, or fixed_captions to True")
 
 
 def _max_shape(examples: CaptionDataset) -> tuple[int, int]:

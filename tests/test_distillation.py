@@ -140,7 +140,7 @@ class TestTargets:
 
     def test_pieces_that_are_cut_anew_are_refused(self, world, pair):
         pieces = SubwordVocabulary.build(world[0].captions("train"), 400)
-        with pytest.raises(ValueError, match="tokenises captions anew: set it to 0"):
+        with pytest.raises(ValueError, match="tokenises captions anew: set it to 0, or fixed"):
             soft_targets(
                 pair[0],
                 CaptionDataset(world[0]["train"], pieces, inputs={"grid": number}, dropout=0.1),
@@ -284,6 +284,20 @@ class TestRuns:
         again = load(tmp_path / "pupil")
         assert again.metadata.stage == "distilled"
         assert again.translate("A red circle.") == pupil.translate("A red circle.")
+
+    @pytest.mark.slow
+    def test_a_pupil_with_bpe_dropout_reads_its_sources_in_other_pieces(self, tmp_path):
+        """Its captions keep the tokens that the teacher predicted."""
+        data = scenes(train=30, val=2, test=2, novel=0, language="de", source="en")
+        train("translation", data, "tiny", seed=0, out=tmp_path / "teacher")
+        losses = set()
+        for dropout in (0, 0.2):
+            pupil = train(
+                "translation", data, "tiny", seed=1, out=tmp_path / f"pupil{dropout}",
+                teachers=[tmp_path / "teacher"], settings=[f"bpe_dropout={dropout}"],
+            )
+            losses.add(pupil.metadata.history[-1]["loss"])
+        assert len(losses) == 2
 
     @pytest.mark.slow
     def test_a_teacher_with_other_words_is_refused_before_anything_is_made(self, runs, tmp_path):

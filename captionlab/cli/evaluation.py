@@ -54,6 +54,10 @@ def evaluate(
     crops: Annotated[bool, typer.Option(
         "--crops", help="Caption the four corners of each photo, too; with --mirror, also their "
                         "mirror images.")] = False,
+    segmentations: Annotated[int, typer.Option(
+        min=1, metavar="K",
+        help="Of a translator trained with BPE-dropout: number of segmentations of each sentence "
+             "whose probabilities are averaged.")] = 1,
     consensus: Annotated[int, typer.Option(
         min=0, metavar="N",
         help="Choose the caption of the beam that agrees best with N sampled ones.")] = 0,
@@ -73,7 +77,8 @@ def evaluate(
     scores = evaluation.evaluate(
         first, data, split, beam=beam, length_penalty=length_penalty,
         features=features or (), oracle=oracle, truecase=truecase, members=others,
-        mirror=mirror, crops=crops, consensus=consensus, judges=judges, check_output=json,
+        mirror=mirror, crops=crops, segmentations=segmentations, consensus=consensus,
+        judges=judges, check_output=json,
     )
     print_scores(scores)
     if json:

@@ -317,6 +317,7 @@ class CaptionDataset(Dataset):
             a read draws one of them or `inputs`, each with the same probability.
         dropout: probability from 0 to 1 that a merge is skipped, drawn anew each time a row is
             read; needs subword vocabularies.
+        fixed_captions: whether dropout leaves the captions as they are and acts on sources alone.
 
     Raises:
         ValueError: there are no items, one lacks the source, or `max_length` leaves no word.
@@ -331,12 +332,14 @@ class CaptionDataset(Dataset):
         max_length: int | None = None,
         augmentations: Sequence[InputFunctions] = (),
         dropout: float = 0.0,
+        fixed_captions: bool = False,
     ):
         _check_not_empty(items, max_length)
         self.items = items
         self.input_variants = [dict(functions) for functions in (inputs or {}, *augmentations)]
         self.max_length = max_length
         self.dropout = dropout
+        self.fixed_captions = fixed_captions
         self.vocabularies: dict[str, Any] = {
             "captions": vocabulary,
             "source": source_vocabulary,
@@ -399,8 +402,9 @@ class CaptionDataset(Dataset):
         rng = random.Random(int(torch.randint(2**62, ())))
         ids = {
             name: self._encode(name, row, dropout=self.dropout, rng=rng) for name in self._texts
+            if not (self.fixed_captions and name == "captions")
         }
-        return tensors | ids
+        return tensors | {name: rows[row] for name, rows in self.token_ids.items()} | ids
 
     @property
     def lengths(self) -> np.ndarray:

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['BOS', 'Beams', 'BestHypotheses', 'Constraint', 'EOS', 'Ensemble', 'EnsembleState',
            'Hypothesis', 'MinLength', 'NoRepeatNgram', 'PAD', 'RequiredSequences',
-           'SuppressSequences', 'apply_temperature', 'beam_search', 'bos_tokens',
-           'check_count', 'check_number', 'constrained_beam_search', 'decode_packed',
-           'generate', 'greedy', 'keep_top_k', 'keep_top_p', 'log_probabilities',
-           'mean_probabilities', 'minimum_bayes_risk', 'packed_linears', 'sample',
-           'sequence_log_probs', 'top_k']
+           'SegmentationEnsemble', 'SuppressSequences', 'apply_temperature',
+           'beam_search', 'bos_tokens', 'check_count', 'check_number',
+           'constrained_beam_search', 'decode_packed', 'generate', 'greedy', 'keep_top_k',
+           'keep_top_p', 'log_probabilities', 'mean_probabilities', 'minimum_bayes_risk',
+           'packed_linears', 'sample', 'sequence_log_probs', 'top_k']
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0002
 from ..lazy import lazy_attributes
@@ -17,8 +17,9 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/decoding/index.ipynb #deco0003
 _all_ = [
     "BOS", "Beams", "BestHypotheses", "Constraint", "EOS", "Ensemble", "EnsembleState",
-    "Hypothesis", "MinLength", "NoRepeatNgram", "PAD", "RequiredSequences", "SuppressSequences",
-    "apply_temperature", "beam_search", "bos_tokens", "check_count", "check_number",
+    "Hypothesis", "MinLength", "NoRepeatNgram", "PAD", "RequiredSequences",
+    "SegmentationEnsemble", "SuppressSequences", "apply_temperature", "beam_search", "bos_tokens",
+    "check_count", "check_number",
     "constrained_beam_search", "decode_packed", "generate", "greedy", "keep_top_k", "keep_top_p",
     "log_probabilities", "mean_probabilities", "minimum_bayes_risk", "packed_linears", "sample",
     "sequence_log_probs", "top_k",
@@ -49,6 +50,9 @@ _SUBMODULES = {
     ],
     "consensus": [
         "minimum_bayes_risk",
+    ],
+    "segmentations": [
+        "SegmentationEnsemble",
     ],
 }
 

@@ -44,7 +44,7 @@ from .folder import model_config
 from .formats import format1_preset
 from .results import check_mergeable, merge_run, provenance, result_file
 from .run import Run, caption_split, require_metadata
-from .views import caption_views, photo_views
+from .views import average_segmentations, caption_views, photo_views
 
 # %% ../../nbs/library/runs/evaluation.ipynb #f4bb99f2
 def result_metadata(
@@ -169,6 +169,7 @@ def evaluate(
     members: Sequence[Run] = (),
     mirror: bool = False,
     crops: bool = False,
+    segmentations: int = 1,
     consensus: int = 0,
     judges: Sequence[Run] = (),
     check_output: bool = False,
@@ -190,6 +191,8 @@ def evaluate(
         mirror: whether to caption the mirror image of each photo, too, and to average the
             probabilities; the result has the variant "mirrored".
         crops: likewise for the four corners of each photo; the variant "cropped".
+        segmentations: likewise of each sentence, of a translator trained with BPE-dropout; the
+            variant "segmented".
         consensus: number of captions that each judge samples of each picture, and of its other
             views; among the `beam` best captions of each member the one that agrees best with
             them is chosen. The result has the variant "consensus". 0 takes the best of the search.
@@ -209,6 +212,9 @@ def evaluate(
     data = load_run_data(require_metadata(run), data, train=split == "train" or consensus > 0)
     items = _nonempty_split(data, split)
     _check_choice(run, judges, consensus=consensus, views=mirror or crops)
+    if segmentations != 1:
+        both = (run, *members)
+        run, *members = [average_segmentations(one, segmentations) for one in both]
     runs = [*members, run]  # where several make a field, that of the run itself counts
     inputs = _load_inputs([*judges, *runs], data, items, features)
     if members:
@@ -216,12 +222,15 @@ def evaluate(
     if oracle:
         run, inputs = _use_oracle_attributes(run, inputs, runs)
     views = [inputs, *photo_views([*judges, *runs], data, split, mirror=mirror, crops=crops)]
-    how = {"truecased": truecase, "mirrored": mirror, "cropped": crops}
+    several = segmentations != 1
+    how = {"truecased": truecase, "mirrored": mirror, "cropped": crops, "segmented": several}
     run = _as_variant(run, *(["consensus"] if consensus else filter(how.get, how)))
     search = {"beam": beam, "length_penalty": length_penalty}
     metadata = result_metadata(run, data, split, **search)
     row = result_run(run, members)
-    _add_choice(metadata, row, {"mirror": mirror, "crops": crops, "samples": consensus}, judges)
+    choice = {"mirror": mirror, "crops": crops, "samples": consensus}
+    choice["segmentations"] = segmentations if several else 0
+    _add_choice(metadata, row, choice, judges)
     if check_output:
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
     others = derangement(len(items), run.metadata.seed) if blind else ()

@@ -158,7 +158,9 @@ def _scst_examples(setup: TrainingSetup) -> CaptionDataset:
         preset = processor.preset
         processor = copy(processor)
         processor.preset = replace(preset, inputs=replace(preset.inputs, corner_crop=1.0))
-    return training_set(setup.data, setup.vocabulary, processor, setup.inputs)
+    # Rewards compare words, which other pieces would not change.
+    return training_set(setup.data, setup.vocabulary, processor, setup.inputs,
+                        fixed_captions=True)
 
 
 def _scst_config(run: Run) -> TrainingConfig:

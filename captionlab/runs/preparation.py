@@ -160,6 +160,8 @@ def training_set(
     vocabulary: Vocabulary | SubwordVocabulary,
     processor: Processor,
     inputs: InputTransforms,
+    *,
+    fixed_captions: bool = False,
 ) -> CaptionDataset:
     """Return the data set that a model learns from: inputs, token ids and all views of a picture.
 
@@ -168,6 +170,7 @@ def training_set(
         vocabulary: of the captions.
         processor: of the model.
         inputs: from `input_transforms`: functions from an item to its tensors, such as (N, D).
+        fixed_captions: whether BPE-dropout acts on sources alone, as teachers need it.
     """
     items = data["train"]
     preset: Any = processor.preset  # that of a translator has more fields
@@ -180,6 +183,7 @@ def training_set(
         processor.source_vocabulary,
         max_length=preset.max_length,
         dropout=preset.bpe_dropout,
+        fixed_captions=fixed_captions,
     )
 
 # %% ../../nbs/library/runs/preparation.ipynb #trai0007

@@ -173,6 +173,8 @@ def train(
     vocabulary, processor = build_processor(data, preset, boxes=boxes, detector=detector)
     setup = prepare_training(data, vocabulary, processor,
                              features=features, max_val_items=max_val_items)
+    if teachers:
+        metadata.teachers = [Path(teacher).name for teacher in teachers]
     net, examples = _new_model(setup, metadata)
     if adapt:
         preset = adapt_recipe(setup, examples, options)
@@ -181,8 +183,6 @@ def train(
     if settings:
         metadata.overrides = (metadata.overrides or {}) | {"settings": list(settings)}
     teacher_runs = _load_teachers(teachers, examples)
-    if teachers:
-        metadata.teachers = [Path(teacher).name for teacher in teachers]
     with lock_folder(out, resume):
         origin = check_resume_config(out, _train_config(setup, metadata, teacher_runs))
         metadata = replace(metadata, **origin)
@@ -237,7 +237,9 @@ def _new_model(setup: TrainingSetup, metadata: RunMetadata) -> tuple[Captioner, 
     model_class = model_module(metadata.model).Model
     net = model_class(setup.processor.preset, len(setup.vocabulary))
     metadata.parameters = sum(x.numel() for x in net.parameters())
-    examples = training_set(setup.data, setup.vocabulary, setup.processor, setup.inputs)
+    # A teacher's predictions are for one sequence of tokens.
+    examples = training_set(setup.data, setup.vocabulary, setup.processor, setup.inputs,
+                            fixed_captions=bool(metadata.teachers))
     # Some models set weights by what they will see, such as whitened patches.
     first = [examples[row] for row in range(min(len(examples), 500))]
     net.init_from_data(collate(first))
