@@ -25,12 +25,12 @@ __all__ = ['CAPTION_FORMATS', 'COCO_CAPTIONERS', 'COCO_METRICS', 'Caption', 'Cap
            'load_run_detector', 'load_training_data', 'load_weights', 'lock_folder',
            'make_batch', 'make_constraints', 'make_validate_fn', 'map_by_length',
            'mean_score', 'measure_differences', 'member_name', 'merge_detector',
-           'merge_result', 'merge_run', 'model_checksum', 'model_config', 'most_agreed',
-           'num_tokens', 'overridden_settings', 'paper_claims', 'paper_names',
-           'paper_table', 'photo_views', 'picture_generator', 'picture_scores',
-           'pooled_features', 'pooled_items', 'prepare_miniature', 'prepare_training',
-           'preset_variant', 'processor_fingerprint', 'provenance', 'published_results',
-           'quick_bleu', 'quick_cider', 'random_inputs', 'read_journal', 'read_run_json',
+           'merge_result', 'merge_run', 'model_checksum', 'model_config', 'num_tokens',
+           'overridden_settings', 'paper_claims', 'paper_names', 'paper_table',
+           'photo_views', 'picture_generator', 'picture_scores', 'pooled_features',
+           'pooled_items', 'prepare_miniature', 'prepare_training', 'preset_variant',
+           'processor_fingerprint', 'provenance', 'published_results', 'quick_bleu',
+           'quick_cider', 'random_inputs', 'read_journal', 'read_run_json',
            'remove_old_files', 'reproduce_row', 'require_metadata', 'required_ids',
            'result_file', 'result_metadata', 'result_name', 'result_run', 'results_home',
            'results_table', 'row_commands', 'row_results', 'run_command_line',
@@ -38,9 +38,8 @@ __all__ = ['CAPTION_FORMATS', 'COCO_CAPTIONERS', 'COCO_METRICS', 'Caption', 'Cap
            'save_trained_run', 'save_weights', 'score_split', 'search_stand_ins',
            'seed_deviation', 'seed_spread', 'set_device', 'source_sentences',
            'spherical_kmeans', 'split_text', 'split_texts', 'stream_results', 'train',
-           'training_set', 'translate_by_consensus', 'translate_parts', 'translate_texts',
-           'trials_table', 'unique_tensors', 'upgrade_tensors', 'warn_of_adaptation',
-           'write_captions']
+           'training_set', 'translate_parts', 'translate_texts', 'trials_table',
+           'unique_tensors', 'upgrade_tensors', 'warn_of_adaptation', 'write_captions']
 
 # %% ../../nbs/library/runs/index.ipynb #runs0002
 from ..lazy import lazy_attributes
@@ -66,7 +65,7 @@ _all_ = [
     "load_novelty", "load_result", "load_run_data", "load_run_detector", "load_training_data",
     "load_weights", "lock_folder", "make_batch", "make_constraints", "make_validate_fn",
     "map_by_length", "mean_score", "measure_differences", "member_name", "merge_detector",
-    "merge_result", "merge_run", "model_checksum", "model_config", "most_agreed", "num_tokens",
+    "merge_result", "merge_run", "model_checksum", "model_config", "num_tokens",
     "overridden_settings", "paper_claims", "paper_names", "paper_table", "photo_views",
     "picture_generator", "picture_scores", "pooled_features", "pooled_items",
     "prepare_miniature", "prepare_training", "preset_variant", "processor_fingerprint",
@@ -77,9 +76,8 @@ _all_ = [
     "run_errors", "run_score", "save_novelty", "save_run_detector", "save_trained_run",
     "save_weights", "score_split", "search_stand_ins", "seed_deviation", "seed_spread",
     "set_device", "source_sentences", "spherical_kmeans", "split_text", "split_texts",
-    "stream_results", "train", "training_set", "translate_by_consensus", "translate_parts",
-    "translate_texts", "trials_table", "unique_tensors", "upgrade_tensors",
-    "warn_of_adaptation", "write_captions",
+    "stream_results", "train", "training_set", "translate_parts", "translate_texts",
+    "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation", "write_captions",
 ]
 
 # %% ../../nbs/library/runs/index.ipynb #runs0004
@@ -179,7 +177,7 @@ _SUBMODULES = {
         "quick_cider", "quick_bleu", "make_validate_fn",
     ],
     "consensus": [
-        "caption_by_consensus", "most_agreed", "translate_by_consensus",
+        "caption_by_consensus",
     ],
     "views": [
         "average_segmentations", "caption_views", "photo_views",

@@ -37,14 +37,13 @@ from ..scenes.world import FACT_KINDS, Scene
 from ..vision.attributes import AttributeDetector, oracle_attributes, split_fingerprint
 from ..vision.features import FeatureStore
 from .blind_control import derangement
-from .consensus import caption_by_consensus, translate_by_consensus
+from .consensus import caption_by_consensus
 from .data import DataSource, Folders, load_run_data
 from .ensembles import ensemble, member_name
 from .folder import model_config
 from .formats import format1_preset
 from .results import check_mergeable, merge_run, provenance, result_file
 from .run import Run, caption_split, require_metadata
-from .translation import source_sentences
 from .views import average_segmentations, caption_views, photo_views
 
 # %% ../../nbs/library/runs/evaluation.ipynb #f4bb99f2
@@ -196,9 +195,7 @@ def evaluate(
             variant "segmented".
         consensus: number of captions that each judge samples of each picture, and of its other
             views; among the `beam` best captions of each member the one that agrees best with
-            them is chosen. Of a translator, number of translations of the search; the one that
-            agrees best with the others is chosen. The result has the variant "consensus". 0 takes
-            the best of the search.
+            them is chosen. The result has the variant "consensus". 0 takes the best of the search.
         judges: the runs that sample; by default the run and its members.
         check_output: whether `merge_result` will follow; a result file of other settings is then
             refused before the work.
@@ -225,21 +222,19 @@ def evaluate(
     if oracle:
         run, inputs = _use_oracle_attributes(run, inputs, runs)
     views = [inputs, *photo_views([*judges, *runs], data, split, mirror=mirror, crops=crops)]
-    several = segmentations if segmentations > 1 else 0
-    views_taken = {"mirror": mirror, "crops": crops, "segmentations": several}
-    run = _as_variant(run, *_variant_names(truecase, consensus, views_taken))
+    several = segmentations != 1
+    how = {"truecased": truecase, "mirrored": mirror, "cropped": crops, "segmented": several}
+    run = _as_variant(run, *(["consensus"] if consensus else filter(how.get, how)))
     search = {"beam": beam, "length_penalty": length_penalty}
     metadata = result_metadata(run, data, split, **search)
     row = result_run(run, members)
-    kind = "candidates" if run.translates else "samples"
-    _add_choice(metadata, row, views_taken | {kind: consensus}, judges)
+    choice = {"mirror": mirror, "crops": crops, "samples": consensus}
+    choice["segmentations"] = segmentations if several else 0
+    _add_choice(metadata, row, choice, judges)
     if check_output:
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
     others = derangement(len(items), run.metadata.seed) if blind else ()
-    if consensus and run.translates:
-        options = {"candidates": consensus, "truecase": truecase}
-        captions = translate_by_consensus(run, source_sentences(items), **options, **search)
-    elif consensus:
+    if consensus:
         options = {"train_items": data["train"], "samples": consensus}
         captions = caption_by_consensus(runs, judges or runs, items, views, **options, **search)
     elif len(views) > 1:
@@ -265,22 +260,13 @@ def _check_choice(run: Run, judges: Sequence[Run], *, consensus: int, views: boo
         raise ValueError(f"a consensus of {consensus} samples: take at least 1, or 0 for none")
     if judges and not consensus:
         raise ValueError("judges sample captions for a consensus: say of how many samples")
-    if run.translates and (judges or views):
-        raise ValueError("judges, mirror images and crops are for captions of pictures: leave them "
-                         "out for a translator")
+    if run.translates and (consensus or views):
+        raise ValueError("consensus, mirror images and crops are for captions of pictures: leave "
+                         "them out for a translator")
     if judges:
         ensemble(run, judges)  # raises an error if they read other features
     if not run.translates:
         find_java()  # the scorers need it; better missed now than after all captions
-
-
-def _variant_names(truecase: bool, consensus: int, views: dict) -> list[str]:
-    """Return what a result's variant says of how its captions were chosen."""
-    names = ["truecased"] if truecase else []
-    if consensus:
-        return [*names, "consensus"]
-    words = {"mirror": "mirrored", "crops": "cropped", "segmentations": "segmented"}
-    return names + [words[name] for name, taken in views.items() if taken]
 
 
 def _add_choice(metadata: dict, row: dict, choice: dict, judges: Sequence[Run]) -> None:
