@@ -1065,11 +1065,37 @@ def test_a_choice_of_captions_that_makes_no_sense_is_refused(trained, world, opt
         evaluate(trained[0], world, meteor=False, **options)
 
 
+PAIRS = CaptionData(
+    "pairs", {"test": [Item("0", ("ein Hund",), source="a dog runs")] * 2}, "de", "en"
+)
+
+
 @pytest.mark.parametrize("options", [{"consensus": 5}, {"mirror": True}, {"crops": True}])
 def test_a_translator_has_no_consensus_and_no_views(options):
-    pairs = CaptionData("pairs", {"test": [Item("0", ("ein Hund",), source="a dog")] * 2}, "de", "en")
     with pytest.raises(ValueError, match="leave them out for a translator"):
-        evaluate(captionlab.load("translation"), pairs, **options)
+        evaluate(captionlab.load("translation"), PAIRS, **options)
+
+
+def test_rewards_and_endings_in_an_evaluation():
+    run = captionlab.load("translation")
+    found = evaluate(run, PAIRS, beam=4, word_reward=0.5, match_ending=True)
+    assert found["metadata"]["variant"] == "rewarded-matched"
+    assert found["metadata"]["decoding"] == {
+        "beam": 4,
+        "length_penalty": 0.0,
+        "word_reward": 0.5,
+        "match_ending": True,
+    }
+    expected = run.translate("a dog runs", beam=4, word_reward=0.5, match_ending=True)
+    assert [row["caption"] for row in found["captions"]] == [expected] * 2
+    assert "word_reward" not in evaluate(run, PAIRS)["metadata"]["decoding"]
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("options", [{"word_reward": 1.0}, {"match_ending": True}])
+def test_rewards_and_endings_are_for_translators(trained, world, options):
+    with pytest.raises(ValueError, match="are for translators"):
+        evaluate(trained[0], world, meteor=False, **options)
 
 
 def test_a_file_is_no_folder_for_a_run(world, tmp_path):

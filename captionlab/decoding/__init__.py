@@ -9,7 +9,8 @@ __all__ = ['BOS', 'Beams', 'BestHypotheses', 'Constraint', 'EOS', 'Ensemble', 'E
            'beam_search', 'bos_tokens', 'check_count', 'check_number',
            'constrained_beam_search', 'decode_packed', 'generate', 'greedy', 'keep_top_k',
            'keep_top_p', 'log_probabilities', 'mean_probabilities', 'minimum_bayes_risk',
-           'packed_linears', 'sample', 'sequence_log_probs', 'top_k']
+           'packed_linears', 'rewarded_hypothesis', 'sample', 'sequence_log_probs',
+           'top_k']
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0002
 from ..lazy import lazy_attributes
@@ -18,10 +19,10 @@ from ..lazy import lazy_attributes
 _all_ = [
     "BOS", "Beams", "BestHypotheses", "Constraint", "EOS", "Ensemble", "EnsembleState",
     "Hypothesis", "MinLength", "NoRepeatNgram", "PAD", "RequiredSequences",
-    "SegmentationEnsemble", "SuppressSequences", "apply_temperature", "beam_search", "bos_tokens",
-    "check_count", "check_number",
-    "constrained_beam_search", "decode_packed", "generate", "greedy", "keep_top_k", "keep_top_p",
-    "log_probabilities", "mean_probabilities", "minimum_bayes_risk", "packed_linears", "sample",
+    "SegmentationEnsemble", "SuppressSequences", "apply_temperature", "beam_search",
+    "bos_tokens", "check_count", "check_number", "constrained_beam_search", "decode_packed",
+    "generate", "greedy", "keep_top_k", "keep_top_p", "log_probabilities", "mean_probabilities",
+    "minimum_bayes_risk", "packed_linears", "rewarded_hypothesis", "sample",
     "sequence_log_probs", "top_k",
 ]
 
@@ -38,7 +39,7 @@ _SUBMODULES = {
         "EnsembleState", "mean_probabilities", "Ensemble",
     ],
     "search": [
-        "constrained_beam_search",
+        "constrained_beam_search", "rewarded_hypothesis",
     ],
     "generation": [
         "PAD", "BOS", "EOS", "log_probabilities", "bos_tokens", "generate", "greedy",

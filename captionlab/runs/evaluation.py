@@ -170,6 +170,8 @@ def evaluate(
     mirror: bool = False,
     crops: bool = False,
     segmentations: int = 1,
+    word_reward: float = 0.0,
+    match_ending: bool = False,
     consensus: int = 0,
     judges: Sequence[Run] = (),
     check_output: bool = False,
@@ -193,6 +195,8 @@ def evaluate(
         crops: likewise for the four corners of each photo; the variant "cropped".
         segmentations: likewise of each sentence, of a translator trained with BPE-dropout; the
             variant "segmented".
+        word_reward: as for `Run.translate`; the variant "rewarded".
+        match_ending: likewise; the variant "matched".
         consensus: number of captions that each judge samples of each picture, and of its other
             views; among the `beam` best captions of each member the one that agrees best with
             them is chosen. The result has the variant "consensus". 0 takes the best of the search.
@@ -212,6 +216,9 @@ def evaluate(
     data = load_run_data(require_metadata(run), data, train=split == "train" or consensus > 0)
     items = _nonempty_split(data, split)
     _check_choice(run, judges, consensus=consensus, views=mirror or crops)
+    rewards = {"word_reward": word_reward, "match_ending": match_ending}
+    if any(rewards.values()) and not run.translates:
+        raise ValueError("word rewards and endings are for translators: leave them out")
     if segmentations != 1:
         both = (run, *members)
         run, *members = [average_segmentations(one, segmentations) for one in both]
@@ -222,15 +229,15 @@ def evaluate(
     if oracle:
         run, inputs = _use_oracle_attributes(run, inputs, runs)
     views = [inputs, *photo_views([*judges, *runs], data, split, mirror=mirror, crops=crops)]
-    several = segmentations != 1
-    how = {"truecased": truecase, "mirrored": mirror, "cropped": crops, "segmented": several}
+    several = segmentations if segmentations > 1 else 0
+    how = {"truecased": truecase, "mirrored": mirror, "cropped": crops, "segmented": several,
+           "rewarded": word_reward, "matched": match_ending}
     run = _as_variant(run, *(["consensus"] if consensus else filter(how.get, how)))
     search = {"beam": beam, "length_penalty": length_penalty}
     metadata = result_metadata(run, data, split, **search)
     row = result_run(run, members)
-    choice = {"mirror": mirror, "crops": crops, "samples": consensus}
-    choice["segmentations"] = segmentations if several else 0
-    _add_choice(metadata, row, choice, judges)
+    choice = {"mirror": mirror, "crops": crops, "samples": consensus, "segmentations": several}
+    _add_choice(metadata, row, choice | rewards, judges)
     if check_output:
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
     others = derangement(len(items), run.metadata.seed) if blind else ()
@@ -240,7 +247,7 @@ def evaluate(
     elif len(views) > 1:
         captions = caption_views(run, items, views, **search)
     else:
-        captions = caption_split(run, items, inputs, truecase=truecase, **search)
+        captions = caption_split(run, items, inputs, truecase=truecase, **rewards, **search)
     scores = score_split(run, captions, items, others=others, meteor=meteor)
     metadata["scorer"] = _scorers(scores["metrics"])
     row |= scores | provenance()

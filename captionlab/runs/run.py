@@ -51,6 +51,7 @@ from ..data.datasets import Item
 from ..decoding.beam import Hypothesis, beam_search
 from ..decoding.generation import BOS
 from ..decoding.packing import packed_linears
+from ..decoding.search import constrained_beam_search, rewarded_hypothesis
 from ..files import write_json
 from ..models import model_module, preset_from_dict
 from ..processors.base import Processor, reads_images
@@ -408,6 +409,8 @@ class Run:
         truecase: bool = False,
         split: bool = True,
         copy: bool = True,
+        word_reward: float = 0.0,
+        match_ending: bool = False,
     ) -> str | list[str]:
         """Translate a sentence, or a list of B sentences.
 
@@ -422,6 +425,8 @@ class Run:
                 sentence longer than `max_length` of the preset in parts, with a warning.
             copy: whether unknown names, numbers and foreign words stay as they are, see `Copier`;
                 without effect on other sentences.
+            word_reward: see `Run.search`; without effect on sentences with copied words.
+            match_ending: whether a translation ends without a full stop if its sentence does.
 
         Returns:
             The translation, or B translations in the order of the sentences.
@@ -432,18 +437,20 @@ class Run:
         if not self.translates:
             raise ValueError("this run captions pictures and translates nothing: use caption")
         if isinstance(sentences, str):
-            options = {"truecase": truecase, "split": split, "copy": copy}
+            options = {"truecase": truecase, "split": split, "copy": copy,
+                       "word_reward": word_reward, "match_ending": match_ending}
             return self.translate([sentences], beam, length_penalty, **options)[0]
         truecaser = require_truecaser(self.truecaser) if truecase else None
         copier = self.copier if copy else None
         search = {"beam": beam, "length_penalty": length_penalty, "batch_size": batch_size}
         with packed_linears(self.model):
             return translate_texts(
-                self, sentences, split=split, truecaser=truecaser, copier=copier, **search
+                self, sentences, split=split, truecaser=truecaser, copier=copier,
+                word_reward=word_reward, match_ending=match_ending, **search
             )
 
     def caption_batch(
-        self, batch: Batch, beam: int = 3, length_penalty: float = 0.0
+        self, batch: Batch, beam: int = 3, length_penalty: float = 0.0, word_reward: float = 0.0
     ) -> list[str]:
         """Return the captions or translations of a `batch` of B inputs.
 
@@ -451,13 +458,14 @@ class Run:
             batch: from the processor.
             beam: as for `caption`.
             length_penalty: likewise.
+            word_reward: see `search`.
         """
-        hypotheses = self.search(batch, beam, length_penalty)
+        hypotheses = self.search(batch, beam, length_penalty, word_reward)
         return [self.vocabulary.decode(hypothesis.ids) for hypothesis in hypotheses]
 
     @torch.no_grad()
     def search(
-        self, batch: Batch, beam: int = 3, length_penalty: float = 0.0
+        self, batch: Batch, beam: int = 3, length_penalty: float = 0.0, word_reward: float = 0.0
     ) -> list[Hypothesis]:
         """Return the best hypothesis of beam search for each of B inputs; never the unknown word.
 
@@ -465,11 +473,23 @@ class Run:
             batch: from the processor.
             beam: as for `caption`.
             length_penalty: see `beam_search`.
+            word_reward: if not 0, the `beam` best hypotheses are found first, and the best of them
+                by `rewarded_hypothesis` is returned.
         """
         options = {"max_length": self.max_length, "suppress_tokens": [self.vocabulary.unk]}
         with packed_linears(self.model):
             memory = self.encode(batch)
-            return beam_search(self.model, memory, beam, length_penalty, **options)
+            if not word_reward:
+                return beam_search(self.model, memory, beam, length_penalty, **options)
+            options |= {"num_captions": beam}
+            rows = constrained_beam_search(self.model, memory, beam, length_penalty, **options)
+        reward = {"reward": word_reward, "length_penalty": length_penalty}
+        return [rewarded_hypothesis(row, self._num_words, **reward) for row in rows]
+
+    def _num_words(self, ids: Sequence[int]) -> int:
+        """Return how many words a caption of T token `ids` has."""
+        words = self.vocabulary.words(ids)
+        return len(words)
 
     @torch.no_grad()
     def read(self, batch: Batch, ids: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, list]]]:
@@ -534,7 +554,7 @@ def caption_split(
     beam: int = 3,
     length_penalty: float = 0.0,
     batch_size: int = 32,
-    truecase: bool = False,
+    **options: Any,
 ) -> list[str]:
     """Return the captions, or translations, of a data set's items, in their order.
 
@@ -545,11 +565,11 @@ def caption_split(
         beam: as for `Run.caption`.
         length_penalty: likewise.
         batch_size: items that go through the model together.
-        truecase: as for `Run.translate`; of captions without effect.
+        options: of `Run.translate`, such as `truecase`; of captions without effect.
     """
     if run.translates:
         # Whole and by the model alone, as in training, whatever the sentence of an item holds.
-        options = {"truecase": truecase, "split": False, "copy": False}
+        options |= {"split": False, "copy": False}
         texts = source_sentences(items)
         return list(run.translate(texts, beam, length_penalty, batch_size, **options))
     captions = []
