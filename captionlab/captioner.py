@@ -278,10 +278,16 @@ class TransformerCaptioner(Captioner):
     def step(self, state: State, tokens: Tensor,
              trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
         """Return logits `(B, C, V)` after one more token each, `(B, C)`. See `Captioner.step`."""
+        hidden, state = self.step_hidden(state, tokens, trace)
+        return self.output(hidden), state
+
+    def step_hidden(self, state: State, tokens: Tensor,
+                    trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
+        """Return the decoder's states `(B, C, D)` after one more token each, `(B, C)`."""
         x = self.embed_tokens(tokens[..., None], state.position).squeeze(-2)
         x, past = self.decoder.step(
             x, state.memory.layers, state.past, state.memory.mask, trace=trace)
-        return self.output(x), replace(state, past=past, position=state.position + 1)
+        return x, replace(state, past=past, position=state.position + 1)
 
     @staticmethod
     def make_embedding(vocabulary_size: int, width: int) -> nn.Embedding:

@@ -58,6 +58,10 @@ def evaluate(
         min=1, metavar="K",
         help="Of a translator trained with BPE-dropout: number of segmentations of each sentence "
              "whose probabilities are averaged.")] = 1,
+    neighbours: Annotated[int, typer.Option(
+        min=0, metavar="N",
+        help="Of a translator: number of similar training pairs that are looked up for each "
+             "sentence.")] = 0,
     word_reward: options.WordReward = 0.0,
     match_ending: options.MatchEnding = False,
     consensus: Annotated[int, typer.Option(
@@ -79,8 +83,8 @@ def evaluate(
     scores = evaluation.evaluate(
         first, data, split, beam=beam, length_penalty=length_penalty,
         features=features or (), oracle=oracle, truecase=truecase, members=others,
-        mirror=mirror, crops=crops, segmentations=segmentations, word_reward=word_reward,
-        match_ending=match_ending, consensus=consensus, judges=judges, check_output=json,
+        mirror=mirror, crops=crops, segmentations=segmentations, neighbours=neighbours,
+        word_reward=word_reward, match_ending=match_ending, consensus=consensus, judges=judges, check_output=json,
     )
     print_scores(scores)
     if json:

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['BOS', 'Beams', 'BestHypotheses', 'Constraint', 'EOS', 'Ensemble', 'EnsembleState',
-           'Hypothesis', 'MinLength', 'NoRepeatNgram', 'PAD', 'RequiredSequences',
-           'SegmentationEnsemble', 'SuppressSequences', 'apply_temperature',
-           'beam_search', 'bos_tokens', 'check_count', 'check_number',
-           'constrained_beam_search', 'decode_packed', 'generate', 'greedy', 'keep_top_k',
-           'keep_top_p', 'log_probabilities', 'mean_probabilities', 'minimum_bayes_risk',
-           'packed_linears', 'rewarded_hypothesis', 'sample', 'sequence_log_probs',
-           'top_k']
+           'Hypothesis', 'MinLength', 'NeighbourTranslator', 'Neighbours',
+           'NoRepeatNgram', 'PAD', 'RequiredSequences', 'SegmentationEnsemble',
+           'StateStore', 'SuppressSequences', 'apply_temperature', 'beam_search',
+           'bos_tokens', 'check_count', 'check_number', 'constrained_beam_search',
+           'decode_packed', 'generate', 'greedy', 'keep_top_k', 'keep_top_p',
+           'log_probabilities', 'mean_probabilities', 'mean_source_state',
+           'minimum_bayes_risk', 'packed_linears', 'rewarded_hypothesis', 'sample',
+           'sequence_log_probs', 'top_k']
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0002
 from ..lazy import lazy_attributes
@@ -18,10 +19,11 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/decoding/index.ipynb #deco0003
 _all_ = [
     "BOS", "Beams", "BestHypotheses", "Constraint", "EOS", "Ensemble", "EnsembleState",
-    "Hypothesis", "MinLength", "NoRepeatNgram", "PAD", "RequiredSequences",
-    "SegmentationEnsemble", "SuppressSequences", "apply_temperature", "beam_search",
-    "bos_tokens", "check_count", "check_number", "constrained_beam_search", "decode_packed",
-    "generate", "greedy", "keep_top_k", "keep_top_p", "log_probabilities", "mean_probabilities",
+    "Hypothesis", "MinLength", "NeighbourTranslator", "Neighbours", "NoRepeatNgram", "PAD",
+    "RequiredSequences", "SegmentationEnsemble", "StateStore", "SuppressSequences",
+    "apply_temperature", "beam_search", "bos_tokens", "check_count", "check_number",
+    "constrained_beam_search", "decode_packed", "generate", "greedy", "keep_top_k",
+    "keep_top_p", "log_probabilities", "mean_probabilities", "mean_source_state",
     "minimum_bayes_risk", "packed_linears", "rewarded_hypothesis", "sample",
     "sequence_log_probs", "top_k",
 ]
@@ -54,6 +56,9 @@ _SUBMODULES = {
     ],
     "segmentations": [
         "SegmentationEnsemble",
+    ],
+    "neighbours": [
+        "Neighbours", "mean_source_state", "StateStore", "NeighbourTranslator",
     ],
 }
 

@@ -44,7 +44,12 @@ from .folder import model_config
 from .formats import format1_preset
 from .results import check_mergeable, merge_run, provenance, result_file
 from .run import Run, caption_split, require_metadata
-from .views import average_segmentations, caption_views, photo_views
+from captionlab.runs.views import (
+    average_segmentations,
+    caption_views,
+    photo_views,
+    with_neighbours,
+)
 
 # %% ../../nbs/library/runs/evaluation.ipynb #f4bb99f2
 def result_metadata(
@@ -170,6 +175,7 @@ def evaluate(
     mirror: bool = False,
     crops: bool = False,
     segmentations: int = 1,
+    neighbours: int = 0,
     word_reward: float = 0.0,
     match_ending: bool = False,
     consensus: int = 0,
@@ -195,6 +201,8 @@ def evaluate(
         crops: likewise for the four corners of each photo; the variant "cropped".
         segmentations: likewise of each sentence, of a translator trained with BPE-dropout; the
             variant "segmented".
+        neighbours: training pairs that a translator looks up for each sentence; the variant
+            "neighbours".
         word_reward: as for `Run.translate`; the variant "rewarded".
         match_ending: likewise; the variant "matched".
         consensus: number of captions that each judge samples of each picture, and of its other
@@ -213,12 +221,15 @@ def evaluate(
             together, or the result file is of other settings.
         RuntimeError: captions are to be scored and there is no Java.
     """
-    data = load_run_data(require_metadata(run), data, train=split == "train" or consensus > 0)
+    data = load_run_data(require_metadata(run), data, train=split == "train" or consensus > 0 or neighbours != 0)
     items = _nonempty_split(data, split)
     _check_choice(run, judges, consensus=consensus, views=mirror or crops)
     rewards = {"word_reward": word_reward, "match_ending": match_ending}
     if any(rewards.values()) and not run.translates:
         raise ValueError("word rewards and endings are for translators: leave them out")
+    if neighbours:
+        both = (run, *members)
+        run, *members = [with_neighbours(one, data["train"], neighbours) for one in both]
     if segmentations != 1:
         both = (run, *members)
         run, *members = [average_segmentations(one, segmentations) for one in both]
@@ -231,12 +242,13 @@ def evaluate(
     views = [inputs, *photo_views([*judges, *runs], data, split, mirror=mirror, crops=crops)]
     several = segmentations if segmentations > 1 else 0
     how = {"truecased": truecase, "mirrored": mirror, "cropped": crops, "segmented": several,
-           "rewarded": word_reward, "matched": match_ending}
+           "neighbours": neighbours, "rewarded": word_reward, "matched": match_ending}
     run = _as_variant(run, *(["consensus"] if consensus else filter(how.get, how)))
     search = {"beam": beam, "length_penalty": length_penalty}
     metadata = result_metadata(run, data, split, **search)
     row = result_run(run, members)
-    choice = {"mirror": mirror, "crops": crops, "samples": consensus, "segmentations": several}
+    choice = {"mirror": mirror, "crops": crops, "samples": consensus, "segmentations": several,
+              "neighbours": neighbours}
     _add_choice(metadata, row, choice | rewards, judges)
     if check_output:
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
