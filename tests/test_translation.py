@@ -333,7 +333,7 @@ class TestSegmentations:
         with pytest.raises(ValueError, match=r"leave them out, or train one with .*bpe_dropout"):
             evaluate(trained[0], world, segmentations=3)
         with pytest.raises(ValueError, match="at least 1"):
-            evaluate(run, world, segmentations=0)
+            evaluate(run, world, segmentations=-1)
 
 
 class TestRun:

@@ -55,9 +55,9 @@ def evaluate(
         "--crops", help="Caption the four corners of each photo, too; with --mirror, also their "
                         "mirror images.")] = False,
     segmentations: Annotated[int, typer.Option(
-        min=1, metavar="K",
+        min=0, metavar="K",
         help="Of a translator trained with BPE-dropout: number of segmentations of each sentence "
-             "whose probabilities are averaged.")] = 1,
+             "whose probabilities are averaged.")] = 0,
     neighbours: Annotated[int, typer.Option(
         min=0, metavar="N",
         help="Of a translator: number of similar training pairs that are looked up for each "
@@ -84,7 +84,8 @@ def evaluate(
         first, data, split, beam=beam, length_penalty=length_penalty,
         features=features or (), oracle=oracle, truecase=truecase, members=others,
         mirror=mirror, crops=crops, segmentations=segmentations, neighbours=neighbours,
-        word_reward=word_reward, match_ending=match_ending, consensus=consensus, judges=judges, check_output=json,
+        word_reward=word_reward, match_ending=match_ending, consensus=consensus, judges=judges,
+        check_output=json,
     )
     print_scores(scores)
     if json:

@@ -10,8 +10,8 @@ __all__ = ['BOS', 'Beams', 'BestHypotheses', 'Constraint', 'EOS', 'Ensemble', 'E
            'bos_tokens', 'check_count', 'check_number', 'constrained_beam_search',
            'decode_packed', 'generate', 'greedy', 'keep_top_k', 'keep_top_p',
            'log_probabilities', 'mean_probabilities', 'mean_source_state',
-           'minimum_bayes_risk', 'packed_linears', 'rewarded_hypothesis', 'sample',
-           'sequence_log_probs', 'top_k']
+           'minimum_bayes_risk', 'packed_linears', 'rewarded_beam_search',
+           'rewarded_hypothesis', 'sample', 'sequence_log_probs', 'top_k']
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0002
 from ..lazy import lazy_attributes
@@ -24,8 +24,8 @@ _all_ = [
     "apply_temperature", "beam_search", "bos_tokens", "check_count", "check_number",
     "constrained_beam_search", "decode_packed", "generate", "greedy", "keep_top_k",
     "keep_top_p", "log_probabilities", "mean_probabilities", "mean_source_state",
-    "minimum_bayes_risk", "packed_linears", "rewarded_hypothesis", "sample",
-    "sequence_log_probs", "top_k",
+    "minimum_bayes_risk", "packed_linears", "rewarded_beam_search", "rewarded_hypothesis",
+    "sample", "sequence_log_probs", "top_k",
 ]
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0004
@@ -41,7 +41,7 @@ _SUBMODULES = {
         "EnsembleState", "mean_probabilities", "Ensemble",
     ],
     "search": [
-        "constrained_beam_search", "rewarded_hypothesis",
+        "constrained_beam_search", "rewarded_hypothesis", "rewarded_beam_search",
     ],
     "generation": [
         "PAD", "BOS", "EOS", "log_probabilities", "bos_tokens", "generate", "greedy",

@@ -174,7 +174,7 @@ def evaluate(
     members: Sequence[Run] = (),
     mirror: bool = False,
     crops: bool = False,
-    segmentations: int = 1,
+    segmentations: int = 0,
     neighbours: int = 0,
     word_reward: float = 0.0,
     match_ending: bool = False,
@@ -221,48 +221,35 @@ def evaluate(
             together, or the result file is of other settings.
         RuntimeError: captions are to be scored and there is no Java.
     """
-    data = load_run_data(require_metadata(run), data, train=split == "train" or consensus > 0 or neighbours != 0)
+    data = load_run_data(require_metadata(run), data,
+                         train=split == "train" or bool(consensus or neighbours))
     items = _nonempty_split(data, split)
-    _check_choice(run, judges, consensus=consensus, views=mirror or crops)
-    rewards = {"word_reward": word_reward, "match_ending": match_ending}
-    if any(rewards.values()) and not run.translates:
-        raise ValueError("word rewards and endings are for translators: leave them out")
-    if neighbours:
-        both = (run, *members)
-        run, *members = [with_neighbours(one, data["train"], neighbours) for one in both]
-    if segmentations != 1:
-        both = (run, *members)
-        run, *members = [average_segmentations(one, segmentations) for one in both]
+    choice = {"mirror": mirror, "crops": crops, "segmentations": segmentations,
+              "neighbours": neighbours, "word_reward": word_reward, "match_ending": match_ending,
+              "samples": consensus}
+    _check_choice(run, judges, choice)
+    run, *members = _extend_translators([run, *members], data, choice)
     runs = [*members, run]  # where several make a field, that of the run itself counts
     inputs = _load_inputs([*judges, *runs], data, items, features)
-    if members:
-        run = ensemble(run, members)
+    run = ensemble(run, members) if members else run
     if oracle:
         run, inputs = _use_oracle_attributes(run, inputs, runs)
     views = [inputs, *photo_views([*judges, *runs], data, split, mirror=mirror, crops=crops)]
-    several = segmentations if segmentations > 1 else 0
-    how = {"truecased": truecase, "mirrored": mirror, "cropped": crops, "segmented": several,
-           "neighbours": neighbours, "rewarded": word_reward, "matched": match_ending}
-    run = _as_variant(run, *(["consensus"] if consensus else filter(how.get, how)))
+    run = _as_variant(run, *_variant_words(truecase, choice))
     search = {"beam": beam, "length_penalty": length_penalty}
     metadata = result_metadata(run, data, split, **search)
     row = result_run(run, members)
-    choice = {"mirror": mirror, "crops": crops, "samples": consensus, "segmentations": several,
-              "neighbours": neighbours}
-    _add_choice(metadata, row, choice | rewards, judges)
+    _add_choice(metadata, row, choice, judges)
     if check_output:
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
     others = derangement(len(items), run.metadata.seed) if blind else ()
     if consensus:
         options = {"train_items": data["train"], "samples": consensus}
         captions = caption_by_consensus(runs, judges or runs, items, views, **options, **search)
-    elif len(views) > 1:
-        captions = caption_views(run, items, views, **search)
     else:
-        captions = caption_split(run, items, inputs, truecase=truecase, **rewards, **search)
-    scores = score_split(run, captions, items, others=others, meteor=meteor)
-    metadata["scorer"] = _scorers(scores["metrics"])
-    row |= scores | provenance()
+        captions = _search_captions(run, items, views, choice, truecase=truecase, **search)
+    row |= score_split(run, captions, items, others=others, meteor=meteor) | provenance()
+    metadata["scorer"] = _scorers(row["metrics"])
     return {"metadata": metadata, "run": row, "captions": _coco_captions(items, captions)}
 
 
@@ -273,19 +260,55 @@ def _nonempty_split(data: CaptionData, split: str) -> Sequence[Item]:
     return data[split]
 
 
-def _check_choice(run: Run, judges: Sequence[Run], *, consensus: int, views: bool) -> None:
+def _check_choice(run: Run, judges: Sequence[Run], choice: dict) -> None:
     """Raise an error if the captions of a run cannot be chosen, or scored, as asked for."""
-    if consensus < 0:
-        raise ValueError(f"a consensus of {consensus} samples: take at least 1, or 0 for none")
-    if judges and not consensus:
+    samples = choice["samples"]
+    if samples < 0:
+        raise ValueError(f"a consensus of {samples} samples: take at least 1, or 0 for none")
+    if judges and not samples:
         raise ValueError("judges sample captions for a consensus: say of how many samples")
-    if run.translates and (consensus or views):
+    if run.translates and (samples or choice["mirror"] or choice["crops"]):
         raise ValueError("consensus, mirror images and crops are for captions of pictures: leave "
                          "them out for a translator")
+    if not run.translates and (choice["word_reward"] or choice["match_ending"]):
+        raise ValueError("word rewards and endings are for translators: leave them out")
     if judges:
         ensemble(run, judges)  # raises an error if they read other features
     if not run.translates:
         find_java()  # the scorers need it; better missed now than after all captions
+
+
+def _extend_translators(runs: Sequence[Run], data: CaptionData, choice: dict) -> Sequence[Run]:
+    """Return translators with the neighbours and segmentations that a choice asks for."""
+    if count := choice["neighbours"]:
+        runs = [with_neighbours(run, data["train"], count) for run in runs]
+    if count := choice["segmentations"]:
+        runs = [average_segmentations(run, count) for run in runs]
+    return runs
+
+
+# What a result's variant says of how its captions were chosen.
+_VARIANT_WORDS = {
+    "mirror": "mirrored", "crops": "cropped", "segmentations": "segmented",
+    "neighbours": "neighbours", "word_reward": "rewarded", "match_ending": "matched",
+}
+
+
+def _variant_words(truecase: bool, choice: dict) -> list[str]:
+    """Return what is added to the variant of a run whose captions are chosen in some way."""
+    if choice["samples"]:
+        return ["consensus"]
+    words = [word for name, word in _VARIANT_WORDS.items() if choice[name]]
+    return ["truecased", *words] if truecase else words
+
+
+def _search_captions(run: Run, items: Sequence[Item], views: Sequence[InputTransforms],
+                     choice: dict, *, truecase: bool, **search: Any) -> list[str]:
+    """Return the captions, or translations, of the best hypotheses."""
+    if len(views) > 1:
+        return caption_views(run, items, views, **search)
+    rewards = {name: choice[name] for name in ("word_reward", "match_ending")}
+    return caption_split(run, items, views[0], truecase=truecase, **rewards, **search)
 
 
 def _add_choice(metadata: dict, row: dict, choice: dict, judges: Sequence[Run]) -> None:

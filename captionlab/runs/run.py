@@ -51,7 +51,7 @@ from ..data.datasets import Item
 from ..decoding.beam import Hypothesis, beam_search
 from ..decoding.generation import BOS
 from ..decoding.packing import packed_linears
-from ..decoding.search import constrained_beam_search, rewarded_hypothesis
+from ..decoding.search import rewarded_beam_search
 from ..files import write_json
 from ..models import model_module, preset_from_dict
 from ..processors.base import Processor, reads_images
@@ -437,21 +437,17 @@ class Run:
         if not self.translates:
             raise ValueError("this run captions pictures and translates nothing: use caption")
         if isinstance(sentences, str):
-            options = {"truecase": truecase, "split": split, "copy": copy,
-                       "word_reward": word_reward, "match_ending": match_ending}
-            return self.translate([sentences], beam, length_penalty, **options)[0]
+            return self.translate([sentences], beam, length_penalty, truecase=truecase, split=split,
+                                  copy=copy, word_reward=word_reward, match_ending=match_ending)[0]
         truecaser = require_truecaser(self.truecaser) if truecase else None
         copier = self.copier if copy else None
         search = {"beam": beam, "length_penalty": length_penalty, "batch_size": batch_size}
         with packed_linears(self.model):
-            return translate_texts(
-                self, sentences, split=split, truecaser=truecaser, copier=copier,
-                word_reward=word_reward, match_ending=match_ending, **search
-            )
+            return translate_texts(self, sentences, split=split, truecaser=truecaser, copier=copier,
+                                   word_reward=word_reward, match_ending=match_ending, **search)
 
-    def caption_batch(
-        self, batch: Batch, beam: int = 3, length_penalty: float = 0.0, word_reward: float = 0.0
-    ) -> list[str]:
+    def caption_batch(self, batch: Batch, beam: int = 3, length_penalty: float = 0.0,
+                      word_reward: float = 0.0) -> list[str]:
         """Return the captions or translations of a `batch` of B inputs.
 
         Args:
@@ -464,9 +460,8 @@ class Run:
         return [self.vocabulary.decode(hypothesis.ids) for hypothesis in hypotheses]
 
     @torch.no_grad()
-    def search(
-        self, batch: Batch, beam: int = 3, length_penalty: float = 0.0, word_reward: float = 0.0
-    ) -> list[Hypothesis]:
+    def search(self, batch: Batch, beam: int = 3, length_penalty: float = 0.0,
+               word_reward: float = 0.0) -> list[Hypothesis]:
         """Return the best hypothesis of beam search for each of B inputs; never the unknown word.
 
         Args:
@@ -474,22 +469,15 @@ class Run:
             beam: as for `caption`.
             length_penalty: see `beam_search`.
             word_reward: if not 0, the `beam` best hypotheses are found first, and the best of them
-                by `rewarded_hypothesis` is returned.
+                with this reward for each word is returned.
         """
         options = {"max_length": self.max_length, "suppress_tokens": [self.vocabulary.unk]}
         with packed_linears(self.model):
             memory = self.encode(batch)
-            if not word_reward:
-                return beam_search(self.model, memory, beam, length_penalty, **options)
-            options |= {"num_captions": beam}
-            rows = constrained_beam_search(self.model, memory, beam, length_penalty, **options)
-        reward = {"reward": word_reward, "length_penalty": length_penalty}
-        return [rewarded_hypothesis(row, self._num_words, **reward) for row in rows]
-
-    def _num_words(self, ids: Sequence[int]) -> int:
-        """Return how many words a caption of T token `ids` has."""
-        words = self.vocabulary.words(ids)
-        return len(words)
+            if word_reward:
+                options |= {"words": self.vocabulary.words, "reward": word_reward}
+                return rewarded_beam_search(self.model, memory, beam, length_penalty, **options)
+            return beam_search(self.model, memory, beam, length_penalty, **options)
 
     @torch.no_grad()
     def read(self, batch: Batch, ids: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, list]]]:
