@@ -57,8 +57,8 @@ def mean_source_state(model: TransformerCaptioner, batch: Batch) -> Tensor:
         model: that translates.
         batch: with `source`, `(B, S)`.
     """
-    states, mask = model.encode_inputs(batch)                           # (B, S, D), (B, 1, 1, S)
-    real = mask[:, 0, 0, :, None].to(states.dtype)                      # (B, S, 1)
+    states, _ = model.encode_inputs(batch)                              # (B, S, D)
+    real = (batch.require("source") != 0)[..., None].to(states)         # (B, S, 1)
     return (states * real).sum(1) / real.sum(1)
 
 # %% ../../nbs/library/decoding/neighbours.ipynb #dngh0005

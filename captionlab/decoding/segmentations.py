@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from ..captioner import Captioner
 from ..data.batches import Batch
-from .ensemble import Ensemble, EnsembleState
 from ..text import SubwordVocabulary, pad_sequences
+from .ensemble import Ensemble, EnsembleState
 
 # %% ../../nbs/library/decoding/segmentations.ipynb #dseg0003
 class SegmentationEnsemble(Ensemble):

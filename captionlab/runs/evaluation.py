@@ -25,6 +25,12 @@ from captionlab.processors.cache import (
     require_features,
     store_kinds,
 )
+from captionlab.runs.views import (
+    average_segmentations,
+    caption_views,
+    photo_views,
+    with_neighbours,
+)
 
 from ..data.datasets import CaptionData, Item
 from ..files import short_hash
@@ -44,12 +50,6 @@ from .folder import model_config
 from .formats import format1_preset
 from .results import check_mergeable, merge_run, provenance, result_file
 from .run import Run, caption_split, require_metadata
-from captionlab.runs.views import (
-    average_segmentations,
-    caption_views,
-    photo_views,
-    with_neighbours,
-)
 
 # %% ../../nbs/library/runs/evaluation.ipynb #f4bb99f2
 def result_metadata(

@@ -475,7 +475,8 @@ class Run:
         with packed_linears(self.model):
             memory = self.encode(batch)
             if word_reward:
-                options |= {"words": self.vocabulary.words, "reward": word_reward}
+                vocabulary: Any = self.vocabulary
+                options |= {"words": vocabulary.words, "reward": word_reward}
                 return rewarded_beam_search(self.model, memory, beam, length_penalty, **options)
             return beam_search(self.model, memory, beam, length_penalty, **options)
 

@@ -12,9 +12,9 @@ from typing import cast
 
 import torch
 
-from ..data.datasets import CaptionData, Item
 from ..captioner import TransformerCaptioner
 from ..data.batches import CaptionDataset
+from ..data.datasets import CaptionData, Item
 from ..decoding.beam import beam_search
 from ..decoding.ensemble import Ensemble, EnsembleState
 from ..decoding.neighbours import NeighbourTranslator, StateStore
@@ -22,9 +22,9 @@ from ..decoding.packing import packed_linears
 from ..decoding.segmentations import SegmentationEnsemble
 from ..processors.base import reads_images
 from ..processors.cache import InputTransforms, input_transforms, open_feature_stores
+from ..text import SubwordVocabulary
 from ..vision.images import FULL_WINDOW
 from .run import Run, make_batch
-from ..text import SubwordVocabulary
 
 # %% ../../nbs/library/runs/views.ipynb #rview003
 # Left, top, right and bottom, as shares of the sides: nine tenths of them in each corner.
