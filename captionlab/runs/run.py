@@ -456,8 +456,8 @@ class Run:
             length_penalty: likewise.
             word_reward: see `search`.
         """
-        hypotheses = self.search(batch, beam, length_penalty, word_reward)
-        return [self.vocabulary.decode(hypothesis.ids) for hypothesis in hypotheses]
+        best = self.search(batch, beam, length_penalty, word_reward)
+        return [self.vocabulary.decode(hypothesis.ids) for hypothesis in best]
 
     @torch.no_grad()
     def search(self, batch: Batch, beam: int = 3, length_penalty: float = 0.0,
@@ -558,9 +558,8 @@ def caption_split(
     """
     if run.translates:
         # Whole and by the model alone, as in training, whatever the sentence of an item holds.
-        options |= {"split": False, "copy": False}
-        texts = source_sentences(items)
-        return list(run.translate(texts, beam, length_penalty, batch_size, **options))
+        options |= {"split": False, "copy": False, "batch_size": batch_size}
+        return list(run.translate(source_sentences(items), beam, length_penalty, **options))
     captions = []
     with packed_linears(run.model):
         for first in range(0, len(items), batch_size):
