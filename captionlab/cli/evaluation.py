@@ -62,6 +62,10 @@ def evaluate(
         min=0, metavar="N",
         help="Of a translator: number of similar training pairs that are looked up for each "
              "sentence.")] = 0,
+    lexicon: Annotated[bool, typer.Option(
+        "--lexicon",
+        help="Of a translator: mix in translations of rare words from a lexicon of its training "
+             "data.")] = False,
     word_reward: options.WordReward = 0.0,
     match_ending: options.MatchEnding = False,
     consensus: Annotated[int, typer.Option(
@@ -84,8 +88,8 @@ def evaluate(
         first, data, split, beam=beam, length_penalty=length_penalty,
         features=features or (), oracle=oracle, truecase=truecase, members=others,
         mirror=mirror, crops=crops, segmentations=segmentations, neighbours=neighbours,
-        word_reward=word_reward, match_ending=match_ending, consensus=consensus, judges=judges,
-        check_output=json,
+        lexicon=lexicon, word_reward=word_reward, match_ending=match_ending,
+        consensus=consensus, judges=judges, check_output=json,
     )
     print_scores(scores)
     if json:

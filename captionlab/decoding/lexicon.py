@@ -53,7 +53,7 @@ class PieceTrie:
         """
         if prefix not in self._masks:
             children = self.children.get(prefix, ())
-            complete = prefix in self.words or not children
+            complete = not prefix or prefix in self.words or not children
             mask = self._starts.clone() if complete else torch.zeros_like(self._starts)
             mask[list(children)] = True
             self._masks[prefix] = mask
@@ -196,6 +196,7 @@ class LexiconTranslator(Captioner):
     """
 
     min_probability = 0.05      # of a prefix: below it the word is hardly a translation
+    begins: Tensor              # (V,), whether a piece begins a word
 
     def __init__(self, model: Captioner, vocabulary: SubwordVocabulary,
                  source_vocabulary: SubwordVocabulary, lexicon: Lexicon,

@@ -39,8 +39,8 @@ __all__ = ['CAPTION_FORMATS', 'COCO_CAPTIONERS', 'COCO_METRICS', 'Caption', 'Cap
            'seed_deviation', 'seed_spread', 'set_device', 'source_sentences',
            'spherical_kmeans', 'split_text', 'split_texts', 'stream_results', 'train',
            'training_set', 'translate_parts', 'translate_texts', 'trials_table',
-           'unique_tensors', 'upgrade_tensors', 'warn_of_adaptation', 'with_neighbours',
-           'write_captions']
+           'unique_tensors', 'upgrade_tensors', 'warn_of_adaptation', 'with_lexicon',
+           'with_neighbours', 'write_captions']
 
 # %% ../../nbs/library/runs/index.ipynb #runs0002
 from ..lazy import lazy_attributes
@@ -78,7 +78,7 @@ _all_ = [
     "save_weights", "score_split", "search_stand_ins", "seed_deviation", "seed_spread",
     "set_device", "source_sentences", "spherical_kmeans", "split_text", "split_texts",
     "stream_results", "train", "training_set", "translate_parts", "translate_texts",
-    "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation",
+    "trials_table", "unique_tensors", "upgrade_tensors", "warn_of_adaptation", "with_lexicon",
     "with_neighbours", "write_captions",
 ]
 
@@ -182,7 +182,7 @@ _SUBMODULES = {
         "caption_by_consensus",
     ],
     "views": [
-        "average_segmentations", "caption_views", "photo_views", "with_neighbours",
+        "average_segmentations", "caption_views", "photo_views", "with_lexicon", "with_neighbours",
     ],
 }
 

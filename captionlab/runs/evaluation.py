@@ -29,6 +29,7 @@ from captionlab.runs.views import (
     average_segmentations,
     caption_views,
     photo_views,
+    with_lexicon,
     with_neighbours,
 )
 
@@ -176,6 +177,7 @@ def evaluate(
     crops: bool = False,
     segmentations: int = 0,
     neighbours: int = 0,
+    lexicon: bool = False,
     word_reward: float = 0.0,
     match_ending: bool = False,
     consensus: int = 0,
@@ -203,6 +205,7 @@ def evaluate(
             variant "segmented".
         neighbours: training pairs that a translator looks up for each sentence; the variant
             "neighbours".
+        lexicon: whether a translator mixes in the translations of a lexicon; the variant "lexicon".
         word_reward: as for `Run.translate`; the variant "rewarded".
         match_ending: likewise; the variant "matched".
         consensus: number of captions that each judge samples of each picture, and of its other
@@ -222,11 +225,11 @@ def evaluate(
         RuntimeError: captions are to be scored and there is no Java.
     """
     data = load_run_data(require_metadata(run), data,
-                         train=split == "train" or bool(consensus or neighbours))
+                         train=split == "train" or bool(consensus or neighbours or lexicon))
     items = _nonempty_split(data, split)
     choice = {"mirror": mirror, "crops": crops, "segmentations": segmentations,
-              "neighbours": neighbours, "word_reward": word_reward, "match_ending": match_ending,
-              "samples": consensus}
+              "neighbours": neighbours, "lexicon": lexicon, "word_reward": word_reward,
+              "match_ending": match_ending, "samples": consensus}
     _check_choice(run, judges, choice)
     run, *members = _extend_translators([run, *members], data, choice)
     runs = [*members, run]  # where several make a field, that of the run itself counts
@@ -279,18 +282,19 @@ def _check_choice(run: Run, judges: Sequence[Run], choice: dict) -> None:
 
 
 def _extend_translators(runs: Sequence[Run], data: CaptionData, choice: dict) -> Sequence[Run]:
-    """Return translators with the neighbours and segmentations that a choice asks for."""
+    """Return translators with the neighbours, segmentations and lexicon of a choice."""
     if count := choice["neighbours"]:
         runs = [with_neighbours(run, data["train"], count) for run in runs]
     if count := choice["segmentations"]:
         runs = [average_segmentations(run, count) for run in runs]
-    return runs
+    return [with_lexicon(run, data["train"]) for run in runs] if choice["lexicon"] else runs
 
 
 # What a result's variant says of how its captions were chosen.
 _VARIANT_WORDS = {
     "mirror": "mirrored", "crops": "cropped", "segmentations": "segmented",
-    "neighbours": "neighbours", "word_reward": "rewarded", "match_ending": "matched",
+    "neighbours": "neighbours", "lexicon": "lexicon", "word_reward": "rewarded",
+    "match_ending": "matched",
 }
 
 
