@@ -591,6 +591,8 @@ def test_train_evaluate_caption(few, tmp_path):
     }  # fmt: skip
     tuned = success("train", "vanilla", "--stage", "scst", "--from", "mine", "--epochs", 1)
     assert "the run is runs/mine-scst" in tuned.stdout
+    taught = success("train", "--from", "mine", "--teacher", "runs/mine-scst", "--epochs", 1)
+    assert "the run is runs/mine-distilled-0" in taught.stdout
     captioned = success("caption", "mine", *few)
     assert [line.split(":")[0] for line in captioned.stdout.splitlines()] == few
     (tmp_path / "broken.png").write_text("no picture")
@@ -626,6 +628,8 @@ def test_mistakes_with_runs(few, tmp_path):
         assert name in mistake(*command, option, value)
     tuned = ("train", "--from", "mine", "--data", "few.csv")
     assert "leave --preset out" in mistake(*tuned, "--preset", "tiny")
+    assert "leave --data out" in mistake(*tuned, "--teacher", "mine")
+    assert "leave --teacher out" in mistake("train", "--stage", "scst", *tuned[1:], "--teacher", "x")
     assert "--all-weights goes with" in mistake(*command, "--all-weights")
     assert "no run 'mine'" in mistake(*tuned)
     assert "no run 'absent'" in mistake("evaluate", "absent")

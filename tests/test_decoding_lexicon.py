@@ -9,10 +9,10 @@ from test_translation import BRIEF, SMALL
 
 from captionlab.data.batches import CaptionDataset, collate
 from captionlab.data.datasets import scenes
+from captionlab.decoding.alignment import Lexicon, learn_lexicon
 from captionlab.decoding.beam import beam_search
 from captionlab.decoding.lexicon import LexiconTranslator, PieceTrie, continuations
 from captionlab.models.translation import Model
-from captionlab.processors.alignment import Lexicon, learn_lexicon
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.training import train
 from captionlab.runs.views import with_lexicon

@@ -16,8 +16,9 @@ from captionlab.models import find_preset
 from captionlab.runs.catalog import load
 from captionlab.runs.ensembles import ensemble
 from captionlab.runs.evaluation import evaluate
-from captionlab.runs.training import train
+from captionlab.runs.training import distil_further, train
 from captionlab.text import SubwordVocabulary, Vocabulary
+from captionlab.training.options import TrainingOptions
 
 class Blind(TransformerCaptioner):
     """Sees one number of a picture: how many things are in it."""
@@ -298,6 +299,40 @@ class TestRuns:
             )
             losses.add(pupil.metadata.history[-1]["loss"])
         assert len(losses) == 2
+
+    @pytest.mark.slow
+    def test_distilled_further_it_begins_with_its_weights(self, runs, tmp_path):
+        folder, data = runs
+        teachers = [folder / "2", folder / "pupil"]
+        options = TrainingOptions(epochs=1, lr=1e-9, warmup=1)
+        further = distil_further(
+            folder / "1", teachers, tmp_path / "p", data=data, seed=5, options=options
+        )
+        assert further.metadata.stage == "distilled"
+        assert further.metadata.start == "1"
+        assert further.metadata.teachers == ["2", "pupil"]
+        assert further.metadata.seed == 5
+        assert further.metadata.overrides["further"] == {"epochs": 1, "lr": 1e-9, "warmup": 1}
+        start = load(folder / "1").model.state_dict()
+        for name, value in load(tmp_path / "p").model.state_dict().items():
+            torch.testing.assert_close(value, start[name], atol=1e-6, rtol=1e-5)
+        with pytest.raises(ValueError, match="holds a run"):
+            distil_further(folder / "1", teachers, tmp_path / "p", data=data)
+
+    @pytest.mark.slow
+    def test_distilled_further_it_learns_from_the_teachers(self, runs, tmp_path):
+        folder, data = runs
+        further = distil_further(
+            folder / "1", [folder / "2"], tmp_path / "p", data=data,
+            options=TrainingOptions(epochs=3, lr=1e-3),
+        )
+        losses = [record["loss"] for record in further.metadata.history]
+        assert losses[-1] < losses[0]
+        assert len(losses) == 3
+
+    def test_without_teachers_it_is_one_line(self, tmp_path):
+        with pytest.raises(ValueError, match="name at least one"):
+            distil_further(tmp_path / "start", [], tmp_path / "p")
 
     @pytest.mark.slow
     def test_a_teacher_with_other_words_is_refused_before_anything_is_made(self, runs, tmp_path):

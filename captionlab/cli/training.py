@@ -51,17 +51,20 @@ def _check_stage(ctx: typer.Context, stage: str, start: Path | None) -> None:
         raise ValueError(f"there is no stage {stage!r}: choose xe or scst")
     if stage == "scst" and start is None:
         raise ValueError("--stage scst starts from a trained run: name it with --from RUN")
-    if start and stage == "xe" and not is_given(ctx, "data"):
-        raise ValueError("--from RUN goes on with other captions: name them with --data, "
-                         "or take --stage scst for rewards on its own data")
+    alone = not (is_given(ctx, "data") or is_given(ctx, "teacher"))
+    if start and stage == "xe" and alone:
+        raise ValueError("--from RUN goes on with other captions: name them with --data; or, on "
+                         "its own data, with teachers or --stage scst")
     if (start is None or stage == "scst") and is_given(ctx, "all_weights"):
         raise ValueError("--all-weights goes with --from RUN --data MINE: leave it out")
     if stage == "scst" and is_given(ctx, "compiled"):
         raise ValueError("--compile goes with --stage xe, as captions that are sampled have "
                          "another length in every step: leave it out")
-    fixed = ["preset", "variant", "detector", "teacher", "settings"]
+    fixed = ["preset", "variant", "detector", "settings"]
     if stage == "scst":
-        fixed += ["seed", "min_count"]
+        fixed += ["seed", "min_count", "teacher"]
+    elif is_given(ctx, "teacher"):
+        fixed += ["data", "min_count", "all_weights"]
     for name in fixed:
         if start and is_given(ctx, name):
             raise ValueError(f"a training from {start} keeps its model: "
@@ -108,6 +111,8 @@ def _run_folder(
         return _default_folder(name, *parts, str(seed))
     if stage == "scst":
         return _default_folder(start.resolve().name, "scst")
+    if "distilled" in parts:
+        return _default_folder(start.resolve().name, "distilled", str(seed))
     return _default_folder(start.resolve().name, name, str(seed))
 
 
@@ -136,7 +141,7 @@ def train(
              "the paper's full model by default.")] = None,
     out: Annotated[Path | None, typer.Option(
         help="Folder of the run; runs/DATA-MODEL[-VARIANT]-PRESET[-distilled]-SEED, "
-             "runs/RUN-scst or runs/RUN-DATA-SEED, by default.")] = None,
+             "runs/RUN-scst, runs/RUN-DATA-SEED or runs/RUN-distilled-SEED, by default.")] = None,
     resume: Annotated[bool, typer.Option(
         "--resume", help="Resume the run in that folder, with the options of its beginning.",
     )] = False,
@@ -155,7 +160,7 @@ def train(
     start: Annotated[Path | None, typer.Option(
         "--from", metavar="RUN",
         help="A trained run to go on from: with --data MINE on other captions, whose words are "
-             "added to its vocabulary; with --stage scst on its own data.")] = None,
+             "added to its vocabulary; with --teacher or --stage scst on its own data.")] = None,
     teacher: Annotated[list[Path] | None, typer.Option(
         metavar="RUN",
         help="A trained run to distil from; may be given several times.")] = None,
@@ -193,6 +198,8 @@ def train(
         if stage == "scst":
             other_data = data if is_given(ctx, "data") else None
             run = finetuning.finetune_scst(model, str(start), out, data=other_data, **inputs)
+        elif start and teacher:
+            run = training.distil_further(start, teacher, out, seed=seed, **inputs)
         elif start:
             run = finetuning.finetune(start, data, out, seed=seed, all_weights=all_weights,
                                       **inputs)

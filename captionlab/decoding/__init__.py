@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['BOS', 'Beams', 'BestHypotheses', 'Constraint', 'Continuation', 'EOS', 'Ensemble',
-           'EnsembleState', 'Hypothesis', 'LexiconState', 'LexiconTranslator',
+           'EnsembleState', 'Hypothesis', 'Lexicon', 'LexiconState', 'LexiconTranslator',
            'MinLength', 'NeighbourTranslator', 'Neighbours', 'NoRepeatNgram', 'PAD',
            'PieceTrie', 'Prefix', 'RequiredSequences', 'SegmentationEnsemble',
            'SourceWords', 'StateStore', 'SuppressSequences', 'apply_temperature',
            'beam_search', 'bos_tokens', 'check_count', 'check_number',
            'constrained_beam_search', 'continuations', 'decode_packed', 'generate',
-           'greedy', 'keep_top_k', 'keep_top_p', 'log_probabilities',
+           'greedy', 'keep_top_k', 'keep_top_p', 'learn_lexicon', 'log_probabilities',
            'mean_probabilities', 'mean_source_state', 'minimum_bayes_risk',
            'packed_linears', 'rewarded_beam_search', 'rewarded_hypothesis', 'sample',
            'sequence_log_probs', 'top_k']
@@ -21,19 +21,22 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/decoding/index.ipynb #deco0003
 _all_ = [
     "BOS", "Beams", "BestHypotheses", "Constraint", "Continuation", "EOS", "Ensemble",
-    "EnsembleState", "Hypothesis", "LexiconState", "LexiconTranslator", "MinLength",
+    "EnsembleState", "Hypothesis", "Lexicon", "LexiconState", "LexiconTranslator", "MinLength",
     "NeighbourTranslator", "Neighbours", "NoRepeatNgram", "PAD", "PieceTrie", "Prefix",
     "RequiredSequences", "SegmentationEnsemble", "SourceWords", "StateStore",
     "SuppressSequences", "apply_temperature", "beam_search", "bos_tokens", "check_count",
     "check_number", "constrained_beam_search", "continuations", "decode_packed", "generate",
-    "greedy", "keep_top_k", "keep_top_p", "log_probabilities", "mean_probabilities",
-    "mean_source_state", "minimum_bayes_risk", "packed_linears", "rewarded_beam_search",
-    "rewarded_hypothesis", "sample", "sequence_log_probs", "top_k",
+    "greedy", "keep_top_k", "keep_top_p", "learn_lexicon", "log_probabilities",
+    "mean_probabilities", "mean_source_state", "minimum_bayes_risk", "packed_linears",
+    "rewarded_beam_search", "rewarded_hypothesis", "sample", "sequence_log_probs", "top_k",
 ]
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0004
 # The module that defines each public name.
 _SUBMODULES = {
+    "alignment": [
+        "Lexicon", "learn_lexicon",
+    ],
     "beam": [
         "Hypothesis", "BestHypotheses", "Beams", "beam_search",
     ],

@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['COPIER_FILE', 'COPY_MARKS', 'Copier', 'EXTRACTION_BATCH', 'ImageProcessor',
-           'ImageSource', 'InputTransforms', 'Lexicon', 'LoadedPicture', 'MarkedText',
-           'Picture', 'Processor', 'TRUECASER_FILE', 'TextProcessor', 'Truecaser',
-           'image_source', 'input_transforms', 'is_one_picture', 'iterate_pictures',
-           'learn_lexicon', 'load_copier', 'load_processor', 'load_truecaser',
-           'load_word_lists', 'match_name', 'open_feature_stores', 'picture_name',
-           'probe_inputs', 'reads_images', 'require_features', 'require_truecaser',
-           'save_copier', 'save_truecaser', 'save_word_lists', 'store_kinds']
+           'ImageSource', 'InputTransforms', 'LoadedPicture', 'MarkedText', 'Picture',
+           'Processor', 'TRUECASER_FILE', 'TextProcessor', 'Truecaser', 'image_source',
+           'input_transforms', 'is_one_picture', 'iterate_pictures', 'load_copier',
+           'load_processor', 'load_truecaser', 'load_word_lists', 'match_name',
+           'open_feature_stores', 'picture_name', 'probe_inputs', 'reads_images',
+           'require_features', 'require_truecaser', 'save_copier', 'save_truecaser',
+           'save_word_lists', 'store_kinds']
 
 # %% ../../nbs/library/processors/index.ipynb #proc0002
 from ..lazy import lazy_attributes
@@ -18,20 +18,17 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/processors/index.ipynb #proc0003
 _all_ = [
     "COPIER_FILE", "COPY_MARKS", "Copier", "EXTRACTION_BATCH", "ImageProcessor", "ImageSource",
-    "InputTransforms", "Lexicon", "LoadedPicture", "MarkedText", "Picture", "Processor",
-    "TRUECASER_FILE", "TextProcessor", "Truecaser", "image_source", "input_transforms",
-    "is_one_picture", "iterate_pictures", "learn_lexicon", "load_copier", "load_processor",
-    "load_truecaser", "load_word_lists", "match_name", "open_feature_stores", "picture_name",
-    "probe_inputs", "reads_images", "require_features", "require_truecaser", "save_copier",
-    "save_truecaser", "save_word_lists", "store_kinds",
+    "InputTransforms", "LoadedPicture", "MarkedText", "Picture", "Processor", "TRUECASER_FILE",
+    "TextProcessor", "Truecaser", "image_source", "input_transforms", "is_one_picture",
+    "iterate_pictures", "load_copier", "load_processor", "load_truecaser", "load_word_lists",
+    "match_name", "open_feature_stores", "picture_name", "probe_inputs", "reads_images",
+    "require_features", "require_truecaser", "save_copier", "save_truecaser", "save_word_lists",
+    "store_kinds",
 ]
 
 # %% ../../nbs/library/processors/index.ipynb #proc0004
 # The module that defines each public name.
 _SUBMODULES = {
-    "alignment": [
-        "Lexicon", "learn_lexicon",
-    ],
     "base": [
         "Processor", "reads_images",
     ],

@@ -16,13 +16,13 @@ import torch
 from ..captioner import TransformerCaptioner
 from ..data.batches import CaptionDataset
 from ..data.datasets import CaptionData, Item
+from ..decoding.alignment import learn_lexicon
 from ..decoding.beam import beam_search
 from ..decoding.ensemble import Ensemble, EnsembleState
 from ..decoding.lexicon import LexiconTranslator
 from ..decoding.neighbours import NeighbourTranslator, StateStore
 from ..decoding.packing import packed_linears
 from ..decoding.segmentations import SegmentationEnsemble
-from ..processors.alignment import learn_lexicon
 from ..processors.base import reads_images
 from ..processors.cache import InputTransforms, input_transforms, open_feature_stores
 from ..text import SubwordVocabulary

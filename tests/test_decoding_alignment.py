@@ -4,18 +4,10 @@ import math
 from collections import defaultdict
 
 import pytest
-import torch
 from scipy.special import digamma
 
 from captionlab.data.datasets import scenes
-from captionlab.processors.alignment import (
-    Lexicon,
-    _cells,
-    _mutual_links,
-    _posteriors,
-    _word_pairs,
-    learn_lexicon,
-)
+from captionlab.decoding.alignment import Lexicon, learn_lexicon
 from captionlab.text import split_words
 
 SOURCES = [[1, 2], [1, 3, 2], [4, 3]]
@@ -56,37 +48,34 @@ def posteriors_by_loops(sources, targets, iterations):
     raise AssertionError
 
 
+def lexicon_by_loops(sources, targets, iterations, least):
+    """Expected number of links of each pair of words: the geometric mean of both directions."""
+    forward = posteriors_by_loops(sources, targets, iterations)
+    backward = posteriors_by_loops(targets, sources, iterations)
+    counts = defaultdict(float)
+    for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        for row, word in enumerate(target):
+            for column, other in enumerate(source):
+                link = forward[number, row, column + 1] * backward[number, column, row + 1]
+                counts[other, word] += math.sqrt(link) if math.sqrt(link) > least else 0
+    return {pair: count for pair, count in counts.items() if count}
+
+
 @pytest.mark.parametrize("iterations", [0, 1, 4])
-def test_posteriors_are_those_of_the_definition(iterations):
-    pairs = _word_pairs(SOURCES, TARGETS)
-    found = _posteriors(pairs, iterations)
-    expected = posteriors_by_loops(SOURCES, TARGETS, iterations)
-    lengths = torch.tensor([[3, 3], [1, 4], [2, 3]])
-    cells = zip(*(part.tolist() for part in _cells(lengths[:, 0], lengths[:, 1])), strict=True)
-    for cell, value, source, target in zip(
-        cells, found.tolist(), pairs.sources.tolist(), pairs.targets.tolist(), strict=True
-    ):
-        number, row, column = cell
-        assert value == pytest.approx(expected[cell], rel=1e-4)
-        assert source == [0, *SOURCES[number]][column]
-        assert target == TARGETS[number][row]
-
-
-def test_links_are_the_geometric_mean_of_both_directions():
-    sources, targets, probs = _mutual_links(SOURCES, TARGETS, 3)
-    forward = posteriors_by_loops(SOURCES, TARGETS, 3)
-    backward = posteriors_by_loops(TARGETS, SOURCES, 3)
-    expected = [
-        (source, target, math.sqrt(forward[n, row, column + 1] * backward[n, column, row + 1]))
-        for n, (sentence, translation) in enumerate(zip(SOURCES, TARGETS, strict=True))
-        for row, target in enumerate(translation)
-        for column, source in enumerate(sentence)
+@pytest.mark.parametrize("least", [1e-5, 0.2])
+def test_the_lexicon_is_that_of_the_definition(iterations, least):
+    words = [
+        ([f"s{word}" for word in source], [f"t{word}" for word in target])
+        for source, target in zip(SOURCES, TARGETS, strict=True)
     ]
-    assert sources.tolist() == [source for source, _, _ in expected]
-    assert targets.tolist() == [target for _, target, _ in expected]
-    torch.testing.assert_close(
-        probs, torch.tensor([prob for _, _, prob in expected]), rtol=1e-4, atol=1e-5
-    )
+    lexicon = learn_lexicon(words, iterations, least)
+    found = {
+        (int(source[1:]), int(target[1:])): count
+        for source, counts in lexicon.translations.items()
+        for target, count in counts.items()
+    }
+    assert found == pytest.approx(lexicon_by_loops(SOURCES, TARGETS, iterations, least), rel=1e-4)
+    assert lexicon.frequencies == {"s1": 2, "s2": 2, "s3": 2, "s4": 1}
 
 
 def test_words_of_the_scenes_are_learned():
