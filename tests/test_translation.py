@@ -18,7 +18,7 @@ from captionlab.cli.application import app
 from captionlab.data.batches import Batch, CaptionDataset
 from captionlab.data.datasets import scenes
 from captionlab.decoding.segmentations import SegmentationEnsemble
-from captionlab.metrics.translation import score_translations
+from captionlab.metrics.translation import moses, score_translations
 from captionlab.models import vanilla
 from captionlab.models.translation import PRESETS, Model, Preset, symmetric_kl
 from captionlab.processors import image
@@ -242,6 +242,13 @@ class TestText:
     def test_too_small_a_size_is_one_line(self):
         with pytest.raises(ValueError, match="too few"):
             SubwordVocabulary.build(["a dog"], 100, "en")
+
+    def test_references_have_as_many_tokens_as_published(self, real_data):
+        """The README of Wu et al.'s program prints reflen=12103 for the test sentences of 2016."""
+        from captionlab.data.datasets import multi30k
+
+        references = multi30k(real_data / "multi30k").captions("test")
+        assert sum(len(moses(text).split()) for text in references) == 12103
 
     @pytest.mark.slow
     def test_real_references_make_the_round_trip(self, real_data):
