@@ -309,7 +309,7 @@ class TestRuns:
             folder / "1", teachers, tmp_path / "p", data=data, seed=5, options=options
         )
         assert further.metadata.stage == "distilled"
-        assert further.metadata.start == "1"
+        assert further.metadata.start is None
         assert further.metadata.teachers == ["2", "pupil"]
         assert further.metadata.seed == 5
         assert further.metadata.overrides["further"] == {"epochs": 1, "lr": 1e-9, "warmup": 1}

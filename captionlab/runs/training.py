@@ -248,7 +248,8 @@ def distil_further(
     teacher_runs = _load_teachers(teachers, examples)
     given = options or TrainingOptions()
     config = given.training_config(replace(run.processor.preset.training, seed=seed))
-    metadata = replace(run.metadata, stage="distilled", seed=seed, start=Path(start).name,
+    # The command names the start. A result has one for all seeds, and each seed its own start.
+    metadata = replace(run.metadata, stage="distilled", seed=seed,
                        teachers=[Path(teacher).name for teacher in teachers])
     if given.given:
         metadata.overrides = (metadata.overrides or {}) | {"further": given.given}
