@@ -89,6 +89,7 @@ def _word_pairs(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int
     nearness = torch.exp(-_TENSION * distance) * is_word
     totals = torch.zeros(len(target_ids)).index_add(0, slots, nearness)
     priors = torch.where(is_word, (1 - _NULL) * nearness / totals[slots], _NULL)
+    # Place 0 of source_ids is the word 0, which stands for none.
     return _WordPairs(source_ids[source_places * is_word], target_ids[slots], slots, priors)
 
 # %% ../../nbs/library/decoding/alignment.ipynb #algn0007
@@ -104,13 +105,14 @@ def _posteriors(pairs: _WordPairs, iterations: int) -> Tensor:
     owners = keys // num_targets                        # source word of each kind of pair
     kinds = owners.bincount()
     probs = torch.ones(len(keys))
-    for iteration in range(iterations + 1):
+    for iteration in range(iterations + 1):             # the last one only divides
         weights = probs[entries] * pairs.priors
         totals = torch.zeros(int(pairs.slots.max()) + 1).index_add(0, pairs.slots, weights)
         weights = weights / totals[pairs.slots]
         if iteration < iterations:
             counts = torch.zeros(len(keys)).index_add(0, entries, weights)
             sums = torch.zeros(len(kinds)).index_add(0, owners, counts)
+            # Like the logarithm, but much smaller for small counts: rare links fade.
             log_probs = (torch.digamma(counts + _SPARSITY)
                          - torch.digamma(sums + _SPARSITY * kinds)[owners])
             probs = log_probs.exp()
@@ -132,7 +134,7 @@ def _mutual_links(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[i
     backward_probs = _posteriors(_word_pairs(targets, sources), iterations)
     source_lengths, target_lengths = _lengths(sources), _lengths(targets)
     pair, row, column = _cells(target_lengths, source_lengths + 1)
-    # In the other direction rows and columns change places.
+    # The other direction has a table of n rows and m + 1 columns for each pair of sentences.
     sizes = source_lengths * (target_lengths + 1)
     places = (sizes.cumsum(0) - sizes)[pair] + (column - 1) * (target_lengths[pair] + 1) + row + 1
     is_word = column > 0
@@ -155,7 +157,7 @@ def learn_lexicon(pairs: Iterable[tuple[Sequence[str], Sequence[str]]], iteratio
 
     Source:
         Brown et al. 1993, "The mathematics of statistical machine translation", Model 1, in both
-        directions.
+        directions; priors as Dyer et al. 2013 (fast_align).
     """
     filled = [pair for pair in pairs if all(pair)]
     if not filled:

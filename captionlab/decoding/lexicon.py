@@ -49,7 +49,7 @@ class PieceTrie:
         """Return which pieces may follow, `(V,)`.
 
         Args:
-            prefix: of a word; where no known word begins so, a new word may begin.
+            prefix: of a word; if no known word begins with these pieces, a new word may begin.
         """
         if prefix not in self._masks:
             children = self.children.get(prefix, ())
@@ -258,7 +258,7 @@ class LexiconTranslator(Captioner):
 
     def step(self, state: LexiconState, tokens: Tensor,
              trace: dict[str, list] | None = None) -> tuple[Tensor, LexiconState]:
-        """Return log-probabilities `(B, C, V)` after one more token. See `Captioner.step`."""
+        """Return log-probabilities `(B, C, V)`, less the penalty. See `Captioner.step`."""
         own_trace: defaultdict[str, list] = defaultdict(list)
         logits, inner = self.model.step(state.inner, tokens, own_trace)
         if trace is not None:
