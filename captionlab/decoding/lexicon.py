@@ -149,22 +149,24 @@ class _Additions:
     Args:
         begins: probability that a new word begins, R numbers.
         continues: probability that the unfinished word goes on, likewise.
+        min_probability: below it, an unfinished word is hardly a translation.
     """
 
-    def __init__(self, begins: list[float], continues: list[float]):
+    def __init__(self, begins: list[float], continues: list[float], min_probability: float):
         self.begins, self.continues = begins, continues
+        self.min_probability = min_probability
         self.begin_shares = [0.0] * len(begins)         # Σ aλ of the words that have a say
         self.continue_shares = [0.0] * len(begins)
         self.places: list[tuple[int, int]] = []
         self.amounts: list[float] = []
 
-    def add(self, row: int, weight: float, table: dict[Prefix, Continuation], prefix: Prefix,
-            min_probability: float) -> None:
+    def add(self, row: int, weight: float, table: dict[Prefix, Continuation],
+            prefix: Prefix) -> None:
         """Add one source word's translations to translation `row`, with its weight aλ."""
         self.begin_shares[row] += weight
         self._extend(row, weight * self.begins[row], table[()].pieces)
         follow = table.get(prefix) if prefix else None
-        if follow is not None and follow.probability > min_probability:
+        if follow is not None and follow.probability > self.min_probability:
             self.continue_shares[row] += weight
             self._extend(row, weight * self.continues[row], follow.pieces)
 
@@ -282,7 +284,7 @@ class LexiconTranslator(Captioner):
         flat = probs.flatten(0, 1).clone()                                      # (R, V)
         begins = flat[:, self.begins].sum(-1)
         continues = 1 - begins - flat[:, Vocabulary.eos]
-        additions = _Additions(begins.tolist(), continues.tolist())
+        additions = _Additions(begins.tolist(), continues.tolist(), self.min_probability)
         captions = probs.shape[1]
         for number, sentence in enumerate(state.sentences):
             weights = (attention[number] @ sentence.membership) * sentence.trust    # (C, W)
@@ -290,8 +292,7 @@ class LexiconTranslator(Captioner):
                 prefix = state.prefixes[number][caption]
                 for weight, table in zip(shares, sentence.tables, strict=True):
                     if table:
-                        additions.add(number * captions + caption, weight, table, prefix,
-                                      self.min_probability)
+                        additions.add(number * captions + caption, weight, table, prefix)
         begin_left = 1 - flat.new_tensor(additions.begin_shares)[:, None]
         continue_left = 1 - flat.new_tensor(additions.continue_shares)[:, None]
         left = torch.where(self.begins, begin_left, continue_left)
