@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ..captioner import Captioner
 from ..data.batches import Batch
-from .alignment import Lexicon
 from ..text import SubwordVocabulary, Vocabulary
+from .alignment import Lexicon
 
 # %% ../../nbs/library/decoding/lexicon.ipynb #dlex0004
 Prefix = tuple[int, ...]    # the pieces of a word so far
