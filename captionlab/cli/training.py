@@ -65,6 +65,8 @@ def _check_stage(ctx: typer.Context, stage: str, start: Path | None) -> None:
         fixed += ["seed", "min_count", "teacher"]
     elif is_given(ctx, "teacher"):
         fixed += ["data", "min_count", "all_weights"]
+    if start and is_given(ctx, "teacher") and stage == "xe":
+        fixed.remove("settings")
     for name in fixed:
         if start and is_given(ctx, name):
             raise ValueError(f"a training from {start} keeps its model: "
@@ -199,7 +201,8 @@ def train(
             other_data = data if is_given(ctx, "data") else None
             run = finetuning.finetune_scst(model, str(start), out, data=other_data, **inputs)
         elif start and teacher:
-            run = training.distil_further(start, teacher, out, seed=seed, **inputs)
+            run = training.distil_further(start, teacher, out, seed=seed,
+                                          settings=settings or (), **inputs)
         elif start:
             run = finetuning.finetune(start, data, out, seed=seed, all_weights=all_weights,
                                       **inputs)
