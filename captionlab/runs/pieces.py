@@ -33,8 +33,8 @@ def change_settings(run: Run, data: CaptionData, settings: Sequence[str]) -> Run
         settings: such as "subwords=10000" or "dropout=0.1".
 
     Raises:
-        ValueError: the run is no translator, a setting is none of those that may change, or the data are
-            not those of the run.
+        ValueError: the run is no translator, a setting is none of those that may change, or
+            the data are not those of the run.
     """
     names = {setting.partition("=")[0].strip() for setting in settings}
     if not run.translates or not names <= set(_CHANGEABLE):
