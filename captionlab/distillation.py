@@ -142,8 +142,17 @@ class Distilled(CaptionerWrapper):
         hard_loss, count = caption_loss(log_probs, targets, label_smoothing)
         ids = self.rows_at_targets(batch, "teacher_words")                      # (R, K)
         probs = self.rows_at_targets(batch, "teacher_chances")
-        soft_loss = -(log_probs.gather(-1, ids.long()) * probs).sum()
+        soft_loss = -(self.teacher_log_probs(log_probs, ids.long()) * probs).sum()
         return (1 - self.share) * hard_loss + self.share * soft_loss, count
+
+    def teacher_log_probs(self, log_probs: Tensor, ids: Tensor) -> Tensor:
+        """Return the student's log-probabilities of the teachers' tokens, `(R, K)`.
+
+        Args:
+            log_probs: of all the student's tokens, `(R, V)`.
+            ids: of the teachers' tokens, `(R, K)`.
+        """
+        return log_probs.gather(-1, ids)
 
     @staticmethod
     def rows_at_targets(batch: Batch, field: str) -> Tensor:

@@ -60,13 +60,13 @@ def _check_stage(ctx: typer.Context, stage: str, start: Path | None) -> None:
     if stage == "scst" and is_given(ctx, "compiled"):
         raise ValueError("--compile goes with --stage xe, as captions that are sampled have "
                          "another length in every step: leave it out")
-    fixed = ["preset", "variant", "detector", "settings"]
+    fixed = ["preset", "variant", "detector"]
     if stage == "scst":
         fixed += ["seed", "min_count", "teacher"]
     elif is_given(ctx, "teacher"):
         fixed += ["data", "min_count", "all_weights"]
-    if start and is_given(ctx, "teacher") and stage == "xe":
-        fixed.remove("settings")
+    if stage == "scst" or not is_given(ctx, "teacher"):
+        fixed += ["settings"]
     for name in fixed:
         if start and is_given(ctx, name):
             raise ValueError(f"a training from {start} keeps its model: "

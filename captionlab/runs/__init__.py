@@ -18,7 +18,7 @@ __all__ = ['CAPTION_FORMATS', 'COCO_CAPTIONERS', 'COCO_METRICS', 'Caption', 'Cap
            'diff_metadata', 'difference_from_dict', 'difference_table',
            'difference_to_dict', 'differences_file', 'distil_further', 'end_alike',
            'ensemble', 'evaluate', 'extend_model', 'extend_rows', 'extend_vocabulary',
-           'extends', 'find_protocol', 'find_table', 'finetune', 'finetune_scst',
+           'find_protocol', 'find_table', 'finetune', 'finetune_scst',
            'finetuning_config', 'flickr8k_test', 'format1_preset', 'format_metric',
            'freeze_vision', 'generate_captions', 'grid_inputs', 'has_collapsed',
            'human_baseline', 'journal_settings', 'judge_row', 'list_runs', 'load',
@@ -60,7 +60,7 @@ _all_ = [
     "check_weights", "coco_commands", "collect_results", "committed_result", "count_operations",
     "derangement", "detector_result", "diff_metadata", "difference_from_dict",
     "difference_table", "difference_to_dict", "differences_file", "distil_further", "end_alike",
-    "ensemble", "evaluate", "extend_model", "extend_rows", "extend_vocabulary", "extends",
+    "ensemble", "evaluate", "extend_model", "extend_rows", "extend_vocabulary",
     "find_protocol", "find_table", "finetune", "finetune_scst", "finetuning_config",
     "flickr8k_test", "format1_preset", "format_metric", "freeze_vision", "generate_captions",
     "grid_inputs", "has_collapsed", "human_baseline", "journal_settings", "judge_row",
@@ -141,7 +141,7 @@ _SUBMODULES = {
         "paper_claims",
     ],
     "pieces": [
-        "change_settings", "extends", "piece_targets",
+        "change_settings", "piece_targets",
     ],
     "preparation": [
         "build_processor", "augmentations", "training_set", "TrainingSetup", "prepare_training",

@@ -42,7 +42,7 @@ from ..data.datasets import CaptionData
 from ..distillation import Distilled, require_fixed_tokens, soft_targets
 from ..files import short_hash
 from ..models import find_preset, model_module, model_presets
-from ..piece_distillation import PieceDistilled, piece_parts
+from ..piece_distillation import PieceDistilled, extends, piece_parts
 from ..processors.cache import InputTransforms, input_transforms, open_feature_stores
 from ..processors.copying import Copier
 from ..processors.truecasing import Truecaser
@@ -56,7 +56,7 @@ from .catalog import load
 from .data import DataSource, Folders, load_run_data, load_training_data
 from .ensembles import ensemble
 from .metadata import RunMetadata
-from .pieces import change_settings, extends, piece_targets
+from .pieces import change_settings, piece_targets
 from .run import Run, require_metadata
 
 # %% ../../nbs/library/runs/training.ipynb #36129d7d
