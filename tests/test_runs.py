@@ -188,17 +188,6 @@ class TestSavedAndLoaded:
 
         assert captionlab.list_runs() == ["mine", "photos", "scenes", "translation"]
 
-    def test_a_clone_keeps_weights_beside_its_results(self, trained, tmp_path, monkeypatch):
-        results = tmp_path / "clone" / "results"
-        shutil.copytree(trained[1], results / "flickr8k" / "weights" / "kept")
-        (results / "README.md").touch()
-        (results.parent / "nbs").mkdir()
-        monkeypatch.chdir(results.parent / "nbs")
-        assert "kept" in captionlab.list_runs()
-        assert captionlab.load("kept").metadata.seed == 3
-        monkeypatch.chdir(tmp_path)
-        assert "kept" not in captionlab.list_runs()
-
     def test_loading_nothing_heavy_until_asked(self):
         code = (
             "import sys, captionlab; assert 'torch' not in sys.modules; "

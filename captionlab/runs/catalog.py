@@ -13,15 +13,13 @@ from typing import Any
 import captionlab
 
 from ..files import cache_home
-from .results import results_home
 from .run import Run
 
 # %% ../../nbs/library/runs/catalog.ipynb #bc9db442
 def _search_folders() -> list[Path]:
     """Return the folders of runs that can be loaded by name; the first one wins."""
     packaged = Path(captionlab.__file__).parent / "checkpoints"
-    kept = sorted(results_home().glob("*/weights"))
-    return [packaged, *kept, cache_home() / "runs"]
+    return [packaged, cache_home() / "runs"]
 
 
 def _named_runs() -> dict[str, Path]:
