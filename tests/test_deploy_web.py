@@ -78,7 +78,7 @@ class TestPage:
         monkeypatch.setitem(sys.modules, "gradio", None)
         result = CliRunner().invoke(app, ["serve", "scenes"])
         assert result.exit_code == 1
-        assert "pip install 'captionlab[web]'" in result.output
+        assert "pip install '.[web]'" in result.output
         assert len(result.output.splitlines()) == 1
 
     def test_a_translator_is_one_line(self):

@@ -110,13 +110,14 @@ def build_app(run: Run) -> Any:
     try:
         gradio: Any = import_module("gradio")
     except ImportError:
-        raise ImportError("gradio is missing: pip install 'captionlab[web]'") from None
+        raise ImportError("gradio is missing: pip install '.[web]'") from None
 
     def update(picture: Any, count: float) -> tuple:
         try:
             content = describe_picture(run, picture, int(count))
         except (ValueError, OSError) as error:
-            raise gradio.Error(str(error)) from None
+            problem = str(error).replace(str(picture), "the file")
+            raise gradio.Error(problem, print_exception=False) from None
         warning = gradio.Markdown(f"**Careful:** {content.warning}.", visible=bool(content.warning))
         return content.rows, content.maps, warning
 
@@ -129,7 +130,9 @@ def _page(gradio: Any, update: Callable[[Any, float], tuple]) -> Any:
         gradio.Markdown("# Caption a photo")
         with gradio.Row():
             with gradio.Column():
-                picture = gradio.Image(type="pil", label="Photo")
+                picture = gradio.Image(type="filepath", label="Photo")
+                # The file as it is: `load_image` reads it, not gradio.
+                picture.preprocess = lambda photo: photo and photo.path
                 count = gradio.Slider(1, 10, value=3, step=1, label="Captions")
                 photos = example_photos()
                 if photos:
