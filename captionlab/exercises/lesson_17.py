@@ -14,7 +14,7 @@ from ..data.datasets import scenes
 from ..files import read_json_object
 from ..metrics.chair import shapes_in_caption
 from ..metrics.perturbations import change_fact
-from ..runs.results import result_file
+from ..runs.results import results_home
 from ..scenes import describe_scene
 from .expectations import expect, expect_close, expect_equal, expect_type
 from .registry import add_rubric, exercise
@@ -102,7 +102,7 @@ def _check_perfect(answer):
     ),
 )
 def _check_apart(answer):
-    report = read_json_object(result_file("scenes/all.metric-agreement.json"), "run the benchmark")
+    report = read_json_object(results_home() / "scenes/all.metric-agreement.json", "run it")
     rows = report["kendall_tau_b"]["trained models"]["truth"]
     pairs = {(one, other) for one in rows for other in rows}
     ends = {name: row["interval"] for name, row in rows.items()}

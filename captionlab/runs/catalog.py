@@ -13,6 +13,7 @@ from typing import Any
 import captionlab
 
 from ..files import cache_home
+from ..training.devices import best_device
 from .run import Run
 
 # %% ../../nbs/library/runs/catalog.ipynb #bc9db442
@@ -52,7 +53,7 @@ def load(
         weights: of the backbone, torchvision's name for them or a file; found by itself if None.
         boxes: where the boxes of pictures come from, a file or the name of a detector; as in
             training if None.
-        device: "cpu", "cuda" or "mps"; the CPU if None.
+        device: "cpu", "cuda" or "mps"; the best there is if None.
         precision: "no" for 32-bit floats, "bf16", "fp16", or "auto" for what is fast on the device;
             see `captionlab.training.devices`.
 
@@ -60,7 +61,7 @@ def load(
         FileNotFoundError: there is no such run.
         ValueError: it is broken.
     """
-    options: Any = {"device": device, "precision": precision}
+    options: Any = {"device": device or best_device(), "precision": precision}
     runs = _named_runs()
     folder = Path(name)
     if (folder / "run.json").exists():

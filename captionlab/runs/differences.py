@@ -26,7 +26,7 @@ from ..metrics.tokenizer import tokenize
 from ..scenes.verification import truth
 from ..scenes.world import Scene
 from .reproduction import run_score, seed_deviation, seed_spread
-from .results import load_result, result_file, results_home
+from .results import load_result, results_home
 from .tables import OTHER_PRESETS, PROTOCOLS, TABLES, PaperTable, TableRow
 
 # %% ../../nbs/library/runs/differences.ipynb #diff0004
@@ -173,7 +173,7 @@ def _caption_files(protocol: str, row: TableRow, preset: str) -> list[Path]:
     """Return the files of captions of a row's runs, one for each seed."""
     name = row.result(PROTOCOLS[protocol], preset)
     runs = load_result(name)["runs"]
-    return [result_file(f"{name}.seed{run['seed']}.captions.json") for run in runs]
+    return [results_home() / f"{name}.seed{run['seed']}.captions.json" for run in runs]
 
 
 # A run with fewer different captions, as a share of the pictures, counts as collapsed.
@@ -260,7 +260,7 @@ def measure_differences(protocol: str) -> list[Difference]:
 # %% ../../nbs/library/runs/differences.ipynb #diff0012
 def differences_file(protocol: str) -> Path:
     """Return the file of a protocol's differences under `results/`."""
-    return result_file(f"{PROTOCOLS[protocol].data}/all.differences.json")
+    return results_home() / f"{PROTOCOLS[protocol].data}/all.differences.json"
 
 
 def difference_to_dict(difference: Difference) -> dict:

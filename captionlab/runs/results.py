@@ -22,12 +22,10 @@ from ..untrusted import load_json
 
 # %% ../../nbs/library/runs/results.ipynb #e303bb66
 def results_home() -> Path:
-    """Return the nearest `results/` at or above the current folder; else one in that folder."""
-    current = Path.cwd()
-    for folder in (current, *current.parents):
-        if (folder / "results" / "README.md").is_file():
-            return folder / "results"
-    return current / "results"
+    """Return where the results that come with captionlab are: in its clone, or in the package."""
+    package = Path(captionlab.__file__).parent
+    clone = package.parent / "results"
+    return clone if (clone / "README.md").is_file() else package / "results"
 
 # %% ../../nbs/library/runs/results.ipynb #2ecd5efd
 def _result_path(name: str | Path) -> Path:
@@ -36,7 +34,7 @@ def _result_path(name: str | Path) -> Path:
 
 
 def result_file(name: str) -> Path:
-    """Return where a file under `results/` is.
+    """Return where a result is written: in the clone, or in `results/` of the current folder.
 
     Args:
         name: of the file with its folder, such as "flickr8k/human.json".
@@ -45,6 +43,8 @@ def result_file(name: str) -> Path:
         ValueError: it would not lie below `results/`.
     """
     home = results_home()
+    if home.parent == Path(captionlab.__file__).parent:
+        home = Path.cwd() / "results"
     path = home / name
     # Links are not followed: `results/` may hold links to other disks.
     if Path(os.path.abspath(home)) not in Path(os.path.abspath(path)).parents:
@@ -56,13 +56,16 @@ def load_result(name: str | Path) -> dict:
     """Return what a result file holds.
 
     Args:
-        name: a path that ends in `.json`, or a name under `results/` such as `flickr8k/human`.
+        name: a path that ends in `.json`, or a name under `results/` such as `flickr8k/human`:
+            a result that was written here, else one that comes with captionlab.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is not a result file.
     """
     path = _result_path(name)
+    if not path.exists() and not str(name).endswith(".json"):
+        path = results_home() / f"{name}.json"
     try:
         result = load_json(path)
     except FileNotFoundError:
