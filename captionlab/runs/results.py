@@ -34,7 +34,7 @@ def _result_path(name: str | Path) -> Path:
 
 
 def result_file(name: str) -> Path:
-    """Return where a result is written: in the clone, or in `results/` of the current folder.
+    """Return where a result is written: in the clone one works in, else in the current folder.
 
     Args:
         name: of the file with its folder, such as "flickr8k/human.json".
@@ -43,7 +43,7 @@ def result_file(name: str) -> Path:
         ValueError: it would not lie below `results/`.
     """
     home = results_home()
-    if home.parent == Path(captionlab.__file__).parent:
+    if home.parent not in (Path.cwd(), *Path.cwd().parents):  # not in the clone: stay out of it
         home = Path.cwd() / "results"
     path = home / name
     # Links are not followed: `results/` may hold links to other disks.
