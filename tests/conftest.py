@@ -79,6 +79,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> objec
     return report
 
 
+@pytest.fixture
+def own_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty `results/` in the current folder, which stands for that of the clone, too."""
+    from captionlab.runs import differences, reproduction, results
+
+    (tmp_path / "results").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for module in (differences, reproduction, results):
+        monkeypatch.setattr(module, "results_home", lambda: tmp_path / "results")
+    return tmp_path / "results"
+
+
 MINIATURE_RUN = "test_every_captioner_goes_from_pictures_to_a_file_for_the_server"
 MINIATURE_MINUTES = 3       # that it should take on two cores
 

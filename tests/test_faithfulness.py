@@ -21,7 +21,6 @@ from captionlab.explore.faithfulness import (
 )
 from captionlab.models import cptr, vanilla
 from captionlab.processors.image import ImageProcessor
-from captionlab.runs import results
 from captionlab.runs.run import Run
 from captionlab.runs.training import train
 from captionlab.scenes.generator import generate_scene
@@ -140,8 +139,7 @@ class TestErasure:
             erase_attended(run.model, memory, torch.tensor([[4]]))
 
     @pytest.mark.slow
-    def test_over_a_split_and_as_a_file(self, trained, world, tmp_path, monkeypatch):
-        monkeypatch.setattr(results, "results_home", lambda: tmp_path)
+    def test_over_a_split_and_as_a_file(self, trained, world, own_results):
         run = trained
         found = evaluate_faithfulness(run, world, batch_size=3)
         said = run.caption([item.image for item in world["test"]])
@@ -159,7 +157,7 @@ class TestErasure:
             "hund": {"times": 1, "own": 10.0, "control": 0.0},
         }
         file = write_faithfulness(found)
-        assert file == tmp_path / "scenes" / "vanilla-own-xe.seed3.explain.json"
+        assert file == own_results / "scenes" / "vanilla-own-xe.seed3.explain.json"
         assert json.loads(file.read_text()) == found
 
 

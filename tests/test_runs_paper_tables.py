@@ -24,10 +24,8 @@ def test_published_figures_stand_beside_ours():
     assert ours in line
 
 
-def test_rows_without_results_say_so(tmp_path, monkeypatch):
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "README.md").write_text("")
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_results")
+def test_rows_without_results_say_so():
     lines = paper_table("image_transformer").split("\n")
     assert "| released | 130.8 | not run | not run |  |" in lines
     assert "| vorn | 128.3 | not run: no such model | not run: no such model |  |" in lines

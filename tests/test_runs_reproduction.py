@@ -23,12 +23,8 @@ from captionlab.runs.reproduction import (
 from captionlab.runs.tables import PROTOCOLS, find_table
 
 @pytest.fixture
-def results(tmp_path, monkeypatch):
-    """An empty folder `results/` in the current folder."""
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "README.md").write_text("")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "results"
+def results(own_results):
+    return own_results
 
 
 def write_result(results, name, scores, stage="xe"):
