@@ -4,12 +4,16 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from torch import nn
 
+from captionlab.captioner import Captioner
 from captionlab.runs.results import provenance
+from captionlab.training.config import TrainingConfig
+from captionlab.training.loop import Trainer
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "bench.json"
 
@@ -27,6 +31,12 @@ def medians(
     timed(ours), timed(peer)
     pairs = [(timed(ours, clock), timed(peer, clock)) for _ in range(rounds)]
     return median(a for a, _ in pairs), median(b for _, b in pairs)
+
+
+def step_trainer(model: Captioner, config: TrainingConfig, steps: int) -> Trainer:
+    """Return a trainer for single steps, with the schedule of epochs of so many steps."""
+    config = replace(config, max_tokens=0)
+    return Trainer(model, range(steps * config.batch_size), config)
 
 
 def scaled_embedding(size: int, width: int) -> nn.Embedding:

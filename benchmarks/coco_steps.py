@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import step_trainer
 from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
 from captionlab.models import find_preset, model_module
@@ -25,7 +26,7 @@ from captionlab.runs.results import provenance
 from captionlab.scst import FastCiderD, SelfCritical
 from captionlab.text import Vocabulary, pad_sequences
 from captionlab.training.config import BasePreset
-from captionlab.training.loop import TrainStep
+from captionlab.training.loop import Trainer
 from captionlab.vision.backbones import Backbone
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "coco-steps.json"
@@ -62,10 +63,10 @@ def mean_seconds(calls: Sequence[Callable[[], object]]) -> float:
     return (time.perf_counter() - start) / len(calls)
 
 
-def seconds_per_step(train_step: TrainStep, batches: list[Batch], steps: int) -> float:
+def seconds_per_step(trainer: Trainer, batches: list[Batch], steps: int) -> float:
     """Mean seconds of a training step, on one batch after another."""
     chosen = [batches[number % len(batches)] for number in range(steps)]
-    return mean_seconds([partial(train_step.step, batch) for batch in chosen])
+    return mean_seconds([partial(trainer.step, batch) for batch in chosen])
 
 
 def measure(name: str) -> dict[str, float]:
@@ -79,13 +80,13 @@ def measure(name: str) -> dict[str, float]:
     batches = batches_of(preset, ids)
     model = model_module(name).Model(preset, VOCABULARY_SIZE)
     config = replace(preset.training, lr=5e-4, warmup=20, schedule="constant")
-    xe = TrainStep(model.train(), config, 10_000)
+    xe = step_trainer(model.train(), config, 10_000)
 
     seconds_per_step(xe, batches, WARMUP)
     values = {"xe_seconds": seconds_per_step(xe, batches, XE_STEPS), "pictures": len(batches[0])}
     reward = FastCiderD([[row[1:] for row in five] for five in ids], VOCABULARY_SIZE)
     critic = SelfCritical(model, reward, max_length=preset.max_length or 30)
-    scst = TrainStep(critic.train(), replace(preset.scst, lr=1e-7, precision="no"), 10_000)
+    scst = step_trainer(critic, replace(preset.scst, lr=1e-7, precision="no"), 10_000)
     seconds_per_step(scst, batches, 3)
     values["scst_seconds"] = seconds_per_step(scst, batches, SCST_STEPS)
     with torch.inference_mode():

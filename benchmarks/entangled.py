@@ -10,11 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks import medians, record, scaled_embedding
+from benchmarks import medians, record, scaled_embedding, step_trainer
 from captionlab.data.batches import Batch
 from captionlab.models.entangled import PRESETS, Model, VisualInput
 from captionlab.positions import SinusoidalPositions
-from captionlab.training.loop import TrainStep
 
 PRESET, V = PRESETS["squeezenet"], 2500
 B, C, T = 16, 5, 17
@@ -142,7 +141,7 @@ def main() -> None:
     torch.manual_seed(0)
     model, peer, found, config = Model(PRESET, V), Peer().train(), batches(), PRESET.training
     assert sum(p.numel() for p in peer.parameters()) == sum(p.numel() for p in model.parameters())
-    ours = TrainStep(model, replace(config, precision="no"), steps=100)
+    ours = step_trainer(model, replace(config, precision="no"), steps=100)
     optimizer = torch.optim.AdamW(
         peer.parameters(), config.lr, config.betas, weight_decay=config.weight_decay
     )

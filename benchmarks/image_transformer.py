@@ -14,14 +14,13 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from benchmarks import record
+from benchmarks import record, step_trainer
 from captionlab.blocks import BlockConfig, Encoder
 from captionlab.captioner import Captioner, TransformerCaptioner
 from captionlab.data.batches import Batch
 from captionlab.decoding.beam import beam_search
 from captionlab.models.image_transformer import PRESETS, Model
 from captionlab.training.distributed import tune_malloc
-from captionlab.training.loop import TrainStep
 
 PHOTOS, CAPTIONS, REGIONS, BEAM, LONGEST, V, ROUNDS = 10, 5, 50, 5, 16, 10_369, 3
 PAPER = PRESETS["paper"]
@@ -85,7 +84,7 @@ def main() -> None:
     try:
         batch, models = photos(), [Model(PAPER, V), Plain()]
         config = replace(PAPER.training, precision="no")
-        steps = [partial(TrainStep(model, config, 100).step, batch) for model in models]
+        steps = [partial(step_trainer(model, config, 100).step, batch) for model in models]
         ours, plain = compare(steps)
         record("image-transformer-step", ours, plain, plain / ours, "s of one core, training step")
         ours, plain = compare([partial(describe, model.eval(), batch) for model in models])

@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks import record
+from benchmarks import record, step_trainer
 from captionlab.captioner import Memory
 from captionlab.data.batches import Batch
 from captionlab.decoding.beam import beam_search
@@ -23,7 +23,6 @@ from captionlab.models import cptr, vanilla
 from captionlab.scst import SelfCritical
 from captionlab.text import pad_sequences
 from captionlab.training.config import TrainingConfig
-from captionlab.training.loop import TrainStep
 
 MEGABYTE = 2**20
 V = 9500
@@ -86,11 +85,11 @@ def step_bytes(model_class: type, preset: cptr.Preset, checkpointing: bool) -> i
     torch.manual_seed(0)
     model = model_class(preset, V)
     config = replace(preset.training, checkpointing=checkpointing)
-    step = TrainStep(model, config, steps=10)
+    trainer = step_trainer(model, config, steps=10)
     size = preset.inputs.image_size
     captions = pad_sequences([[[1, *[7] * 18, 2]]])
     batch = Batch(images=torch.randn(1, 3, size, size), captions=captions)
-    return peak_bytes(lambda: step.accelerator.backward(step._loss(batch)[0]))
+    return peak_bytes(lambda: trainer.accelerator.backward(trainer._loss(batch)[0]))
 
 
 def search_bytes(
@@ -113,13 +112,13 @@ def scst_bytes(steps: int) -> list[int]:
     preset = vanilla.PRESETS["tiny"]
     captioner = vanilla.Model(preset, 50)
     model = SelfCritical(captioner, lambda ids, _: ids.float().mean(-1), max_length=8)
-    step = TrainStep(model, TrainingConfig(lr=1e-5), steps=steps)
+    trainer = step_trainer(model, TrainingConfig(lr=1e-5), steps=steps)
     grid = torch.randn(2, math.prod(vanilla.grid_size(preset.inputs.grid)), preset.channels)
     batch = Batch(grid=grid, captions=pad_sequences([[[1, 5, 2]]] * 2))
     live = []
     with LiveMemory() as memory:
         for _ in range(steps):
-            step.step(batch)
+            trainer.step(batch)
             live.append(memory.live_bytes())
     return live
 

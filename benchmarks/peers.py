@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPT2Config, VisionEncoderDecoderConfig, ViTConfig
 from transformers import VisionEncoderDecoderModel as PeerModel
 
-from benchmarks import medians, record
+from benchmarks import medians, record, step_trainer
 from captionlab.captioner import Captioner
 from captionlab.data.batches import Batch
 from captionlab.data.inputs import InputConfig
@@ -29,7 +29,6 @@ from captionlab.models.cptr import Model, Preset
 from captionlab.text import pad_sequences
 from captionlab.training.config import TrainingConfig
 from captionlab.training.distributed import tune_malloc
-from captionlab.training.loop import TrainStep
 
 # 7 by 7 patches of 32 pixels and a class token are 50 positions.
 IMAGE_SIZE, PATCH_SIZE = 224, 32
@@ -101,8 +100,8 @@ def autocast(bf16: bool):
 def our_step(batch: Batch, bf16: bool) -> Callable:
     """Return a training step of ours."""
     config = replace(PRESET.training, precision="bf16" if bf16 else "no")
-    step = TrainStep(Model(PRESET, V), config, steps=1000)
-    return lambda: step.step(batch)
+    trainer = step_trainer(Model(PRESET, V), config, steps=1000)
+    return lambda: trainer.step(batch)
 
 
 def peer_step(batch: Batch, bf16: bool) -> Callable:

@@ -12,13 +12,13 @@ from statistics import median
 
 import torch
 
-from benchmarks import record
+from benchmarks import record, step_trainer
 from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
 from captionlab.models.vanilla import PRESETS, Model
 from captionlab.scst import FastCiderD, SelfCritical
 from captionlab.text import Vocabulary, pad_sequences
-from captionlab.training.loop import TrainStep
+from captionlab.training.loop import Trainer
 
 PRESET, PICTURES, SAMPLES, WARMUP, ROUNDS = PRESETS["small"], 16, 5, 150, 15
 
@@ -41,7 +41,7 @@ def flickr8k_batches() -> tuple[Vocabulary, list[list[list[int]]], list[Batch]]:
     return vocabulary, ids, batches
 
 
-def timed_steps(step: TrainStep, batches: list[Batch]) -> list[float]:
+def timed_steps(step: Trainer, batches: list[Batch]) -> list[float]:
     """Seconds of one core that each batch takes."""
     seconds = []
     for batch in batches:
@@ -57,14 +57,14 @@ def main() -> None:
     vocabulary, ids, batches = flickr8k_batches()
     model = Model(PRESET, len(vocabulary))
     config = replace(PRESET.training, precision="no", lr=5e-4, warmup=20)
-    learning = TrainStep(model.train(), config, 10_000)
+    learning = step_trainer(model.train(), config, 10_000)
     for number in range(WARMUP):
         learning.step(batches[number % len(batches)])
     reward = FastCiderD([[row[1:] for row in rows] for rows in ids], len(vocabulary))
     critic = SelfCritical(
         model, reward, SAMPLES, max_length=PRESET.max_length, suppress_tokens=[vocabulary.unk]
     )
-    rewarded = TrainStep(critic, replace(PRESET.scst, precision="no", lr=1e-6), 10_000)
+    rewarded = step_trainer(critic, replace(PRESET.scst, precision="no", lr=1e-6), 10_000)
     pairs = []
     for batch in batches[:ROUNDS]:  # in turns, so that both see the same machine
         model.train()

@@ -11,12 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks import medians, record, scaled_embedding
+from benchmarks import medians, record, scaled_embedding, step_trainer
 from captionlab.data.batches import Batch, batch_by_tokens
 from captionlab.models.translation import PRESETS, Model
 from captionlab.positions import SinusoidalPositions
 from captionlab.text import pad_sequences
-from captionlab.training.loop import TrainStep
 
 PRESET = replace(PRESETS["strong"], consistency=0.0)
 V, RECIPE = PRESET.subwords, PRESET.training
@@ -101,7 +100,7 @@ def peer_step() -> tuple:
 def main() -> None:
     torch.manual_seed(0)
     model, found = Model(PRESET, V), batches()
-    ours = TrainStep(model, replace(RECIPE, precision="no"), steps=100)
+    ours = step_trainer(model, replace(RECIPE, precision="no"), steps=100)
     theirs, peer = peer_step()
     norms = 4 * PRESET.width  # nn.Transformer ends each of its stacks with one norm more
     assert (

@@ -82,10 +82,10 @@ def english_sentences(count: int) -> list[str]:
 def training_losses(folder: Path) -> dict:
     """Train `vanilla tiny` on scenes, seed 0, in full: the loss of each step, history, weights."""
     from captionlab.runs import train
-    from captionlab.training import TrainStep
+    from captionlab.training import Trainer
 
     losses = []
-    plain_step = TrainStep.step
+    plain_step = Trainer.step
 
     def recorded_step(self, batch):
         sums = plain_step(self, batch)
@@ -93,13 +93,13 @@ def training_losses(folder: Path) -> dict:
         losses.append(total / words)
         return sums
 
-    TrainStep.step = recorded_step
+    Trainer.step = recorded_step
     try:
         run = train(
             "vanilla", "scenes", "tiny", seed=0, out=folder, device="cpu", max_val_items=40
         )
     finally:
-        TrainStep.step = plain_step
+        Trainer.step = plain_step
     history = [
         {"loss": record["loss"], "lr": record["rate"], "score": record["score"]}
         for record in run.metadata.history

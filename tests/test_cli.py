@@ -161,9 +161,9 @@ def test_demo_trains_once_judges_and_draws(brief, tmp_path):
 @pytest.mark.java
 @pytest.mark.slow
 def test_demo_interrupted_goes_on_where_it_was(brief, monkeypatch):
-    from captionlab.training.loop import TrainStep
+    from captionlab.training.loop import Trainer
 
-    original_step = TrainStep.step
+    original_step = Trainer.step
     steps = []
 
     def step(self, batch):
@@ -173,7 +173,7 @@ def test_demo_interrupted_goes_on_where_it_was(brief, monkeypatch):
         steps.append("done")
         return original_step(self, batch)
 
-    monkeypatch.setattr(TrainStep, "step", step)
+    monkeypatch.setattr(Trainer, "step", step)
     broken = call("demo", "--run", "mine")
     assert broken.exit_code == 130, broken.output
     assert "epoch 1 of 2" in broken.stdout

@@ -40,7 +40,7 @@ from captionlab.training.distributed import (
     requested_processes,
     start_missing_processes,
 )
-from captionlab.training.loop import Trainer, TrainStep, epochs_since_best, should_stop_early
+from captionlab.training.loop import Trainer, epochs_since_best
 from captionlab.training.memory import checkpoint_activations
 from captionlab.training.schedules import cosine, noam, step_decay
 
@@ -162,7 +162,7 @@ def interrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("interrupted")
     run = tiny_training.trainer(folder)
     steps = iter(range(3))
-    run.train_step.reseed = lambda state: next(steps)
+    run.reseed = lambda *place: next(steps)
     with pytest.raises(StopIteration):
         run.fit()
     return folder / "checkpoint.pt"
@@ -457,8 +457,8 @@ def test_a_compiled_training_is_continued_as_any_other(tmp_path, monkeypatch, co
     whole = start(None, False).fit()
     run = start(tmp_path, compiled[0])
     steps = iter(range(3))
-    reseed = run.train_step.reseed
-    run.train_step.reseed = lambda state: (next(steps), reseed(state))
+    reseed = run.reseed
+    run.reseed = lambda *place: (next(steps), reseed(*place))
     with pytest.raises(StopIteration):
         run.fit()
     stored = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
@@ -470,11 +470,11 @@ def test_a_compiled_training_is_continued_as_any_other(tmp_path, monkeypatch, co
 def test_a_loss_that_is_no_number_changes_no_weight():
     run = tiny_training.trainer(config=SHORT)
     with torch.no_grad():
-        run.train_step.model.projection.weight.fill_(math.nan)
-    before = {name: x.clone() for name, x in run.train_step.model.state_dict().items()}
+        run.model.projection.weight.fill_(math.nan)
+    before = {name: x.clone() for name, x in run.model.state_dict().items()}
     with pytest.raises(ValueError, match="the loss of a step is nan: train with a lower lr"):
         run.fit()
-    after = run.train_step.model.state_dict()
+    after = run.model.state_dict()
     assert all(
         x.equal(before[name]) for name, x in after.items() if not name.startswith("projection")
     )
@@ -485,7 +485,7 @@ def test_one_process_trains_in_two_precisions(precisions):
     for precision in precisions:
         run = tiny_training.trainer(config=replace(SHORT, epochs=1, precision=precision))
         run.fit()
-        assert run.train_step.accelerator.mixed_precision == precision
+        assert run.accelerator.mixed_precision == precision
 
 
 class Encoding(tiny_training.GridCaptioner):
@@ -505,7 +505,7 @@ def test_an_encoder_learns_at_a_rate_of_its_own(wrap):
     """Adam's first step is as long as the rate, wherever the gradient is not nearly zero."""
     data, words = tiny_training.examples()
     config = replace(SHORT, schedule="constant", warmup=1, encoder_lr_scale=0.1)
-    stepper = TrainStep(wrap(Encoding(words)), config, steps=21)
+    stepper = Trainer(wrap(Encoding(words)), data, config)
     before = {name: x.detach().clone() for name, x in stepper.model.named_parameters()}
     stepper.step(collate([data[0], data[1]]))
     moved = {
@@ -569,22 +569,22 @@ def test_scores_of_numpy_can_be_read_back(tmp_path):
 
 
 def test_a_finished_run_trains_no_further(trained, monkeypatch):
-    monkeypatch.setattr(Trainer, "train_epoch", lambda self: pytest.fail("trained on"))
+    monkeypatch.setattr(Trainer, "_train_epoch", lambda self: pytest.fail("trained on"))
     best = torch.load(trained / "checkpoint.pt", weights_only=True)["best"]
     assert same(dict(tiny_training.trainer(trained, SHORT).fit().state_dict()), best)
 
 
 def test_a_notebook_that_has_turned_gradients_off_can_train():
     train = tiny_training.trainer(config=SHORT)
-    before = {name: x.clone() for name, x in train.train_step.model.state_dict().items()}
+    before = {name: x.clone() for name, x in train.model.state_dict().items()}
     with torch.no_grad():
         after = dict(train.fit().state_dict())
     assert not same(after, before)
 
 
 def test_an_epoch_takes_the_time_before_an_interruption_too(tmp_path, monkeypatch):
-    train, step, left = tiny_training.trainer(tmp_path, SHORT), TrainStep.step, iter(range(3))
-    monkeypatch.setattr(TrainStep, "step", lambda self, batch: (next(left), step(self, batch))[1])
+    train, step, left = tiny_training.trainer(tmp_path, SHORT), Trainer.step, iter(range(3))
+    monkeypatch.setattr(Trainer, "step", lambda self, batch: (next(left), step(self, batch))[1])
     with pytest.raises(StopIteration):
         train.fit()
     monkeypatch.undo()
@@ -599,13 +599,13 @@ def test_an_epoch_takes_the_time_before_an_interruption_too(tmp_path, monkeypatc
 
 def test_pictures_without_a_caption_teach_nothing():
     train = tiny_training.trainer(config=SHORT)
-    before = {name: x.clone() for name, x in train.train_step.model.state_dict().items()}
+    before = {name: x.clone() for name, x in train.model.state_dict().items()}
     bare = collate([train.data[row] for row in range(2)])
     bare = replace(bare, captions=bare.captions[:, :0])
-    rate = train.train_step.lr
-    assert train.train_step.step(bare).tolist() == [0.0, 0.0]
-    assert train.train_step.lr == rate
-    assert same(dict(train.train_step.model.state_dict()), before)
+    rate = train.lr
+    assert train.step(bare).tolist() == [0.0, 0.0]
+    assert train.lr == rate
+    assert same(dict(train.model.state_dict()), before)
 
 
 @pytest.mark.parametrize("parts", [2, 3, 8])
@@ -614,13 +614,13 @@ def test_a_step_in_parts_is_the_step(parts):
     for accumulation in (1, parts):
         torch.manual_seed(0)
         run = tiny_training.trainer(config=replace(SHORT, accumulation=accumulation))
-        for module in run.train_step.model.modules():
+        for module in run.model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         batch = collate([run.data[row] for row in range(5)])
-        sums = [run.train_step.step(batch).tolist() for _ in range(3)]
+        sums = [run.step(batch).tolist() for _ in range(3)]
         # A key's bias changes no attention: its gradient is rounding, which Adam scales up.
-        state = run.train_step.model.state_dict()
+        state = run.model.state_dict()
         weights = {name: x for name, x in state.items() if not name.endswith("key.bias")}
         results.append((sums, weights))
     (sums, weights), (part_sums, part_weights) = results
@@ -634,7 +634,7 @@ def test_a_run_in_parts_is_resumed_exactly(tmp_path):
     whole.fit()
     first = tiny_training.trainer(tmp_path / "halves", config=config)
     first.save_every = -1.0
-    step, calls = first.train_step.step, []
+    step, calls = first.step, []
 
     def interrupted(batch):
         if len(calls) == 3:
@@ -642,7 +642,7 @@ def test_a_run_in_parts_is_resumed_exactly(tmp_path):
         calls.append(batch)
         return step(batch)
 
-    first.train_step.step = interrupted
+    first.step = interrupted
     with pytest.raises(KeyboardInterrupt):
         first.fit()
     second = tiny_training.trainer(tmp_path / "halves", config=config)
@@ -656,7 +656,7 @@ def test_too_little_memory_is_one_line_that_names_the_option(monkeypatch):
     def exhausted(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    monkeypatch.setattr(run.train_step, "_loss", exhausted)
+    monkeypatch.setattr(run, "_loss", exhausted)
     with pytest.raises(MemoryError, match="set accumulation=4") as error:
         run.fit()
     assert "\n" not in str(error.value)
@@ -698,8 +698,8 @@ def test_a_compiled_step_has_the_loss_of_a_plain_one():
         config = replace(SHORT, compile=compiled)
         run = tiny_training.trainer(config=config, dropout=0.0)
         batch = collate([run.data[row] for row in range(4)])
-        losses.append([run.train_step.step(batch)[0].item() for _ in range(2)])
-        states.append(run.train_step.ema_model.state_dict())
+        losses.append([run.step(batch)[0].item() for _ in range(2)])
+        states.append(run.ema_model.state_dict())
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert states[0].keys() == states[1].keys()
 
@@ -710,10 +710,10 @@ def test_compiling_without_a_compiler_is_one_line(monkeypatch):
         tiny_training.trainer(config=replace(SHORT, compile=True))
 
 
-def gpu_tensors(step, batch):
+def gpu_tensors(trainer, batch):
     """What a GPU would hold before a training step."""
-    moments = [x for state in step._adam.state.values() for x in state.values()]
-    weights = [*step.model.state_dict().values(), *step.averaged_model.state_dict().values()]
+    moments = [x for state in trainer.optimizer.optimizer.state.values() for x in state.values()]
+    weights = [*trainer.model.state_dict().values(), *trainer.ema_model.module.state_dict().values()]
     return [*weights, *moments, *batch._tensors().values()]
 
 
@@ -726,13 +726,13 @@ def moved(batch):
 def test_a_step_does_not_wait_for_a_gpu(accumulation):
     run = tiny_training.trainer(config=replace(SHORT, accumulation=accumulation))
     batch = moved(collate([run.data[row] for row in range(4)]))
-    run.train_step.step(batch)
-    with WaitCounter(gpu_tensors(run.train_step, batch)) as waits:
-        run.train_step.step(batch)
+    run.step(batch)
+    with WaitCounter(gpu_tensors(run, batch)) as waits:
+        run.step(batch)
     assert not waits.counts
     uncounted = replace(batch, target_counts=None)
-    with WaitCounter(gpu_tensors(run.train_step, batch)) as waits:
-        run.train_step.step(uncounted).tolist()
+    with WaitCounter(gpu_tensors(run, batch)) as waits:
+        run.step(uncounted).tolist()
     # Counted on the device, and once more for each part; the sums are read.
     assert waits.counts == {"_local_scalar_dense": 1 + accumulation, "tolist": 1}
 
@@ -742,13 +742,13 @@ def test_self_critical_training_waits_after_some_words_and_for_the_rewards(monke
     torch.manual_seed(0)
     captioner = vanilla.Model(preset, 50)
     model = SelfCritical(captioner, lambda ids, _: ids.float().mean(-1), max_length=8)
-    step = TrainStep(model, SHORT, steps=20)
+    run = Trainer(model, range(40), SHORT)
     grid = torch.randn(2, math.prod(vanilla.grid_size(preset.inputs.grid)), preset.channels)
     batch = moved(Batch(grid=grid, captions=pad_sequences([[[1, 5, 2]]] * 2)))
-    step.step(batch)
+    run.step(batch)
     monkeypatch.setattr(generation, "_words_per_check", lambda device: 3)
-    with WaitCounter(gpu_tensors(step, batch)) as waits:
-        step.step(batch)
+    with WaitCounter(gpu_tensors(run, batch)) as waits:
+        run.step(batch)
     # After three, six and eight words, for the length; for the samples and for the references.
     assert waits.counts == {"tolist": 4, "cpu": 2}
 
@@ -763,7 +763,7 @@ def test_losses_that_are_read_rarely_are_the_same(interval):
     whole.fit()
     rare = tiny_training.trainer(config=PAIR)
     rare.steps_per_reading = interval
-    plain_step = rare.train_step.step
+    plain_step = rare.step
     left = iter(range(30))
 
     def step(batch):
@@ -771,34 +771,34 @@ def test_losses_that_are_read_rarely_are_the_same(interval):
             raise KeyboardInterrupt
         return plain_step(batch)
 
-    rare.train_step.step = step
+    rare.step = step
     with pytest.raises(KeyboardInterrupt):
         rare.fit()
-    rare.train_step.step = plain_step
+    rare.step = plain_step
     rare.fit()      # goes on with the weights that it has
     assert same(losses_of(rare), losses_of(whole))
 
 
 @pytest.mark.parametrize("interval", [4, 100])
-def test_a_run_with_rare_readings_is_resumed_exactly(tmp_path, monkeypatch, interval):
+def test_a_run_with_rare_readings_is_resumed_exactly(tmp_path, interval):
     whole = tiny_training.trainer(config=PAIR)
     whole.fit()
-    monkeypatch.setattr(devices, "steps_per_reading", lambda device: interval)
     saved = 0
     for steps in (3, 9, 11, 100):
         run = tiny_training.trainer(tmp_path, PAIR)
         run.save_every = math.inf
-        reseed = run.train_step.reseed
+        run.steps_per_reading = interval
+        reseed = run.reseed
         left = iter(range(steps))
 
-        def counted(state, run=run, reseed=reseed, left=left):
+        def counted(epoch, step, run=run, reseed=reseed, left=left):
             if next(left, None) is None:
                 raise KeyboardInterrupt
-            if state.step % 5 == 0:
+            if step % 5 == 0:
                 run.last_save = -math.inf       # the clock says that it is time
-            reseed(state)
+            reseed(epoch, step)
 
-        run.train_step.reseed = counted
+        run.reseed = counted
         try:
             run.fit()
         except KeyboardInterrupt:
@@ -812,20 +812,20 @@ def test_nothing_is_saved_after_a_loss_that_is_no_number(tmp_path, saves):
     run = tiny_training.trainer(tmp_path, config=SHORT)
     run.save_every = -1.0 if saves else math.inf
     run.steps_per_reading = 7
-    plain_step = run.train_step.step
+    plain_step = run.step
     weights = []
 
     def step(batch):
-        weights.append({name: x.clone() for name, x in run.train_step.model.state_dict().items()})
+        weights.append({name: x.clone() for name, x in run.model.state_dict().items()})
         if len(weights) > 3:
             batch = replace(batch, grid=batch.grid * math.nan)
         return plain_step(batch)
 
-    run.train_step.step = step
+    run.step = step
     with pytest.raises(ValueError, match="the loss of a step is nan: train with a lower lr"):
         run.fit()
     assert len(weights) == (4 if saves else 7)
-    assert same(dict(run.train_step.model.state_dict()), weights[3])
+    assert same(dict(run.model.state_dict()), weights[3])
     stored = read_checkpoint(tmp_path / "checkpoint.pt", SHORT)
     assert (stored is not None) == saves
     if saves:
@@ -871,15 +871,13 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_run():
 def test_without_averaging_the_last_weights_are_kept():
     run = tiny_training.trainer(config=replace(SHORT, ema_decay=0.0))
     model = run.fit()
-    assert same(dict(model.state_dict()), dict(run.train_step.model.state_dict()))
+    assert same(dict(model.state_dict()), dict(run.model.state_dict()))
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.integers(0, 4))
-def test_patience_counts_from_the_latest_best(scores, patience):
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_the_best_epoch_is_the_latest_of_the_highest_score(scores):
     history = [{"epoch": n, "score": score} for n, score in enumerate(scores, 1)]
-    waited = scores[::-1].index(max(scores))
-    assert epochs_since_best(history) == waited
-    assert should_stop_early(history, patience) == (patience > 0 and waited >= patience)
+    assert epochs_since_best(history) == scores[::-1].index(max(scores))
 
 
 def test_a_score_that_is_no_number_is_never_the_best():

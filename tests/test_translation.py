@@ -376,7 +376,7 @@ class TestRun:
         """Killed in the second epoch, with BPE-dropout and two passes: all that is random."""
         preset = replace(BRIEF, dropout=0.1, consistency=1.0, bpe_dropout=0.1)
         whole = train("translation", world, preset, out=tmp_path / "whole", max_val_items=2)
-        plain, calls = loop.Trainer.train_epoch, []
+        plain, calls = loop.Trainer._train_epoch, []
 
         def dying(self):
             calls.append(1)
@@ -384,7 +384,7 @@ class TestRun:
                 raise KeyboardInterrupt
             plain(self)
 
-        monkeypatch.setattr(loop.Trainer, "train_epoch", dying)
+        monkeypatch.setattr(loop.Trainer, "_train_epoch", dying)
         with pytest.raises(KeyboardInterrupt):
             train("translation", world, preset, out=tmp_path / "killed", max_val_items=2)
         monkeypatch.undo()

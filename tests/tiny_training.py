@@ -27,7 +27,7 @@ from captionlab.data.batches import CaptionDataset
 from captionlab.data.datasets import Item
 from captionlab.text import Vocabulary
 from captionlab.training.config import TrainingConfig
-from captionlab.training.loop import Trainer, TrainStep
+from captionlab.training.loop import Trainer
 
 RECIPE = TrainingConfig(
     epochs=8, batch_size=2, lr=3e-3, warmup=10, ema_decay=0.9
@@ -74,15 +74,15 @@ def trainer(folder=None, config=RECIPE, dropout=0.1, workers=0):
 
 
 def watched(tell):
-    """Let `Stepper.step` tell its result after every step."""
-    plain = TrainStep.step
+    """Let `Trainer.step` tell its result after every step."""
+    plain = Trainer.step
 
     def step(self, batch):
         result = plain(self, batch)
         tell(result)
         return result
 
-    TrainStep.step = step
+    Trainer.step = step
 
 
 def in_a_child(folder, pipe=None):
@@ -133,9 +133,9 @@ def curve(file):
     watched(note)
     run = trainer(config=replace(RECIPE, batch_size=4, epochs=2), dropout=0.0)
     weights = {name: x.tolist() for name, x in run.fit().state_dict().items()}
-    if run.train_step.is_main_process:
+    if run.accelerator.is_main_process:
         content = {
-            "processes": run.train_step.accelerator.num_processes,
+            "processes": run.accelerator.num_processes,
             "losses": losses,
             "weights": weights,
         }

@@ -110,7 +110,8 @@ def finetune_scst(
     with lock_folder(out, resume):
         origin = check_resume_config(out, _start_config(setup, run))
         learner = _scst_wrapper(run, examples)
-        trainer = Trainer(learner, examples, config, out, validate, on_epoch_end, workers=workers)
+        trainer = Trainer(learner, examples, config, out, validate=validate,
+                          on_epoch_end=on_epoch_end, workers=workers)
         stage = "distilled-scst" if run.metadata.teachers else "scst"
         metadata = replace(run.metadata, stage=stage, **origin)
         if options and options.given:
@@ -271,9 +272,8 @@ def finetune(
         origin = check_resume_config(out, config)
         tuned.metadata = replace(tuned.metadata, **origin)
         validate = setup.validate_fn()
-        trainer = Trainer(
-            tuned.model, examples, preset.training, out, validate, on_epoch_end, workers=workers
-        )
+        trainer = Trainer(tuned.model, examples, preset.training, out, validate=validate,
+                          on_epoch_end=on_epoch_end, workers=workers)
         tuned.model = trainer.fit()
         return save_trained_run(tuned, trainer, out)
 

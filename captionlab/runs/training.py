@@ -197,8 +197,8 @@ def train(
         metadata = replace(metadata, **origin)
         learner = _with_distillation(net, examples, setup, teacher_runs) if teachers else net
         validate = setup.validate_fn()
-        trainer = Trainer(learner, examples, preset.training, out, validate, on_epoch_end,
-                          workers=workers)
+        trainer = Trainer(learner, examples, preset.training, out, validate=validate,
+                          on_epoch_end=on_epoch_end, workers=workers)
         fitted: Any = trainer.fit()
         trained = fitted.model if teachers else fitted
         return save_trained_run(Run(trained, vocabulary, processor, metadata), trainer, out, data)
@@ -282,8 +282,8 @@ def distil_further(
         begun |= _train_config(setup, metadata, teacher_runs)
         metadata = replace(metadata, **check_resume_config(out, begun))
         learner = _with_distillation(run.model, examples, setup, teacher_runs)
-        trainer = Trainer(learner, examples, config, out, setup.validate_fn(), on_epoch_end,
-                          workers=workers)
+        trainer = Trainer(learner, examples, config, out, validate=setup.validate_fn(),
+                          on_epoch_end=on_epoch_end, workers=workers)
         trained: Any = trainer.fit()
         run = replace(run, model=trained.model, metadata=metadata)
         return save_trained_run(run, trainer, out, loaded)
@@ -377,6 +377,6 @@ def save_trained_run(
     run.metadata.history = trainer.history
     seconds = sum(record["seconds"] for record in trainer.history)
     run.metadata.train_seconds = round(seconds, 1)
-    if trainer.train_step.is_main_process:
+    if trainer.accelerator.is_main_process:
         run.save(folder)
     return run

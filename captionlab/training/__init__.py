@@ -4,18 +4,16 @@
 
 # %% auto #0
 __all__ = ['AVERAGE_SHARE', 'BasePreset', 'DEVICES', 'LEAST_COVERAGE', 'LEAST_STEPS', 'MOST_EPOCHS',
-           'PRECISIONS', 'TrainStep', 'Trainer', 'TrainerState', 'TrainingConfig',
-           'TrainingOptions', 'TrainingSetup', 'WARMUP_SHARE', 'adapt_config',
-           'adapt_min_count', 'average_weights', 'best_device', 'bf16_speedup',
-           'check_device', 'check_same_progress', 'check_training_state',
-           'checkpoint_activations', 'compile_model', 'constant', 'cosine',
-           'describe_changes', 'epochs_since_best', 'explain_lost_process',
+           'PRECISIONS', 'Trainer', 'TrainerState', 'TrainingConfig', 'TrainingOptions',
+           'WARMUP_SHARE', 'adapt_config', 'adapt_min_count', 'average_weights',
+           'best_device', 'bf16_speedup', 'check_device', 'check_same_progress',
+           'check_training_state', 'checkpoint_activations', 'compile_model', 'constant',
+           'cosine', 'describe_changes', 'epochs_since_best', 'explain_lost_process',
            'half_speedup', 'inference_dtype', 'live_plot', 'load_checkpoint', 'noam',
            'override_preset', 'param_groups', 'plain_names', 'read_checkpoint',
-           'read_sums', 'requested_processes', 'resolve_precision', 'restore_names',
-           'should_stop_early', 'start_missing_processes', 'step_decay',
-           'steps_per_reading', 'tune_malloc', 'unreadable_checkpoint', 'world_size',
-           'write_checkpoint']
+           'requested_processes', 'resolve_precision', 'restore_names',
+           'start_missing_processes', 'step_decay', 'tune_malloc',
+           'unreadable_checkpoint', 'world_size', 'write_checkpoint']
 
 # %% ../../nbs/library/training/index.ipynb #trai0002
 from ..lazy import lazy_attributes
@@ -23,16 +21,14 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/training/index.ipynb #trai0003
 _all_ = [
     "AVERAGE_SHARE", "BasePreset", "DEVICES", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS",
-    "PRECISIONS", "TrainStep", "Trainer", "TrainerState", "TrainingConfig", "TrainingOptions",
-    "TrainingSetup", "WARMUP_SHARE", "adapt_config", "adapt_min_count", "average_weights",
-    "best_device", "bf16_speedup", "check_device", "check_same_progress",
-    "check_training_state",
-    "checkpoint_activations", "compile_model", "constant", "cosine", "describe_changes",
-    "epochs_since_best", "explain_lost_process", "half_speedup", "inference_dtype", "live_plot",
-    "load_checkpoint", "noam", "override_preset", "param_groups", "plain_names", "read_checkpoint",
-    "read_sums", "requested_processes", "resolve_precision", "restore_names", "should_stop_early",
-    "start_missing_processes", "step_decay", "steps_per_reading", "tune_malloc",
-    "unreadable_checkpoint", "world_size", "write_checkpoint",
+    "PRECISIONS", "Trainer", "TrainerState", "TrainingConfig", "TrainingOptions", "WARMUP_SHARE",
+    "adapt_config", "adapt_min_count", "average_weights", "best_device", "bf16_speedup",
+    "check_device", "check_same_progress", "check_training_state", "checkpoint_activations",
+    "compile_model", "constant", "cosine", "describe_changes", "epochs_since_best",
+    "explain_lost_process", "half_speedup", "inference_dtype", "live_plot", "load_checkpoint",
+    "noam", "override_preset", "param_groups", "plain_names", "read_checkpoint",
+    "requested_processes", "resolve_precision", "restore_names", "start_missing_processes",
+    "step_decay", "tune_malloc", "unreadable_checkpoint", "world_size", "write_checkpoint",
 ]
 
 # %% ../../nbs/library/training/index.ipynb #trai0004
@@ -45,24 +41,19 @@ _SUBMODULES = {
     "config": ["BasePreset", "TrainingConfig"],
     "devices": [
         "DEVICES", "PRECISIONS", "average_weights", "best_device", "bf16_speedup", "check_device",
-        "compile_model", "half_speedup", "inference_dtype", "read_sums", "resolve_precision",
-        "steps_per_reading",
+        "compile_model", "half_speedup", "inference_dtype", "resolve_precision",
     ],
     "distributed": [
         "check_same_progress", "explain_lost_process", "requested_processes",
         "start_missing_processes", "tune_malloc", "world_size",
     ],
-    "loop": [
-        "TrainStep", "Trainer", "TrainerState", "epochs_since_best", "live_plot",
-        "should_stop_early",
-    ],
+    "loop": ["Trainer", "TrainerState", "epochs_since_best", "live_plot", "param_groups"],
     "memory": ["checkpoint_activations"],
     "options": [
         "AVERAGE_SHARE", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS", "TrainingOptions",
         "WARMUP_SHARE", "adapt_config", "adapt_min_count", "describe_changes", "override_preset",
     ],
     "schedules": ["constant", "cosine", "noam", "step_decay"],
-    "setup": ["TrainingSetup", "param_groups"],
 }
 
 # %% ../../nbs/library/training/index.ipynb #trai0005

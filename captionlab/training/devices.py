@@ -4,11 +4,9 @@
 
 # %% auto #0
 __all__ = ['DEVICES', 'PRECISIONS', 'best_device', 'check_device', 'half_speedup', 'bf16_speedup',
-           'resolve_precision', 'inference_dtype', 'compile_model', 'steps_per_reading',
-           'read_sums', 'average_weights']
+           'resolve_precision', 'inference_dtype', 'compile_model', 'average_weights']
 
 # %% ../../nbs/library/training/devices.ipynb #devc0002
-import math
 import os
 import shutil
 from functools import cache
@@ -164,31 +162,6 @@ def compile_model(model: Any, device: str) -> Any:
     return torch.compile(model)
 
 # %% ../../nbs/library/training/devices.ipynb #devw0002
-def steps_per_reading(device: torch.device) -> int:
-    """Return after how many steps a training reads their losses: a processor has them at once.
-
-    Args:
-        device: that trains.
-    """
-    return 1 if device.type == "cpu" else 20
-
-
-def read_sums(sums: torch.Tensor) -> tuple[float, float]:
-    """Wait for the summed loss and the number of tokens of a step, and return both.
-
-    Args:
-        sums: the two, `(2,)`.
-
-    Raises:
-        ValueError: if the loss is not a number.
-    """
-    loss, tokens = sums.tolist()
-    if not math.isfinite(loss):
-        raise ValueError(f"the loss of a step is {loss}: train with a lower lr, or look "
-                         "for inputs that are not numbers")
-    return loss, tokens
-
-
 @torch.no_grad()
 def average_weights(ema_model: AveragedModel, model: nn.Module) -> None:
     """Do what `ema_model.update_parameters(model)` does, without its copy of a count to a GPU.
