@@ -24,7 +24,7 @@ from captionlab.decoding.constraints import (
     SuppressSequences,
 )
 from captionlab.decoding.generation import BOS, EOS, generate, log_probabilities, sample
-from captionlab.decoding.search import constrained_beam_search, rewarded_hypothesis
+from captionlab.decoding.search import constrained_beam_search
 
 WORDS, LONGEST = 5, 4  # the words are 3 and 4
 RULES = st.sampled_from(["none", "min_length", "ngram", "suppress"])
@@ -94,22 +94,6 @@ def test_a_search_that_keeps_everything_finds_the_n_best_of_all_captions(
         assert [one.score for one in hypotheses[: len(best)]] == pytest.approx(
             [scores[ids] for ids in best], rel=1e-5
         )
-
-
-@settings(deadline=None, max_examples=25)
-@given(SEEDS, PENALTIES, st.sampled_from([-0.5, 0.3, 2.0]))
-def test_the_rewarded_hypothesis_is_the_best_of_all_captions(seed, penalty, reward):
-    model, memory = encoded(seed)
-    finished, _ = every_caption(WORDS, LONGEST)
-    options = {"num_captions": len(finished), "max_length": LONGEST}
-    found = constrained_beam_search(model, memory, 200, penalty, **options)
-    for row, hypotheses in enumerate(found):
-        ended = [one for one in hypotheses if one.ids[-1] == EOS]
-        chosen = rewarded_hypothesis(ended, len, reward=reward, length_penalty=penalty)
-        scores = {
-            ids: log_probability(model, memory, row, ids) + reward * len(ids) for ids in finished
-        }
-        assert scores[tuple(chosen.ids)] == pytest.approx(max(scores.values()), rel=1e-4)
 
 
 @settings(deadline=None, max_examples=25)

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-import torchvision
 import torch.nn.functional as F
+import torchvision
 from PIL import Image, ImageOps
 from torch import nn
 from torchvision.ops import roi_align
@@ -33,7 +33,6 @@ from captionlab.runs import run as run_module
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.run import Run, caption_split
 from captionlab.runs.training import train
-from captionlab.runs.views import caption_views, photo_views
 from captionlab.scenes.generator import generate_scene
 from captionlab.scenes.world import render
 from captionlab.text import SubwordVocabulary, Vocabulary
@@ -233,53 +232,20 @@ class TestAPhoto:
 
 
 class TestViews:
-    def test_inputs_are_those_of_a_mirrored_file(self, photos, tmp_path):
+    def test_inputs_are_those_of_a_mirrored_corner(self, photos):
         data, _ = photos
         processor = ImageProcessor(preset("pyramid", "squeezenet1_1"))
-        (inputs,) = photo_views([SimpleNamespace(processor=processor)], data, "test", mirror=True)
+        view = processor.with_preprocess(window=(0.1, 0.1, 1, 1), mirror=True)
+        inputs = input_transforms(view, open_feature_stores(view, data))
         assert list(inputs) == list(PYRAMID)
         for item in data["test"]:
-            file = tmp_path / f"{item.image_id}.png"
-            ImageOps.mirror(Image.open(item.image).convert("RGB")).save(file)
-            batch = processor([file])
+            photo = Image.open(item.image).convert("RGB")
+            width, height = photo.size
+            corner = photo.crop((round(width / 10), round(height / 10), width, height))
+            batch = processor([np.asarray(ImageOps.mirror(corner))])
             for name, transform in inputs.items():
                 expected = batch.require(name)[0].float()
-                torch.testing.assert_close(transform(item).float(), expected, rtol=2e-3, atol=2e-3)
-
-    @pytest.mark.slow
-    def test_captions_do_not_depend_on_the_order_of_views(self, photos, tmp_path):
-        data, _ = photos
-        run = trained("pyramid", "squeezenet1_1", photos, tmp_path / "run")
-        views = [
-            input_transforms(run.processor, open_feature_stores(run.processor, data)),
-            *photo_views([run], data, "test", mirror=True),
-        ]
-        captions = caption_views(run, data["test"], views)
-        assert captions == caption_views(run, data["test"], views[::-1])
-        assert captions != caption_views(run, data["test"], views[:1])
-
-    def test_need_a_backbone(self, photos):
-        processor = ImageProcessor(preset("pyramid"))
-        with pytest.raises(ValueError, match="for photos and a backbone"):
-            photo_views([SimpleNamespace(processor=processor)], photos[0], "test", mirror=True)
-
-    def test_ten_views_are_the_photo_and_four_corners_and_their_mirror_images(self, photos):
-        data, _ = photos
-        processor = ImageProcessor(preset("pyramid", "squeezenet1_1"))
-        run = SimpleNamespace(processor=processor)
-        assert photo_views([run], data, "test") == []
-        crops = photo_views([run], data, "test", crops=True)
-        views = photo_views([run], data, "test", mirror=True, crops=True)
-        assert (len(crops), len(views)) == (4, 9)
-        item = data["test"][0]
-        photo = Image.open(item.image).convert("RGB")
-        width, height = photo.size
-        corner = photo.crop((round(width / 10), round(height / 10), width, height))
-        for view, image in ((views[3], corner), (views[8], ImageOps.mirror(corner))):
-            expected = processor([np.asarray(image)])
-            for name, transform in view.items():
-                want = expected.require(name)[0].float()
-                torch.testing.assert_close(transform(item).float(), want, rtol=2e-2, atol=2e-2)
+                torch.testing.assert_close(transform(item).float(), expected, rtol=2e-2, atol=2e-2)
 
 
 class TestOneLook:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
+from operators import OperatorCounter
 from PIL import Image
 
 import captionlab
@@ -49,7 +50,6 @@ from captionlab.runs import (
     run as run_module,
 )
 from captionlab.runs.blind_control import derangement
-from captionlab.runs.captions import GenerationConfig, generate_captions
 from captionlab.runs.evaluation import (
     artifact_path,
     evaluate,
@@ -65,7 +65,6 @@ from captionlab.scenes.verification import truth
 from captionlab.scenes.world import render
 from captionlab.text import SubwordVocabulary, Vocabulary
 from captionlab.vision.features import FeatureStore
-from operators import OperatorCounter
 
 SEARCH = {"beam": 3, "length_penalty": 0.0}
 os.environ["TQDM_DISABLE"] = "1"
@@ -1013,78 +1012,6 @@ def test_translators_that_read_other_pieces_are_not_fused():
     )
     with pytest.raises(ValueError, match="different vocabularies"):
         ensembles.ensemble(one, [other])
-
-
-@pytest.mark.java
-@pytest.mark.slow
-def test_a_consensus_chooses_among_the_captions_of_the_search(trained, world):
-    run = trained[0]
-    found = evaluate(run, world, beam=4, consensus=5, judges=[run], meteor=False)
-    assert found["metadata"]["variant"] == "consensus"
-    assert found["metadata"]["decoding"] == {"beam": 4, "length_penalty": 0.0, "samples": 5}
-    assert found["metadata"]["parameters"] == 2 * run.metadata.parameters
-    assert found["run"]["judges"] == [ensembles.member_name(run)]
-    again = evaluate(run, world, beam=4, consensus=5, meteor=False)
-    assert again["captions"] == found["captions"]
-    inputs = input_transforms(run.processor)
-    best = run_module.make_batch(run, world["test"], inputs)
-    proposals = generate_captions(
-        run.model,
-        run.encode(best),
-        run.vocabulary,
-        GenerationConfig(beam=4, num_captions=4),
-        max_length=run.max_length,
-    )
-    for row, texts in zip(found["captions"], proposals, strict=True):
-        assert row["caption"] in [caption.text for caption in texts]
-
-
-@pytest.mark.java
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"consensus": -1}, "a consensus of -1 samples"),
-        ({"judges": ["a run"]}, "judges sample captions for a consensus"),
-        ({"mirror": True}, "mirror images and crops are for photos"),
-        ({"crops": True}, "mirror images and crops are for photos"),
-    ],
-)
-def test_a_choice_of_captions_that_makes_no_sense_is_refused(trained, world, options, message):
-    with pytest.raises(ValueError, match=message):
-        evaluate(trained[0], world, meteor=False, **options)
-
-
-PAIRS = CaptionData(
-    "pairs", {"test": [Item("0", ("ein Hund",), source="a dog runs")] * 2}, "de", "en"
-)
-
-
-@pytest.mark.parametrize("options", [{"consensus": 5}, {"mirror": True}, {"crops": True}])
-def test_a_translator_has_no_consensus_and_no_views(options):
-    with pytest.raises(ValueError, match="leave them out for a translator"):
-        evaluate(captionlab.load("translation"), PAIRS, **options)
-
-
-def test_rewards_and_endings_in_an_evaluation():
-    run = captionlab.load("translation")
-    found = evaluate(run, PAIRS, beam=4, word_reward=0.5, match_ending=True)
-    assert found["metadata"]["variant"] == "rewarded-matched"
-    assert found["metadata"]["decoding"] == {
-        "beam": 4,
-        "length_penalty": 0.0,
-        "word_reward": 0.5,
-        "match_ending": True,
-    }
-    expected = run.translate("a dog runs", beam=4, word_reward=0.5, match_ending=True)
-    assert [row["caption"] for row in found["captions"]] == [expected] * 2
-    assert "word_reward" not in evaluate(run, PAIRS)["metadata"]["decoding"]
-
-
-@pytest.mark.java
-@pytest.mark.parametrize("options", [{"word_reward": 1.0}, {"match_ending": True}])
-def test_rewards_and_endings_are_for_translators(trained, world, options):
-    with pytest.raises(ValueError, match="are for translators"):
-        evaluate(trained[0], world, meteor=False, **options)
 
 
 def test_a_file_is_no_folder_for_a_run(world, tmp_path):

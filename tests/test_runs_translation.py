@@ -5,9 +5,7 @@ import warnings
 import pytest
 
 import captionlab
-from captionlab.decoding.search import constrained_beam_search
 from captionlab.runs.translation import (
-    end_alike,
     map_by_length,
     split_text,
     split_texts,
@@ -81,39 +79,10 @@ def test_every_sentence_of_a_real_text_is_translated():
     assert parts.count("hund") >= 2
 
 
-@pytest.mark.parametrize(
-    ("sentence", "ending"),
-    [("A dog runs", ""), ("A dog runs 2 ", ""), ("A dog runs.", "."), ("A dog runs!", "."),
-     ('He says "go"', "."), ("", ".")],
-)  # fmt: skip
-def test_a_translation_ends_like_its_sentence(sentence, ending):
-    assert end_alike(sentence, "ein hund rennt.") == "ein hund rennt" + ending
-    assert end_alike(sentence, "ein hund rennt") == "ein hund rennt"
-
-
-def test_endings_of_texts_of_several_sentences():
+def test_a_sentence_that_cannot_be_copied_does_not_stop_the_others():
     run = captionlab.load("translation")
-    text = "A dog runs. A cat sleeps"
-    assert run.translate(text) == "ein hund rennt. eine katze schläft."
-    assert run.translate(text, match_ending=True) == "ein hund rennt. eine katze schläft"
-    cased = run.translate([text], match_ending=True, truecase=True)
-    assert cased == ["Ein Hund rennt. Eine Katze schläft"]
-
-
-def test_a_reward_for_words_chooses_among_the_translations_of_the_beam():
-    run = captionlab.load("translation")
-    source = "a group of people stand around a fountain and laugh at a small brown dog."
-    memory = run.encode(run.processor([source]))
-    options = {"max_length": run.max_length, "suppress_tokens": [run.vocabulary.unk]}
-    [nbest] = constrained_beam_search(run.model, memory, 8, 1.0, num_captions=8, **options)
-    lengths = set()
-    for reward in (0.5, 3.0):
-        best = max(
-            nbest,
-            key=lambda one: one.score * len(one.ids)
-            + reward * len(run.vocabulary.words(one.ids)),  # noqa: B023
-        )
-        text = run.translate(source, beam=8, length_penalty=1.0, word_reward=reward)
-        assert text == run.vocabulary.decode(best.ids)
-        lengths.add(len(text.split()))
-    assert len(lengths) == 2
+    texts = ["A dog runs.", "A man with the number 47291 and a boy with 83315.", "A cat sleeps."]
+    with pytest.warns(UserWarning, match="47291, 83315 cannot be copied .*: A man with") as caught:
+        translations = run.translate(texts)
+    assert len(caught) == 1
+    assert translations == run.translate(texts, copy=False)

@@ -17,7 +17,6 @@ from captionlab.blocks import copy_decoder, copy_encoder
 from captionlab.cli.application import app
 from captionlab.data.batches import Batch, CaptionDataset
 from captionlab.data.datasets import scenes
-from captionlab.decoding.segmentations import SegmentationEnsemble
 from captionlab.metrics.translation import moses, score_translations
 from captionlab.models import vanilla
 from captionlab.models.translation import PRESETS, Model, Preset, symmetric_kl
@@ -290,57 +289,6 @@ class TestText:
             tuple(data.token_ids["captions"][0][0])
         }
         assert len({tuple(read["source"]) for read in reads}) > 1
-
-
-class TestSegmentations:
-    @pytest.fixture()
-    def pieces(self, world):
-        return SubwordVocabulary.build([item.source for item in world["train"]], 300, "en")
-
-    def test_the_mean_of_the_probabilities_after_each(self, world, pieces):
-        model = Model(replace(SMALL, subwords=300), len(pieces)).eval()
-        together = SegmentationEnsemble(model, pieces, 4, 0.4).eval()
-        texts = [item.source for item in world["train"]][:3]
-        batch = Batch(source=pad_sequences([pieces.encode(text) for text in texts]))
-        tokens = torch.randint(4, 300, (3, 2, 5))
-        with torch.no_grad():
-            log_probs = together.decode(together.encode(batch), tokens)
-            for row, text in enumerate(texts):
-                probs = []
-                for number in range(4):
-                    ids = together.segment(pieces.split(text), number)
-                    alone = model.encode(Batch(source=torch.tensor([ids])))
-                    probs.append(model.decode(alone, tokens[row : row + 1]).softmax(-1))
-                expected = torch.stack(probs).mean(0).log()
-                torch.testing.assert_close(log_probs[row : row + 1], expected)
-
-    def test_segmentations_spell_the_sentence_and_do_not_depend_on_the_batch(self, world, pieces):
-        text = world["train"][0].source
-        together = SegmentationEnsemble(Model(SMALL, 60), pieces, 8, 0.4)
-        words = pieces.split(text)
-        cuts = [together.segment(words, number) for number in range(8)]
-        assert cuts[0] == pieces.encode(text)
-        assert len(set(map(tuple, cuts))) > 4
-        assert {pieces.decode(ids) for ids in cuts} == {pieces.decode(cuts[0])}
-        assert cuts == [together.segment(words, number) for number in range(8)]
-
-    @pytest.mark.parametrize("count", [0, -1])
-    def test_there_must_be_one(self, pieces, count):
-        with pytest.raises(ValueError, match="at least 1"):
-            SegmentationEnsemble(Model(SMALL, 60), pieces, count, 0.1)
-
-    @pytest.mark.slow
-    def test_in_an_evaluation(self, trained, world, tmp_path):
-        preset = replace(BRIEF, bpe_dropout=0.2, training=replace(BRIEF.training, epochs=1))
-        run = train("translation", world, preset, out=tmp_path / "run", max_val_items=0)
-        several = evaluate(run, world, segmentations=3)
-        assert several["metadata"]["variant"] == "segmented"
-        assert several["metadata"]["decoding"]["segmentations"] == 3
-        assert "segmentations" not in evaluate(run, world)["metadata"]["decoding"]
-        with pytest.raises(ValueError, match=r"leave them out, or train one with .*bpe_dropout"):
-            evaluate(trained[0], world, segmentations=3)
-        with pytest.raises(ValueError, match="at least 1"):
-            evaluate(run, world, segmentations=-1)
 
 
 class TestRun:

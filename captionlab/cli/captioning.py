@@ -24,7 +24,6 @@ from captionlab.cli.options import (
     Device,
     Images,
     LengthPenalty,
-    MatchEnding,
     MaxLength,
     MinLength,
     NoRepeatNgram,
@@ -42,7 +41,6 @@ from captionlab.cli.options import (
     TopK,
     TopP,
     Truecase,
-    WordReward,
     find_pictures,
     split_run,
 )
@@ -253,8 +251,6 @@ def translate(
     beam: BeamSize = 5,
     *,
     length_penalty: LengthPenalty = 0.0,
-    word_reward: WordReward = 0.0,
-    match_ending: MatchEnding = False,
     truecase: Truecase = False,
     copy: Copy = True,
     device: Device = None,
@@ -283,8 +279,7 @@ def translate(
     with tqdm(total=total, unit="", desc="translated", leave=False, disable=None) as bar:
         for chunk in chunked(lines, size):
             translations = translator.translate(
-                chunk, beam, length_penalty, truecase=truecase, copy=copy,
-                word_reward=word_reward, match_ending=match_ending,
+                chunk, beam, length_penalty, truecase=truecase, copy=copy
             )
             tqdm.write("\n".join(map(printable, translations)))
             sys.stdout.flush()

@@ -49,32 +49,6 @@ def evaluate(
     ensemble: Annotated[list[str] | None, typer.Option(
         metavar="RUN",
         help="Another run whose probabilities are averaged; may be given several times.")] = None,
-    mirror: Annotated[bool, typer.Option(
-        "--mirror", help="Caption the mirror image of each photo, too.")] = False,
-    crops: Annotated[bool, typer.Option(
-        "--crops", help="Caption the four corners of each photo, too; with --mirror, also their "
-                        "mirror images.")] = False,
-    segmentations: Annotated[int, typer.Option(
-        min=0, metavar="K",
-        help="Of a translator trained with BPE-dropout: number of segmentations of each sentence "
-             "whose probabilities are averaged.")] = 0,
-    neighbours: Annotated[int, typer.Option(
-        min=0, metavar="N",
-        help="Of a translator: number of similar training pairs that are looked up for each "
-             "sentence.")] = 0,
-    lexicon: Annotated[bool, typer.Option(
-        "--lexicon",
-        help="Of a translator: mix in translations of rare words from a lexicon of its training "
-             "data.")] = False,
-    word_reward: options.WordReward = 0.0,
-    match_ending: options.MatchEnding = False,
-    consensus: Annotated[int, typer.Option(
-        min=0, metavar="N",
-        help="Choose the caption of the beam that agrees best with N sampled ones.")] = 0,
-    judge: Annotated[list[str] | None, typer.Option(
-        metavar="RUN",
-        help="A run that samples for --consensus; may be given several times; by default RUN and "
-             "its ensemble.")] = None,
 ) -> None:
     """Caption a split and score the captions, with the blind control."""
     from captionlab.runs import evaluation
@@ -83,13 +57,10 @@ def evaluate(
     where: dict[str, Any] = {"boxes": boxes, "device": device, "precision": precision}
     first = load(run, **where)
     others = [load(name, **where) for name in ensemble or ()]
-    judges = [load(name, **where) for name in judge or ()]
     scores = evaluation.evaluate(
         first, data, split, beam=beam, length_penalty=length_penalty,
         features=features or (), oracle=oracle, truecase=truecase, members=others,
-        mirror=mirror, crops=crops, segmentations=segmentations, neighbours=neighbours,
-        lexicon=lexicon, word_reward=word_reward, match_ending=match_ending,
-        consensus=consensus, judges=judges, check_output=json,
+        check_output=json,
     )
     print_scores(scores)
     if json:

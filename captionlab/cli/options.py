@@ -8,10 +8,10 @@ __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split
            'Precision', 'AttentionFile', 'CaptionFile', 'NumCaptions', 'Scores',
            'ResumeJob', 'Sampling', 'Temperature', 'TopK', 'TopP', 'SamplingSeed',
            'MinLength', 'MaxLength', 'NoRepeatNgram', 'RequiredWords', 'SuppressedWords',
-           'BeamSize', 'LengthPenalty', 'WordReward', 'MatchEnding', 'Truecase', 'Copy',
-           'FeatureFolders', 'Boxes', 'Epochs', 'LearningRate', 'Warmup', 'Workers',
-           'BatchSize', 'Accumulation', 'Checkpointing', 'Compile', 'MinCount',
-           'Settings', 'Patience', 'split_run', 'find_pictures', 'is_given']
+           'BeamSize', 'LengthPenalty', 'Truecase', 'Copy', 'FeatureFolders', 'Boxes',
+           'Epochs', 'LearningRate', 'Warmup', 'Workers', 'BatchSize', 'Accumulation',
+           'Checkpointing', 'Compile', 'MinCount', 'Settings', 'Patience', 'split_run',
+           'find_pictures', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
 from pathlib import Path
@@ -118,11 +118,6 @@ SuppressedWords = Annotated[list[str] | None, typer.Option(
 BeamSize = Annotated[int, typer.Option(min=1, help="Beam size.")]
 LengthPenalty = Annotated[float, typer.Option(
     help="0 compares sums of log-probabilities, 1 means per token.")]
-WordReward = Annotated[float, typer.Option(
-    help="Of a translator: added to the log-probability for each word of the translations found.")]
-MatchEnding = Annotated[bool, typer.Option(
-    "--match-ending",
-    help="Of a translator: write no full stop at the end where the sentence has none.")]
 Truecase = Annotated[bool, typer.Option(
     "--truecase", help="Of a translator: write upper case where the training sentences do.")]
 Copy = Annotated[bool, typer.Option(

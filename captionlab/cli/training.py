@@ -60,13 +60,11 @@ def _check_stage(ctx: typer.Context, stage: str, start: Path | None) -> None:
     if stage == "scst" and is_given(ctx, "compiled"):
         raise ValueError("--compile goes with --stage xe, as captions that are sampled have "
                          "another length in every step: leave it out")
-    fixed = ["preset", "variant", "detector"]
+    fixed = ["preset", "variant", "detector", "settings"]
     if stage == "scst":
         fixed += ["seed", "min_count", "teacher"]
     elif is_given(ctx, "teacher"):
         fixed += ["data", "min_count", "all_weights"]
-    if stage == "scst" or not is_given(ctx, "teacher"):
-        fixed += ["settings"]
     for name in fixed:
         if start and is_given(ctx, name):
             raise ValueError(f"a training from {start} keeps its model: "
@@ -201,8 +199,7 @@ def train(
             other_data = data if is_given(ctx, "data") else None
             run = finetuning.finetune_scst(model, str(start), out, data=other_data, **inputs)
         elif start and teacher:
-            run = training.distil_further(start, teacher, out, seed=seed,
-                                          settings=settings or (), **inputs)
+            run = training.distil_further(start, teacher, out, seed=seed, **inputs)
         elif start:
             run = finetuning.finetune(start, data, out, seed=seed, all_weights=all_weights,
                                       **inputs)

@@ -25,13 +25,6 @@ from captionlab.processors.cache import (
     require_features,
     store_kinds,
 )
-from captionlab.runs.views import (
-    average_segmentations,
-    caption_views,
-    photo_views,
-    with_lexicon,
-    with_neighbours,
-)
 
 from ..data.datasets import CaptionData, Item
 from ..files import short_hash
@@ -44,9 +37,8 @@ from ..scenes.world import FACT_KINDS, Scene
 from ..vision.attributes import AttributeDetector, oracle_attributes, split_fingerprint
 from ..vision.features import FeatureStore
 from .blind_control import derangement
-from .consensus import caption_by_consensus
 from .data import DataSource, Folders, load_run_data
-from .ensembles import ensemble, member_name
+from .ensembles import ensemble
 from .folder import model_config
 from .formats import format1_preset
 from .results import check_mergeable, merge_run, provenance, result_file
@@ -173,15 +165,6 @@ def evaluate(
     oracle: bool = False,
     truecase: bool = False,
     members: Sequence[Run] = (),
-    mirror: bool = False,
-    crops: bool = False,
-    segmentations: int = 0,
-    neighbours: int = 0,
-    lexicon: bool = False,
-    word_reward: float = 0.0,
-    match_ending: bool = False,
-    consensus: int = 0,
-    judges: Sequence[Run] = (),
     check_output: bool = False,
 ) -> dict:
     """Caption a split and score the captions, with the blind control.
@@ -198,20 +181,6 @@ def evaluate(
         oracle: whether to take attributes from the true captions instead of the detector.
         truecase: as for `Run.translate`; the result has the variant "truecased".
         members: runs that form an ensemble with this one.
-        mirror: whether to caption the mirror image of each photo, too, and to average the
-            probabilities; the result has the variant "mirrored".
-        crops: likewise for the four corners of each photo; the variant "cropped".
-        segmentations: likewise of each sentence, of a translator trained with BPE-dropout; the
-            variant "segmented".
-        neighbours: training pairs that a translator looks up for each sentence; the variant
-            "neighbours".
-        lexicon: whether a translator mixes in the translations of a lexicon; the variant "lexicon".
-        word_reward: as for `Run.translate`; the variant "rewarded".
-        match_ending: likewise; the variant "matched".
-        consensus: number of captions that each judge samples of each picture, and of its other
-            views; among the `beam` best captions of each member the one that agrees best with
-            them is chosen. The result has the variant "consensus". 0 takes the best of the search.
-        judges: the runs that sample; by default the run and its members.
         check_output: whether `merge_result` will follow; a result file of other settings is then
             refused before the work.
 
@@ -224,33 +193,24 @@ def evaluate(
             together, or the result file is of other settings.
         RuntimeError: captions are to be scored and there is no Java.
     """
-    data = load_run_data(require_metadata(run), data,
-                         train=split == "train" or bool(consensus or neighbours or lexicon))
+    data = load_run_data(require_metadata(run), data, train=split == "train")
     items = _nonempty_split(data, split)
-    choice = {"mirror": mirror, "crops": crops, "segmentations": segmentations,
-              "neighbours": neighbours, "lexicon": lexicon, "word_reward": word_reward,
-              "match_ending": match_ending, "samples": consensus}
-    _check_choice(run, judges, choice)
-    run, *members = _extend_translators([run, *members], data, choice)
+    if not run.translates:
+        find_java()  # the scorers need it; better missed now than after all captions
     runs = [*members, run]  # where several make a field, that of the run itself counts
-    inputs = _load_inputs([*judges, *runs], data, items, features)
+    inputs = _load_inputs(runs, data, items, features)
     run = ensemble(run, members) if members else run
     if oracle:
         run, inputs = _use_oracle_attributes(run, inputs, runs)
-    views = [inputs, *photo_views([*judges, *runs], data, split, mirror=mirror, crops=crops)]
-    run = _as_variant(run, *_variant_words(truecase, choice))
+    if truecase:
+        run = _as_variant(run, "truecased")
     search = {"beam": beam, "length_penalty": length_penalty}
     metadata = result_metadata(run, data, split, **search)
     row = result_run(run, members)
-    _add_choice(metadata, row, choice, judges)
     if check_output:
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
     others = derangement(len(items), run.metadata.seed) if blind else ()
-    if consensus:
-        options = {"train_items": data["train"], "samples": consensus}
-        captions = caption_by_consensus(runs, judges or runs, items, views, **options, **search)
-    else:
-        captions = _search_captions(run, items, views, choice, truecase=truecase, **search)
+    captions = caption_split(run, items, inputs, truecase=truecase, **search)
     row |= score_split(run, captions, items, others=others, meteor=meteor) | provenance()
     metadata["scorer"] = _scorers(row["metrics"])
     return {"metadata": metadata, "run": row, "captions": _coco_captions(items, captions)}
@@ -261,66 +221,6 @@ def _nonempty_split(data: CaptionData, split: str) -> Sequence[Item]:
     if not data[split]:
         raise ValueError(f"the split {split} of {data.name} is empty: nothing to evaluate")
     return data[split]
-
-
-def _check_choice(run: Run, judges: Sequence[Run], choice: dict) -> None:
-    """Raise an error if the captions of a run cannot be chosen, or scored, as asked for."""
-    samples = choice["samples"]
-    if samples < 0:
-        raise ValueError(f"a consensus of {samples} samples: take at least 1, or 0 for none")
-    if judges and not samples:
-        raise ValueError("judges sample captions for a consensus: say of how many samples")
-    if run.translates and (samples or choice["mirror"] or choice["crops"]):
-        raise ValueError("consensus, mirror images and crops are for captions of pictures: leave "
-                         "them out for a translator")
-    if not run.translates and (choice["word_reward"] or choice["match_ending"]):
-        raise ValueError("word rewards and endings are for translators: leave them out")
-    if judges:
-        ensemble(run, judges)  # raises an error if they read other features
-    if not run.translates:
-        find_java()  # the scorers need it; better missed now than after all captions
-
-
-def _extend_translators(runs: Sequence[Run], data: CaptionData, choice: dict) -> Sequence[Run]:
-    """Return translators with the neighbours, segmentations and lexicon of a choice."""
-    if count := choice["neighbours"]:
-        runs = [with_neighbours(run, data["train"], count) for run in runs]
-    if count := choice["segmentations"]:
-        runs = [average_segmentations(run, count) for run in runs]
-    return [with_lexicon(run, data["train"]) for run in runs] if choice["lexicon"] else runs
-
-
-# What a result's variant says of how its captions were chosen.
-_VARIANT_WORDS = {
-    "mirror": "mirrored", "crops": "cropped", "segmentations": "segmented",
-    "neighbours": "neighbours", "lexicon": "lexicon", "word_reward": "rewarded",
-    "match_ending": "matched",
-}
-
-
-def _variant_words(truecase: bool, choice: dict) -> list[str]:
-    """Return what is added to the variant of a run whose captions are chosen in some way."""
-    if choice["samples"]:
-        return ["consensus"]
-    words = [word for name, word in _VARIANT_WORDS.items() if choice[name]]
-    return ["truecased", *words] if truecase else words
-
-
-def _search_captions(run: Run, items: Sequence[Item], views: Sequence[InputTransforms],
-                     choice: dict, *, truecase: bool, **search: Any) -> list[str]:
-    """Return the captions, or translations, of the best hypotheses."""
-    if len(views) > 1:
-        return caption_views(run, items, views, **search)
-    rewards = {name: choice[name] for name in ("word_reward", "match_ending")}
-    return caption_split(run, items, views[0], truecase=truecase, **rewards, **search)
-
-
-def _add_choice(metadata: dict, row: dict, choice: dict, judges: Sequence[Run]) -> None:
-    """Add to a result and its row how the captions were chosen."""
-    metadata["decoding"] |= {name: value for name, value in choice.items() if value}
-    if judges:
-        metadata["parameters"] += sum(judge.metadata.parameters for judge in judges)
-        row["judges"] = [member_name(judge) for judge in judges]
 
 
 def _coco_captions(items: Sequence[Item], captions: Sequence[str]) -> list[dict]:

@@ -186,9 +186,7 @@ def _seed_scores(data: str, metric: str, stage: str) -> Iterator[list[float]]:
             result = load_result(file)
         except ValueError:                  # trials and other tables
             continue
-        # Other ways to choose captions score the same trainings once more.
-        again = {"mirror", "crops", "samples"} & result.get("decoding", {}).keys()
-        if result.get("stage") == stage and result.get("split") == "test" and not again:
+        if result.get("stage") == stage and result.get("split") == "test":
             scores = [run_score(run, metric) for run in result["runs"]]
             yield [score for score in scores if score is not None]
 

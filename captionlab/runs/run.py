@@ -51,7 +51,6 @@ from ..data.datasets import Item
 from ..decoding.beam import Hypothesis, beam_search
 from ..decoding.generation import BOS
 from ..decoding.packing import packed_linears
-from ..decoding.search import rewarded_beam_search
 from ..files import write_json
 from ..models import model_module, preset_from_dict
 from ..processors.base import Processor, reads_images
@@ -409,8 +408,6 @@ class Run:
         truecase: bool = False,
         split: bool = True,
         copy: bool = True,
-        word_reward: float = 0.0,
-        match_ending: bool = False,
     ) -> str | list[str]:
         """Translate a sentence, or a list of B sentences.
 
@@ -425,8 +422,6 @@ class Run:
                 sentence longer than `max_length` of the preset in parts, with a warning.
             copy: whether unknown names, numbers and foreign words stay as they are, see `Copier`;
                 without effect on other sentences.
-            word_reward: see `Run.search`; without effect on sentences with copied words.
-            match_ending: whether a translation ends without a full stop if its sentence does.
 
         Returns:
             The translation, or B translations in the order of the sentences.
@@ -438,46 +433,38 @@ class Run:
             raise ValueError("this run captions pictures and translates nothing: use caption")
         if isinstance(sentences, str):
             return self.translate([sentences], beam, length_penalty, truecase=truecase, split=split,
-                                  copy=copy, word_reward=word_reward, match_ending=match_ending)[0]
+                                  copy=copy)[0]
         truecaser = require_truecaser(self.truecaser) if truecase else None
         copier = self.copier if copy else None
         search = {"beam": beam, "length_penalty": length_penalty, "batch_size": batch_size}
         with packed_linears(self.model):
             return translate_texts(self, sentences, split=split, truecaser=truecaser, copier=copier,
-                                   word_reward=word_reward, match_ending=match_ending, **search)
+                                   **search)
 
-    def caption_batch(self, batch: Batch, beam: int = 3, length_penalty: float = 0.0,
-                      word_reward: float = 0.0) -> list[str]:
+    def caption_batch(self, batch: Batch, beam: int = 3, length_penalty: float = 0.0) -> list[str]:
         """Return the captions or translations of a `batch` of B inputs.
 
         Args:
             batch: from the processor.
             beam: as for `caption`.
             length_penalty: likewise.
-            word_reward: see `search`.
         """
-        best = self.search(batch, beam, length_penalty, word_reward)
+        best = self.search(batch, beam, length_penalty)
         return [self.vocabulary.decode(hypothesis.ids) for hypothesis in best]
 
     @torch.no_grad()
-    def search(self, batch: Batch, beam: int = 3, length_penalty: float = 0.0,
-               word_reward: float = 0.0) -> list[Hypothesis]:
+    def search(self, batch: Batch, beam: int = 3,
+               length_penalty: float = 0.0) -> list[Hypothesis]:
         """Return the best hypothesis of beam search for each of B inputs; never the unknown word.
 
         Args:
             batch: from the processor.
             beam: as for `caption`.
             length_penalty: see `beam_search`.
-            word_reward: if not 0, the `beam` best hypotheses are found first, and the best of them
-                with this reward for each word is returned.
         """
         options = {"max_length": self.max_length, "suppress_tokens": [self.vocabulary.unk]}
         with packed_linears(self.model):
             memory = self.encode(batch)
-            if word_reward:
-                vocabulary: Any = self.vocabulary
-                options |= {"words": vocabulary.words, "reward": word_reward}
-                return rewarded_beam_search(self.model, memory, beam, length_penalty, **options)
             return beam_search(self.model, memory, beam, length_penalty, **options)
 
     @torch.no_grad()

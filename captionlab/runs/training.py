@@ -42,7 +42,6 @@ from ..data.datasets import CaptionData
 from ..distillation import Distilled, require_fixed_tokens, soft_targets
 from ..files import short_hash
 from ..models import find_preset, model_module, model_presets
-from ..piece_distillation import PieceDistilled, extends, piece_parts
 from ..processors.cache import InputTransforms, input_transforms, open_feature_stores
 from ..processors.copying import Copier
 from ..processors.truecasing import Truecaser
@@ -56,7 +55,6 @@ from .catalog import load
 from .data import DataSource, Folders, load_run_data, load_training_data
 from .ensembles import ensemble
 from .metadata import RunMetadata
-from .pieces import change_settings, piece_targets
 from .run import Run, require_metadata
 
 # %% ../../nbs/library/runs/training.ipynb #36129d7d
@@ -72,7 +70,7 @@ def _load_teachers(names: Sequence[str | os.PathLike], examples: CaptionDataset)
         }
         for field, vocabulary in examples.vocabularies.items():
             known = teacher_vocabularies[field]
-            if _as_dict(vocabulary) != _as_dict(known) and not extends(vocabulary, known):
+            if _as_dict(vocabulary) != _as_dict(known):
                 raise ValueError(
                     f"the teacher {name} has another vocabulary: take one trained on the same data "
                     "with the same min_count"
@@ -104,16 +102,10 @@ def _with_distillation(
     precision = resolve_precision(setup.processor.preset.training.precision)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         targets = soft_targets(teacher, teacher_examples)
-    parts = None
-    vocabulary = examples.vocabularies["captions"]
-    if _as_dict(vocabulary) != _as_dict(teachers[0].vocabulary):
-        parts = piece_parts(vocabulary, teachers[0].vocabulary)
-        targets = piece_targets(targets, parts, vocabulary, examples.max_length)
     # The same targets for every view of a picture.
     for view in examples.input_variants:
         view.update(targets)
-    student = cast(TransformerCaptioner, model)
-    return PieceDistilled(student, parts) if parts else Distilled(student)
+    return Distilled(cast(TransformerCaptioner, model))
 
 # %% ../../nbs/library/runs/training.ipynb #67b977f6
 def train(
@@ -204,15 +196,11 @@ def train(
         return save_trained_run(Run(trained, vocabulary, processor, metadata), trainer, out, data)
 
 # %% ../../nbs/library/runs/training.ipynb #trnf0001
-def _further_overrides(
-    metadata: RunMetadata, options: TrainingOptions, settings: Sequence[str]
-) -> dict | None:
+def _further_overrides(metadata: RunMetadata, options: TrainingOptions) -> dict | None:
     """Return the overrides of a run that is distilled further."""
     overrides = dict(metadata.overrides or {})
     if options.given:
         overrides["further"] = options.given
-    if settings:
-        overrides["settings"] = list(settings)
     return overrides or None
 
 
@@ -231,7 +219,6 @@ def distil_further(
     on_epoch_end: Callable[[list[dict]], None] | None = None,
     options: TrainingOptions | None = None,
     workers: int | None = None,
-    settings: Sequence[str] = (),
 ) -> Run:
     """Train a run further on the predictions of teachers and save it.
 
@@ -249,7 +236,6 @@ def distil_further(
         on_epoch_end: gets the history after each epoch.
         options: settings that replace those of the preset; the vocabulary stays.
         workers: processes that read data beside the training.
-        settings: of a translator, such as "subwords=10000"; see `change_settings`.
 
     Returns:
         The run as saved; its history is that of this training alone.
@@ -264,8 +250,6 @@ def distil_further(
     set_device(device)
     run = require_metadata(load(start, boxes=boxes))
     loaded = load_run_data(run, data)
-    if settings:
-        run = change_settings(run, loaded, settings)
     setup = prepare_training(loaded, run.vocabulary, run.processor,
                              features=features, max_val_items=max_val_items)
     examples = training_set(loaded, run.vocabulary, run.processor, setup.inputs,
@@ -276,7 +260,7 @@ def distil_further(
     # The command names the start. A result has one for all seeds, and each seed its own start.
     metadata = replace(run.metadata, stage="distilled", seed=seed,
                        teachers=[Path(teacher).name for teacher in teachers],
-                       overrides=_further_overrides(run.metadata, given, settings))
+                       overrides=_further_overrides(run.metadata, given))
     begun = {"start": short_hash(run.metadata.to_dict())}
     with lock_folder(out, resume):
         begun |= _train_config(setup, metadata, teacher_runs)

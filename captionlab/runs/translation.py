@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['source_sentences', 'map_by_length', 'split_text', 'split_texts', 'num_tokens',
-           'translate_parts', 'WholeWords', 'search_stand_ins', 'end_alike', 'Translator',
+           'translate_parts', 'WholeWords', 'search_stand_ins', 'Translator',
            'translate_texts']
 
 # %% ../../nbs/library/runs/translation.ipynb #e22931d6
@@ -208,15 +208,6 @@ def search_stand_ins(
     parts = [[marks.get(part, part) for part in word.split("-")] for word in words]
     return sentence_tokenizer(vocabulary.language or "").join(["-".join(one) for one in parts])
 
-# %% ../../nbs/library/runs/translation.ipynb #cpwd0008
-def end_alike(sentence: str, translation: str) -> str:
-    """Return the translation, without its full stop if the sentence ends with a word.
-
-    Nearly all German training sentences end in a full stop, so that a translator adds one.
-    """
-    ends_with_word = sentence.rstrip()[-1:].isalnum()
-    return translation.removesuffix(".") if ends_with_word else translation
-
 # %% ../../nbs/library/runs/translation.ipynb #cpwd0006
 class Translator(Protocol):
     """What `translate_texts` needs of a run."""
@@ -234,9 +225,7 @@ class Translator(Protocol):
         """Encode a `batch` of B sentences, ids `(B, S)`."""
         ...
 
-    def caption_batch(
-        self, batch: Batch, beam: int, length_penalty: float, word_reward: float
-    ) -> list[str]:
+    def caption_batch(self, batch: Batch, beam: int, length_penalty: float) -> list[str]:
         """Translate a `batch` of B sentences."""
         ...
 
@@ -251,8 +240,6 @@ def translate_texts(
     split: bool = True,
     truecaser: Truecaser | None = None,
     copier: Copier | None = None,
-    word_reward: float = 0.0,
-    match_ending: bool = False,
 ) -> list[str]:
     """Return the translations of B texts, in their order.
 
@@ -265,8 +252,6 @@ def translate_texts(
         split: see there.
         truecaser: gives the words their case; None leaves them in lower case.
         copier: finds unknown words, which are copied; None leaves them to the model.
-        word_reward: as for `Run.translate`.
-        match_ending: likewise.
     """
     options = {"length_penalty": length_penalty, "max_length": run.max_length}
     # Only a translator of subwords gets a copier in training.
@@ -275,16 +260,25 @@ def translate_texts(
     def translate_part(part: list[str]) -> list[str]:
         marked = [copier.mark(text) if copier else MarkedText(text, [], []) for text in part]
         batch = run.processor([one.text for one in marked])
-        translations = run.caption_batch(batch, beam, length_penalty, word_reward)
+        translations = run.caption_batch(batch, beam, length_penalty)
         for row, one in enumerate(marked):
-            if one.stand_ins:
-                memory = run.encode(batch.select(torch.tensor([row])))
+            if not one.stand_ins:
+                continue
+            memory = run.encode(batch.select(torch.tensor([row])))
+            try:
                 translations[row] = search_stand_ins(
                     run.model, memory, vocabulary, one.stand_ins, width=beam, **options
                 )
+            except ValueError:  # the search found no translation that holds all stand-ins
+                warnings.warn(
+                    f"{', '.join(one.words)} cannot be copied and is left to the translator: "
+                    f"{part[row][:60]}",
+                    stacklevel=2,
+                )
+                original = run.processor([part[row]])
+                translations[row] = run.caption_batch(original, beam, length_penalty)[0]
         cased = map(truecaser, translations) if truecaser else translations
-        restored = [one.restore(text) for one, text in zip(marked, cased, strict=True)]
-        return list(map(end_alike, part, restored)) if match_ending else restored
+        return [one.restore(text) for one, text in zip(marked, cased, strict=True)]
 
     parts = [[text] for text in texts]
     if split:
