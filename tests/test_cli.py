@@ -635,7 +635,8 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "no run 'absent'" in mistake("evaluate", "absent")
     assert "no run 'absent'" in mistake("caption", "absent", few[0])
     assert "no run 'absent'" in mistake("faithfulness", "absent")
-    assert "holds no run" in mistake("caption", tmp_path, few[0])
+    (tmp_path / "empty").mkdir()
+    assert "holds no pictures" in mistake("caption", tmp_path / "empty", few[0])
     assert "one picture" in mistake("caption", "mine", *few, "--attention", "where.png")
     assert "no folder" in mistake("caption", "mine", few[0], "--attention", "no/where.png")
     for name in (".", "where.pdf"):

@@ -23,7 +23,6 @@ from captionlab.data.miniature import (
     write_archives,
     write_regions,
 )
-from captionlab.data.unreadable import find_unreadable, leave_out_unreadable, save_unreadable
 from captionlab.vision.boxes import open_boxes
 
 @pytest.fixture(scope="module")
@@ -255,14 +254,15 @@ def test_a_data_set_without_its_unreadable_pictures_is_still_official(monkeypatc
 
 def test_a_list_of_unreadable_pictures_goes_when_all_can_be_read(tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.jpg")
-    (tmp_path / "b.jpg").write_bytes((tmp_path / "a.jpg").read_bytes()[:300])
-    items = [Item(name, ("x",), tmp_path / f"{name}.jpg") for name in "ab"]
-    data = CaptionData("coco", {"train": items})
-    save_unreadable(tmp_path, find_unreadable(data))
-    with pytest.warns(UserWarning, match="coco: b.jpg cannot be read and is left out"):
-        assert len(leave_out_unreadable(data, tmp_path)["train"]) == 1
-    save_unreadable(tmp_path, {})
-    assert leave_out_unreadable(data, tmp_path) is data
+    whole = (tmp_path / "a.jpg").read_bytes()
+    (tmp_path / "b.jpg").write_bytes(whole[:300])
+    (tmp_path / "own.csv").write_text("image,caption\na.jpg,x\nb.jpg,y\n")
+    assert list(check_pictures(tmp_path / "own.csv")) == ["b.jpg"]
+    with pytest.warns(UserWarning, match="own: b.jpg cannot be read and is left out"):
+        assert [item.name for item in load_dataset(tmp_path / "own.csv").items] == ["a.jpg"]
+    (tmp_path / "b.jpg").write_bytes(whole)
+    assert check_pictures(tmp_path / "own.csv") == {}
+    assert len(load_dataset(tmp_path / "own.csv").items) == 2
 
 
 # The command

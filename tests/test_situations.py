@@ -1,7 +1,7 @@
 """Situations that users of such tools report: what each gives here."""
 
+import json
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import captionlab
 from captionlab.cli import app
+from captionlab.data import load_dataset
 
 
 def call(*words):
@@ -62,3 +63,185 @@ class TestOneDecoder:
         finally:
             page.close()
         assert "Traceback" not in capfd.readouterr().err
+
+
+def picture(file, number=0):
+    """A picture file, its folder, too."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (64, 48), (number * 40 % 256, 90, 200)).save(file)
+    return file
+
+
+def broken(file):
+    """A picture that is cut off."""
+    picture(file)
+    file.write_bytes(file.read_bytes()[:60])
+    return file
+
+
+def table(file, *rows):
+    """A CSV of captions."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(["image,caption,split", *rows]) + "\n")
+    return file
+
+
+def load(name, **options):
+    """A data set, and the warnings that came with it."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data = load_dataset(name, **options)
+    return data, [str(one.message) for one in caught]
+
+
+class TestSearch:
+    def test_pictures_from_elsewhere_have_a_line(self, tmp_path):
+        picture(tmp_path / "old" / "0.jpg")
+        data, lines = load(table(tmp_path / "new" / "captions.csv", "0.jpg,a dog,train"))
+        assert data["train"][0].image.parent.name == "old"
+        assert len(lines) == 1
+        assert str(tmp_path / "old") in lines[0]
+
+    def test_several_that_fit_are_an_error(self, tmp_path):
+        for name in ("old", "older"):
+            picture(tmp_path / name / "0.jpg")
+        file = table(tmp_path / "new" / "captions.csv", "0.jpg,a dog,train")
+        with pytest.raises(ValueError, match=r"0\.jpg is in .*old and .*older: write which"):
+            load(file)
+
+    def test_the_splits_own_folder_comes_first(self, tmp_path):
+        for number, split in enumerate(("train", "val")):
+            picture(tmp_path / split / "1.jpg", number)
+        data, lines = load(table(tmp_path / "captions.csv", "1.jpg,a dog,val"))
+        assert data["val"][0].image == tmp_path / "val" / "1.jpg"
+        assert lines == []
+
+    def test_without_a_split_nobody_guesses(self, tmp_path):
+        for split in ("train", "val"):
+            picture(tmp_path / split / "1.jpg")
+        with pytest.raises(ValueError, match="write which, such as train/1.jpg"):
+            load(table(tmp_path / "captions.csv", "1.jpg,a dog,"))
+
+    def test_where_the_first_is_all_must_be(self, tmp_path):
+        picture(tmp_path / "new" / "images" / "0.jpg")
+        picture(tmp_path / "old" / "1.jpg")
+        rows = ("0.jpg,a dog,train", "1.jpg,a cat,train")
+        with pytest.raises(ValueError, match="there is no picture"):
+            load(table(tmp_path / "new" / "captions.csv", *rows))
+
+    def test_karpathys_file_is_no_exception(self, tmp_path):
+        for name in ("old", "older"):
+            picture(tmp_path / name / "0.jpg")
+        entry = {"filename": "0.jpg", "split": "train", "sentences": [{"raw": "a dog"}]}
+        (tmp_path / "new").mkdir()
+        file = tmp_path / "new" / "dataset_own.json"
+        file.write_text(json.dumps({"images": [entry]}))
+        with pytest.raises(ValueError, match="write which"):
+            load(file)
+
+    def test_brackets_in_a_name_are_no_pattern_if_there_is_such_a_file(self, tmp_path):
+        picture(tmp_path / "0.jpg")
+        table(tmp_path / "a1.csv", "0.jpg,a dog,train")
+        table(tmp_path / "a[1].csv", "0.jpg,a cat,train")
+        assert load(str(tmp_path / "a[1].csv"))[0].captions("train") == ["a cat"]
+
+
+class TestOwnFiles:
+    def test_kaggles_flickr8k_is_read_as_a_file_and_as_a_folder(self, tmp_path):
+        for number in range(3):
+            picture(tmp_path / "Images" / f"{number}_a.jpg", number)
+        lines = ["image,caption", *(f'{n}_a.jpg,"A dog , and {n} ."' for n in range(3))]
+        (tmp_path / "captions.txt").write_text("\n".join(lines))
+        for source in (tmp_path, tmp_path / "captions.txt"):
+            assert len(load(source)[0].items) == 3
+
+    def test_a_suffix_may_have_any_case(self, tmp_path):
+        picture(tmp_path / "0.JPG")
+        entry = {"filename": "0.JPG", "split": "train", "sentences": [{"raw": "a dog"}]}
+        (tmp_path / "X.JSON").write_text(json.dumps({"images": [entry]}))
+        assert load(tmp_path / "X.JSON")[0].captions("train") == ["a dog"]
+        (tmp_path / "X.JSON").rename(tmp_path / "DATASET_X.JSON")
+        assert load(tmp_path)[0].captions("train") == ["a dog"]
+
+    def test_backslashes_separate_folders_as_on_windows(self, tmp_path):
+        picture(tmp_path / "img" / "1.png")
+        data, _ = load(table(tmp_path / "own.csv", r"img\1.png,a dog,train"))
+        assert data["train"][0].image == tmp_path / "img" / "1.png"
+
+    def test_one_split_can_be_loaded(self):
+        data = load_dataset("scenes", split="test")
+        assert list(data.splits) == ["test"]
+        with pytest.raises(ValueError, match="no split 'dev'"):
+            load_dataset("scenes", split="dev")
+
+    def test_data_use_says_that_own_captions_need_none(self, tmp_path):
+        picture(tmp_path / "0.jpg")
+        table(tmp_path / "mine.csv", "0.jpg,a dog,train")
+        assert "mine.csv" in mistake("data", "use", tmp_path)
+        assert "--data" in mistake("data", "use", tmp_path)
+
+
+class TestPictureFiles:
+    SUFFIXES = (".avif", ".jfif", ".jpe", ".ppm", ".jp2", ".HEIC", ".JPG")
+
+    def test_one_list_of_suffixes_for_all(self, tmp_path):
+        from captionlab.cli.options import find_pictures
+        from captionlab.vision.extraction import find_images
+
+        names = [f"{number}{suffix}" for number, suffix in enumerate(self.SUFFIXES)]
+        for name in [*names, "._0.jpg", ".hidden/1.jpg", "notes.txt"]:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).touch()
+        assert [file.name for file in find_pictures([tmp_path])] == names
+        assert list(find_images(tmp_path)) == names
+
+    def test_what_cannot_be_read_has_a_line(self, tmp_path):
+        picture(tmp_path / "0.avif")
+        (tmp_path / "1.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
+        printed = mistake("caption", "scenes", tmp_path)
+        assert "0.avif: " in printed
+        assert "1.HEIC" in printed
+        assert "save it as JPEG" in printed
+
+    def test_two_folders_are_captioned(self, tmp_path):
+        for name in ("one", "two"):
+            picture(tmp_path / name / "1.jpg")
+        printed = success("caption", tmp_path / "one", tmp_path / "two")
+        assert all(f"{tmp_path / name / '1.jpg'}: " in printed for name in ("one", "two"))
+
+    def test_an_item_is_decoded_as_by_the_command_line(self, tmp_path):
+        deep = np.full((8, 8), 40_000, np.uint16)
+        Image.fromarray(deep).save(tmp_path / "0.png")
+        item = load(table(tmp_path / "own.csv", "0.png,a dog,train"))[0]["train"][0]
+        assert item.picture().getpixel((0, 0)) == (156, 156, 156)
+
+
+class TestUnreadable:
+    @pytest.fixture
+    def own(self, tmp_path):
+        rows = []
+        for number in range(12):
+            make = broken if number in (3, 7, 11) else picture
+            make(tmp_path / f"{number}.png")
+            split = ("train", "val", "test")[number // 4]
+            rows.append(f"{number}.png,a dog and {number} cats,{split}")
+        return table(tmp_path / "own.csv", *rows)
+
+    def test_all_are_listed_before_a_training(self, own):
+        printed = mistake("train", "cptr", "--data", own, "--out", own.parent / "run")
+        assert "2 of 8 pictures cannot be read" in printed
+        assert all(name in printed for name in ("3.png", "7.png"))
+        assert "--skip-unreadable" in printed
+        assert not (own.parent / "run" / "run.json").exists()
+
+    def test_data_check_takes_own_data(self, own):
+        printed = success("data", "check", own)
+        assert all(f"left out: {n}.png" in printed for n in (3, 7, 11))
+        data, lines = load(own)
+        assert len(data.items) == 9
+        assert len(lines) == 1
+
+    def test_load_dataset_leaves_them_out(self, own):
+        data, lines = load(own, skip_unreadable=True)
+        assert data.left_out == {"train": 1, "val": 1, "test": 1}
+        assert lines == ["own: 3.png, 7.png, 11.png cannot be read and are left out"]

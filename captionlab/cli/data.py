@@ -66,7 +66,8 @@ def _format_counts(counts: dict[str, int]) -> str:
 # %% ../../nbs/library/cli/data.ipynb #clid0002
 @data_app.command("check")
 def data_check(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="coco")] = "coco",
+    name: Annotated[str, typer.Argument(
+        metavar="DATA", help="name, folder or file of a data set")] = "coco",
 ) -> None:
     """Decode all pictures of a data set; those that cannot be read are left out from then on."""
     from captionlab.data.catalog import check_pictures

@@ -4,14 +4,13 @@
 
 # %% auto #0
 __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split', 'Seed',
-           'WriteResult', 'PHOTO_RUN', 'PICTURE_SUFFIXES', 'Images', 'Device',
-           'Precision', 'AttentionFile', 'CaptionFile', 'NumCaptions', 'Scores',
-           'ResumeJob', 'Sampling', 'Temperature', 'TopK', 'TopP', 'SamplingSeed',
-           'MinLength', 'MaxLength', 'NoRepeatNgram', 'RequiredWords', 'SuppressedWords',
-           'BeamSize', 'LengthPenalty', 'Truecase', 'Copy', 'FeatureFolders', 'Boxes',
-           'Epochs', 'LearningRate', 'Warmup', 'Workers', 'BatchSize', 'Accumulation',
-           'Checkpointing', 'Compile', 'MinCount', 'Settings', 'Patience', 'split_run',
-           'find_pictures', 'is_given']
+           'WriteResult', 'PHOTO_RUN', 'Images', 'Device', 'Precision', 'AttentionFile',
+           'CaptionFile', 'NumCaptions', 'Scores', 'ResumeJob', 'Sampling', 'Temperature',
+           'TopK', 'TopP', 'SamplingSeed', 'MinLength', 'MaxLength', 'NoRepeatNgram',
+           'RequiredWords', 'SuppressedWords', 'BeamSize', 'LengthPenalty', 'Truecase',
+           'Copy', 'FeatureFolders', 'Boxes', 'Epochs', 'LearningRate', 'Warmup',
+           'Workers', 'BatchSize', 'Accumulation', 'Checkpointing', 'Compile', 'MinCount',
+           'Settings', 'Patience', 'split_run', 'find_pictures', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
 from pathlib import Path
@@ -35,56 +34,50 @@ WriteResult = Annotated[bool, typer.Option("--json", help="Write a result file u
 PHOTO_RUN = "photos"  # the packaged captioner of photos
 
 
-PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-
-
 def split_run(first: str, pictures: list[Path]) -> tuple[str, list[Path]]:
     """Return the run and the pictures that a command line names.
 
     Args:
-        first: the first argument: a run, or already a picture, or the only argument and a folder
-            that holds no run; these are then read by `PHOTO_RUN`.
+        first: the first argument: a run; or already a picture, or a folder of them, which holds no
+            run and whose name is that of none unless it is alone. These are read by `PHOTO_RUN`.
         pictures: the other arguments.
 
     Raises:
         typer.BadParameter: there is no picture.
     """
+    from captionlab.data.picture_files import is_picture_name
+    from captionlab.runs.catalog import list_runs
+
     path = Path(first)
-    if path.is_file() or path.suffix.lower() in PICTURE_SUFFIXES:
+    is_folder = path.is_dir() and not (path / "run.json").exists()
+    if path.is_file() or is_picture_name(path.name):
         return PHOTO_RUN, [path, *pictures]
-    if pictures:
-        return first, pictures
-    if path.is_dir() and not (path / "run.json").exists():
-        return PHOTO_RUN, [path]
-    raise typer.BadParameter("name at least one picture")
+    if is_folder and not (pictures and first in list_runs()):
+        return PHOTO_RUN, [path, *pictures]
+    if not pictures:
+        raise typer.BadParameter("name at least one picture")
+    return first, pictures
 
 
 def find_pictures(paths: list[Path]) -> list[Path]:
     """Return files as they are named, and for each folder the pictures in it, sorted.
 
     Args:
-        paths: files, whether they are there or not, and folders, which are searched with all
-            folders in them; hidden ones are left out.
+        paths: files, whether they are there or not, and folders or zip files, which are searched
+            with all folders in them; hidden ones are left out.
 
     Raises:
         ValueError: a folder holds no pictures.
     """
+    from captionlab.data.picture_files import PICTURE_SUFFIXES, list_pictures
+
     files = []
     for path in paths:
-        if not path.is_dir():
-            files.append(path)
-            continue
-        inside = [file for file in path.rglob("*") if _is_picture(file.relative_to(path))]
-        if not inside:
+        inside = [path / name for name in list_pictures(path)]
+        if not inside and path.is_dir():
             raise ValueError(f"{path} holds no pictures ({', '.join(PICTURE_SUFFIXES)})")
-        files += sorted(inside)
+        files += inside or [path]
     return list(dict.fromkeys(files))
-
-
-def _is_picture(file: Path) -> bool:
-    """Return whether a path in a folder ends like a picture, and nothing in it is hidden."""
-    is_hidden = any(part.startswith(".") for part in file.parts)
-    return file.suffix.lower() in PICTURE_SUFFIXES and not is_hidden
 
 # %% ../../nbs/library/cli/options.ipynb #ae3ffacc
 Images = Annotated[list[Path] | None, typer.Argument(

@@ -5,17 +5,19 @@
 # %% auto #0
 __all__ = ['Archive', 'Batch', 'BatchLoader', 'CORRUPT_ID', 'CaptionData', 'CaptionDataset',
            'DATASET_NAMES', 'ImageFinder', 'InputConfig', 'InputFunctions', 'Item',
-           'MiniaturePicture', 'PixelInput', 'REGION_WIDTH', 'RangeHandler',
-           'ResumableBatchSampler', 'SMALL_DATA', 'UNREADABLE', 'batch_by_count',
-           'batch_by_tokens', 'caption_files', 'check_pictures', 'coco_karpathy',
-           'collate', 'dataset_path', 'default_workers', 'detect_dataset', 'download',
-           'epoch_permutation', 'fetch_file', 'file_checksum', 'find_unreadable',
-           'flickr8k', 'from_files', 'get_archives', 'image_folders', 'join_files',
-           'lack_blanks', 'leave_out_unreadable', 'line_error', 'load_dataset',
-           'miniature_pictures', 'multi30k', 'padding_fraction', 'read_json_file',
-           'read_lines', 'read_text', 'register_path', 'registry', 'save_unreadable',
-           'scenes', 'seeded_row', 'serve', 'space_needed', 'split_in_name', 'unpack',
-           'warn_of_missing_blanks', 'write_archives', 'write_regions']
+           'MiniaturePicture', 'PICTURE_SUFFIXES', 'PixelInput', 'REGION_WIDTH',
+           'RangeHandler', 'ResumableBatchSampler', 'SMALL_DATA', 'UNREADABLE',
+           'batch_by_count', 'batch_by_tokens', 'caption_files', 'check_pictures',
+           'coco_karpathy', 'collate', 'dataset_path', 'default_workers',
+           'detect_dataset', 'download', 'epoch_permutation', 'error_reason',
+           'fetch_file', 'file_checksum', 'find_unreadable', 'flickr8k', 'from_files',
+           'get_archives', 'is_picture_name', 'join_files', 'lack_blanks',
+           'leave_out_unreadable', 'line_error', 'list_pictures', 'load_dataset',
+           'load_image', 'load_unreadable', 'miniature_pictures', 'multi30k',
+           'padding_fraction', 'read_json_file', 'read_lines', 'read_text',
+           'register_path', 'registry', 'save_unreadable', 'scenes', 'seeded_row',
+           'serve', 'space_needed', 'split_in_name', 'unpack', 'warn_of_missing_blanks',
+           'write_archives', 'write_regions']
 
 # %% ../../nbs/library/data/index.ipynb #data0002
 from ..lazy import lazy_attributes
@@ -24,16 +26,16 @@ from ..lazy import lazy_attributes
 _all_ = [
     "Archive", "Batch", "BatchLoader", "CORRUPT_ID", "CaptionData", "CaptionDataset",
     "DATASET_NAMES", "ImageFinder", "InputConfig", "InputFunctions", "Item", "MiniaturePicture",
-    "PixelInput", "REGION_WIDTH", "RangeHandler", "ResumableBatchSampler", "SMALL_DATA",
-    "UNREADABLE", "batch_by_count", "batch_by_tokens", "caption_files", "check_pictures",
-    "coco_karpathy",
-    "collate", "dataset_path", "default_workers", "detect_dataset", "download", "epoch_permutation",
-    "fetch_file", "file_checksum", "find_unreadable", "flickr8k", "from_files", "get_archives",
-    "image_folders", "join_files", "lack_blanks", "leave_out_unreadable", "line_error",
-    "load_dataset", "miniature_pictures", "multi30k", "padding_fraction", "read_json_file",
-    "read_lines", "read_text", "register_path", "registry", "save_unreadable", "scenes",
-    "seeded_row", "serve", "space_needed", "split_in_name", "unpack", "warn_of_missing_blanks",
-    "write_archives", "write_regions",
+    "PICTURE_SUFFIXES", "PixelInput", "REGION_WIDTH", "RangeHandler", "ResumableBatchSampler",
+    "SMALL_DATA", "UNREADABLE", "batch_by_count", "batch_by_tokens", "caption_files",
+    "check_pictures", "coco_karpathy", "collate", "dataset_path", "default_workers",
+    "detect_dataset", "download", "epoch_permutation", "error_reason", "fetch_file",
+    "file_checksum", "find_unreadable", "flickr8k", "from_files", "get_archives",
+    "is_picture_name", "join_files", "lack_blanks", "leave_out_unreadable", "line_error",
+    "list_pictures", "load_dataset", "load_image", "load_unreadable", "miniature_pictures",
+    "multi30k", "padding_fraction", "read_json_file", "read_lines", "read_text", "register_path",
+    "registry", "save_unreadable", "scenes", "seeded_row", "serve", "space_needed",
+    "split_in_name", "unpack", "warn_of_missing_blanks", "write_archives", "write_regions",
 ]
 
 # %% ../../nbs/library/data/index.ipynb #data0004
@@ -56,7 +58,8 @@ _SUBMODULES = {
         "write_regions", "RangeHandler", "serve",
     ],
     "unreadable": [
-        "UNREADABLE", "find_unreadable", "save_unreadable", "leave_out_unreadable",
+        "UNREADABLE", "find_unreadable", "save_unreadable", "load_unreadable",
+        "leave_out_unreadable",
     ],
     "datasets": [
         "DATASET_NAMES", "Item", "CaptionData", "registry", "scenes", "flickr8k", "multi30k",
@@ -67,6 +70,9 @@ _SUBMODULES = {
     ],
     "layouts": [
         "caption_files", "split_in_name", "join_files",
+    ],
+    "picture_files": [
+        "PICTURE_SUFFIXES", "is_picture_name", "list_pictures", "load_image", "error_reason",
     ],
     "inputs": [
         "InputConfig",

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from captionlab.data.datasets import (
@@ -23,29 +24,25 @@ from captionlab.data.datasets import (
     registry,
     scenes,
 )
+from captionlab.data.unreadable import (
+    find_unreadable,
+    leave_out_unreadable,
+    load_unreadable,
+    save_unreadable,
+)
 
 from ..files import cache_home, data_home, write_atomically
 from ..untrusted import load_json
-from ..zip_files import file_size
 from .downloads import Archive, get_archives
-from .image_search import image_folders
+from .image_search import ImageFinder
 from .layouts import caption_files, join_files
 from .text_files import read_json_file
-from .unreadable import find_unreadable, leave_out_unreadable, save_unreadable
 
 # %% ../../nbs/library/data/catalog.ipynb #4ab9130b
-def _load_coco(folder: Path) -> CaptionData:
-    """Return COCO from the folder that holds Karpathy's file and the pictures.
-
-    Pictures that `captionlab data check` could not read are left out.
-    """
-    return leave_out_unreadable(coco_karpathy(folder / "dataset_coco.json", folder), folder)
-
-
 _LOADERS: dict[str, Callable[[Path], CaptionData]] = {
     "flickr8k": flickr8k,
     "multi30k": multi30k,
-    "coco": _load_coco,
+    "coco": lambda folder: coco_karpathy(folder / "dataset_coco.json", folder),
 }
 
 # Files by which a folder is recognised; one of them is enough.
@@ -121,6 +118,12 @@ def register_path(folder: Path | str) -> CaptionData:
     folder = Path(folder).expanduser().absolute()
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}: check the name")
+    files = caption_files(folder)
+    if files and not any(_contains(folder, known) for known in _SIGNATURES):
+        raise ValueError(
+            f"{folder} holds captions of your own ({files[0].name}), which need no registration: "
+            "name the folder itself, as in --data FOLDER"
+        )
     name = detect_dataset(folder)
     data = _LOADERS[name](folder)
     _save_registered_paths(_registered_paths() | {name: str(folder)})
@@ -161,59 +164,67 @@ def dataset_path(name: str) -> Path:
     return home
 
 
-def load_dataset(name: str | Path, folder: Path | str | None = None) -> CaptionData:
+def load_dataset(
+    name: str | Path,
+    folder: Path | str | None = None,
+    *,
+    split: str | None = None,
+    skip_unreadable: bool = False,
+) -> CaptionData:
     """Return a data set by its name, or from your own folder or file.
+
+    Pictures that `captionlab data check` could not read are left out, with a warning.
 
     Args:
         name: one of `DATASET_NAMES`; or a folder of one of those; or a CSV or JSON for
             `from_files` or `coco_karpathy`; or a folder or pattern of such files, see
             `caption_files`.
         folder: of the pictures, for a file; by default they are looked for around it.
+        split: such as "test", if the others are not needed.
+        skip_unreadable: decode all pictures and leave out those that cannot be read.
 
     Raises:
-        ValueError: there is no such data set, or its files are malformed.
+        ValueError: there is no such data set or split, or its files are malformed.
         FileNotFoundError: its files are not there.
     """
+    data, home = _read_dataset(name, folder)
+    if split is not None:
+        data = replace(data, splits={split: data[split]})
+    unreadable = load_unreadable(home)
+    if skip_unreadable:
+        unreadable |= find_unreadable(data.items)
+    return leave_out_unreadable(data, unreadable)
+
+
+def _read_dataset(name: str | Path, folder: Path | str | None = None) -> tuple[CaptionData, Path]:
+    """Return a data set, and the folder that may hold a list of its unreadable pictures."""
     if name in DATASET_NAMES:
-        return scenes() if name == "scenes" else _LOADERS[str(name)](dataset_path(str(name)))
+        if name == "scenes":
+            return scenes(), data_home() / "scenes"
+        home = dataset_path(str(name))
+        return _LOADERS[str(name)](home), home
     path = Path(name).expanduser()
+    home = path if path.is_dir() else path.parent
     files = [] if any(_contains(path, known) for known in _SIGNATURES) else caption_files(path)
     if len(files) > 1:
-        return join_files(files, Path(folder) if folder else None)
+        return join_files(files, Path(folder) if folder else None), home
     if files:
         path = files[0]
     if path.is_dir():
-        return _LOADERS[detect_dataset(path)](path)
-    if path.suffix.lower() not in (".csv", ".json"):
+        return _LOADERS[detect_dataset(path)](path), home
+    if path.suffix.lower() not in (".csv", ".txt", ".json"):
         raise ValueError(
             f"no data set {str(name)!r}: choose from {', '.join(DATASET_NAMES)}, "
             "or give a folder, a CSV or a JSON file"
         )
     if _is_karpathy_file(path):
-        return coco_karpathy(path, folder or _karpathy_folder(path))
-    return from_files(path, folder)
-
-
-def _karpathy_folder(file: Path) -> Path:
-    """Return the folder that has the first picture of one of Karpathy's files, or that of the file.
-
-    The pictures are named from there, COCO's as `val2014/COCO_val2014_000000391895.jpg`.
-    """
-    first = read_json_file(file)["images"][0]
-    name = "/".join(filter(None, (first.get("filepath"), str(first.get("filename")))))
-    folders = image_folders(file)
-    return next((one for one in folders if _has_picture(one, name)), file.parent)
-
-
-def _has_picture(folder: Path, name: str) -> bool:
-    """Return whether a folder, or a zip file in it, has a picture."""
-    places = (folder, *folder.glob("*.zip"))
-    return any(file_size(place / name) is not None for place in places)
+        return coco_karpathy(path, folder or ImageFinder(path)), home
+    return from_files(path, folder), home
 
 
 def _is_karpathy_file(file: Path) -> bool:
     """Return whether sentences are stored with the images, as in Karpathy's files."""
-    images = read_json_file(file).get("images") if file.suffix == ".json" else None
+    images = read_json_file(file).get("images") if file.suffix.lower() == ".json" else None
     if not isinstance(images, list) or not images:
         return False
     return isinstance(images[0], dict) and "sentences" in images[0]
@@ -286,22 +297,21 @@ def _fetch(addresses: Sequence[str], target: Path, sha256: str) -> None:
     )
 
 # %% ../../nbs/library/data/catalog.ipynb #chek0002
-def check_pictures(name: str) -> dict[str, str]:
+def check_pictures(name: str | Path) -> dict[str, str]:
     """Decode all pictures of a data set, and leave out those that cannot be read from now on.
 
     Args:
-        name: "coco".
+        name: as for `load_dataset`.
 
     Returns:
-        Name of each unreadable picture to the reason.
+        Name of each unreadable picture to the reason; it is written beside the data set.
 
     Raises:
-        ValueError: the data set is another one; its pictures are checked when they are used.
+        ValueError: the data set has no files of pictures.
     """
-    if name != "coco":
-        raise ValueError(f"{name} has no list of unreadable pictures: only coco has")
-    folder = dataset_path(name)
-    data = coco_karpathy(folder / "dataset_coco.json", folder)
-    unreadable = find_unreadable(data)
-    save_unreadable(folder, unreadable)
+    data, home = _read_dataset(name)
+    if not any(isinstance(item.image, Path) for item in data.items):
+        raise ValueError(f"{name} has no files of pictures: there is nothing to check")
+    unreadable = find_unreadable(data.items)
+    save_unreadable(home, unreadable)
     return unreadable

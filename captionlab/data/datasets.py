@@ -26,8 +26,8 @@ from ..scenes.generator import SPLITS, describe_scene, generate_scene, split_of
 from ..scenes.world import Scene, render
 from ..text import normalise
 from ..untrusted import load_json
-from ..zip_files import open_zipped
 from .image_search import ImageFinder
+from .picture_files import load_image
 from .text_files import line_error, read_json_file, read_lines, read_text
 
 # %% ../../nbs/library/data/datasets.ipynb #fe4cf4ee
@@ -55,19 +55,19 @@ class Item:
         return int(self.name) if is_number else self.name
 
     def picture(self, size: int = 64) -> Image.Image:
-        """Return the picture, not decoded yet; a scene is drawn.
+        """Return the picture in RGB, upright; a scene is drawn.
 
         Args:
             size: pixels a side of a drawn scene; the picture has shape (size, size, 3).
 
         Raises:
-            ValueError: it has no picture.
+            ValueError: it has no picture, or one that cannot be read.
         """
         if self.image is None:
             raise ValueError(f"{self.name} has no picture: its data set was loaded as text only")
         if isinstance(self.image, Scene):
             return Image.fromarray(render(self.image, size))
-        return Image.open(open_zipped(self.image))
+        return load_image(self.image)
 
 # %% ../../nbs/library/data/datasets.ipynb #252d0cf1
 @dataclass(frozen=True)
@@ -100,6 +100,11 @@ class CaptionData:
             hint *= self.name == "multi30k" and split in _FURTHER_TEST_SETS
             raise ValueError(f"{self.name} has no split {split!r}: choose from {choices}{hint}")
         return self.splits[split]
+
+    @property
+    def items(self) -> list[Item]:
+        """The items of all splits."""
+        return [item for items in self.splits.values() for item in items]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -201,7 +206,10 @@ _SPLIT_ALIASES = {
 
 
 class _Row(NamedTuple):
-    """One caption of one picture: `line` is its place in the file, `name` the picture's id."""
+    """One caption of one picture: `line` is its place in the file, `name` the picture's id.
+
+    The split is as the file gives it, "" if it gives none.
+    """
 
     line: int
     image: str
@@ -245,11 +253,13 @@ def _collect_items(
     first_rows: dict[str, _Row] = {}
     captions: dict[str, list[str]] = {}
     paths: dict[str, Path | None] = {}
-    for row in rows:
-        _check_row(file, unit, row)
+    for read in rows:
+        _check_row(file, unit, read)
+        split = _parse_split(file, unit, read)
+        row = read._replace(split=split or _split_by_hash(read.image))
         first = first_rows.setdefault(row.image, row)
         if first is row and finder:
-            paths[row.image] = finder.find(row.image)
+            paths[row.image] = finder.find(row.image, split)
             if paths[row.image] is None:
                 problem = f"there is no picture {finder.first / row.image}: put it there or delete "
                 raise line_error(file, unit, row.line, f"{problem}the {unit}")
@@ -396,13 +406,15 @@ def _translation_items(split: str, source_file: Path, target_file: Path) -> list
     ]
 
 # %% ../../nbs/library/data/datasets.ipynb #e09cb3fe
-def coco_karpathy(file: Path | str, folder: Path | str | None = None) -> CaptionData:
+def coco_karpathy(
+    file: Path | str, folder: Path | str | ImageFinder | None = None
+) -> CaptionData:
     """Return COCO in Karpathy's splits; also reads his files for Flickr8k and Flickr30k.
 
     Args:
         file: `dataset_coco.json`.
-        folder: holds `train2014/` and `val2014/`; None for the captions alone, in which case no
-            picture has to exist.
+        folder: holds `train2014/` and `val2014/`; or what finds the pictures; None for the
+            captions alone, in which case no picture has to exist.
 
     Returns:
         113,287, 5,000 and 5,000 pictures (`restval` goes to `train`) with five to seven captions
@@ -416,7 +428,7 @@ def coco_karpathy(file: Path | str, folder: Path | str | None = None) -> Caption
     images = read_json_file(file).get("images")
     if not isinstance(images, list):
         raise ValueError(f"{file}: its images are not a list: get the file again")
-    finder = ImageFinder(file, Path(folder)) if folder else None
+    finder = ImageFinder(file, Path(folder)) if isinstance(folder, str | Path) else folder
     splits = _collect_items(file, _karpathy_rows(file, images), finder, "images entry")
     name = "coco" if file.stem == "dataset_coco" else file.stem
     return CaptionData(name, splits)
@@ -426,12 +438,9 @@ def _karpathy_rows(file: Path, images: list[dict]) -> Iterator[_Row]:
     """Yield the captions of the pictures in one of Karpathy's files."""
     for number, image in enumerate(images):
         try:
-            path = "/".join(filter(None, (image.get("filepath"), image["filename"])))
-            split = _SPLIT_ALIASES.get(image["split"], image["split"])
+            path = _clean_path("/".join(filter(None, (image.get("filepath"), image["filename"]))))
+            split = image["split"]
             name = str(image.get("cocoid", image["filename"]))
-            if split not in ("train", "val", "test"):
-                problem = f"no split {split!r}: get the file again"
-                raise line_error(file, "images entry", number, problem)
             for sentence in image["sentences"]:
                 if sentence["raw"].strip(" ."):
                     yield _Row(number, path, sentence["raw"], split, name)
@@ -444,10 +453,10 @@ def from_files(file: Path | str, folder: Path | str | None = None) -> CaptionDat
     """Return your own pictures and captions as a data set.
 
     Args:
-        file: a CSV with the columns `image`, `caption` and perhaps `split`, or captions in COCO's
-            JSON (whose images may have a `split`).
+        file: a CSV with the columns `image`, `caption` and perhaps `split`, such as Kaggle's
+            `captions.txt`, or captions in COCO's JSON (whose images may have a `split`).
         folder: holds the pictures; by default the folder of the file, or one beside it (see
-            `image_folders`).
+            `ImageFinder`).
 
     Returns:
         The data set, named after the file, with `own-` before it if the name is one of
@@ -480,26 +489,24 @@ def _split_by_hash(name: str) -> str:
     return {8: "val", 9: "test"}.get(digit, "train")
 
 
-def _parse_split(value: str | None, image: str) -> str:
-    """Return the split that a file gives, or that the name's hash gives.
-
-    Raises:
-        ValueError: the file gives another word.
-    """
-    word = str(value or "").strip().lower()
-    split = _SPLIT_ALIASES.get(word, word) or _split_by_hash(image)
-    if split not in ("train", "val", "test"):
-        raise ValueError(
-            f"no split {value!r}: write train, val or test, or leave the column out"
-        )
+def _parse_split(file: Path, unit: str, row: _Row) -> str:
+    """Return the split that a row gives, "" if it gives none; raise ValueError for another word."""
+    word = row.split.strip().lower()
+    split = _SPLIT_ALIASES.get(word, word)
+    if split not in ("train", "val", "test", ""):
+        problem = f"no split {row.split!r}: write train, val or test, or leave it out"
+        raise line_error(file, unit, row.line, problem)
     return split
 
 
 def _clean_path(image: Any) -> Any:
-    """Return a picture's path, written in one way: ./7.jpg is 7.jpg; other values as they are."""
+    """Return a picture's path, written in one way: 7.jpg for ./7.jpg and for Windows' .\\7.jpg.
+
+    Other values stay as they are.
+    """
     if not isinstance(image, str):
         return image
-    path = image.strip()
+    path = image.strip().replace("\\", "/")
     return posixpath.normpath(path) if path else path
 
 # %% ../../nbs/library/data/datasets.ipynb #fd65bdcb
@@ -518,11 +525,7 @@ def _csv_rows(file: Path) -> Iterator[_Row]:
             if not image or row["caption"] is None or None in row:
                 problem = "expected image,caption: put a caption that has commas in "
                 raise line_error(file, "line", line, problem + '"double quotes"')
-            try:
-                split = _parse_split(row.get("split"), image)
-            except ValueError as error:
-                raise line_error(file, "line", line, str(error)) from None
-            yield _Row(line, image, row["caption"], split)
+            yield _Row(line, image, row["caption"], row.get("split") or "")
     except csv.Error as error:
         if "unexpected end" in str(error):  # of the file, within the quotes of a row
             problem = f"not CSV ({error}): close the quotes"
@@ -564,8 +567,5 @@ def _coco_rows(file: Path) -> Iterator[_Row]:
             problem = f"no image with id {image_id!r} and a file_name: add it to images"
             raise line_error(file, unit, number, problem)
         image = _clean_path(images[image_id]["file_name"])
-        try:
-            split = _parse_split(images[image_id].get("split"), str(image))
-        except ValueError as error:
-            raise line_error(file, unit, number, str(error)) from None
+        split = images[image_id].get("split") or ""
         yield _Row(number, image, caption, split, str(image_id))

@@ -33,7 +33,7 @@ def line_error(file: Path, unit: str, number: int, problem: str) -> ValueError:
 def read_text(file: Path) -> str:
     """Return the text of a UTF-8 file, plain or .gz."""
     try:
-        data = read_gzip(file) if file.suffix == ".gz" else file.read_bytes()
+        data = read_gzip(file) if file.suffix.lower() == ".gz" else file.read_bytes()
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {file}: check the name") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:

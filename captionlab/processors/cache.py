@@ -29,6 +29,7 @@ from captionlab.processors.image import (
 
 from ..data.batches import PixelInput
 from ..data.datasets import CaptionData, Item
+from ..data.unreadable import find_unreadable
 from ..files import cache_home, command_line, data_home, short_hash
 from ..scenes.world import Scene
 from ..vision.boxes import RegionFile, check_boxes_unique
@@ -82,13 +83,9 @@ def open_feature_stores(
     return stores
 
 
-def _all_items(data: CaptionData) -> list[Item]:
-    return [item for items in data.splits.values() for item in items]
-
-
 def _named_images(file: RegionFile, data: CaptionData) -> list[tuple[str, object]]:
     """Return each picture's name in a file of boxes, and the picture itself."""
-    return [(match_name(file, item.name, item.image), item.image) for item in _all_items(data)]
+    return [(match_name(file, item.name, item.image), item.image) for item in data.items]
 
 # %% ../../nbs/library/processors/cache.ipynb #c485b52b
 def store_kinds(store: FeatureStore) -> list[str]:
@@ -150,25 +147,26 @@ def require_features(
 ) -> Sequence[FeatureStore]:
     """Return the stores if each item has features of its own in all of them.
 
-    Called before a training, which would otherwise fail after an hour.
+    Called before a training, which would otherwise fail after an hour. Without stores the pictures
+    are decoded, since the model reads them.
 
     Args:
         stores: from `open_feature_stores`.
         items: that will be read.
 
     Raises:
-        ValueError: an item has no features, or two items would share some.
+        ValueError: an item has no features, or a picture that cannot be read (all are listed), or
+            two items would share features.
     """
+    if not stores:
+        _check_missing("cannot be read", find_unreadable(items), len(items))
     for store in stores:
         names = [match_name(store, item.name, item.image) for item in items]
-        missing = [name for name in names if name not in store]
-        if missing:
-            reason = store.skipped.get(missing[0], "it was not among the pictures")
-            raise ValueError(
-                f"{len(missing)} of {len(items)} pictures have no features in {store.folder}, such "
-                f"as {missing[0]} ({reason}): mend or remove those pictures, or extract features "
-                "of all"
-            )
+        reasons = {
+            name: store.skipped.get(name, "it was not among the pictures")
+            for name in names if name not in store
+        }
+        _check_missing(f"have no features in {store.folder}", reasons, len(items))
         name, count = Counter(names).most_common(1)[0] if names else ("", 0)
         if count > 1:
             raise ValueError(
@@ -176,6 +174,16 @@ def require_features(
                 "above theirs"
             )
     return stores
+
+
+def _check_missing(problem: str, reasons: dict[str, str], count: int) -> None:
+    """Raise a `ValueError` that lists all items that something is missing of."""
+    if reasons:
+        listed = "; ".join(f"{name} ({reason})" for name, reason in reasons.items())
+        raise ValueError(
+            f"{len(reasons)} of {count} pictures {problem}: mend or remove them, or leave them out "
+            f"with --skip-unreadable: {listed}"
+        )
 
 
 def probe_inputs(inputs: InputTransforms, items: Sequence[Item]) -> None:
@@ -197,7 +205,7 @@ def _extract_missing(
 ) -> FeatureStore:
     """Return a complete store of some kinds of features in the cache folder."""
     processor = _in_32_bits(processor)
-    items = {item.name: item for item in _all_items(data)}
+    items = {item.name: item for item in data.items}
     shapes = _feature_shapes(processor, kinds)
 
     def load(name: str) -> LoadedPicture:
@@ -274,7 +282,7 @@ def _cache_key(processor: ImageProcessor, data: CaptionData, kinds: Sequence[str
 
 def _dataset_fingerprint(data: CaptionData) -> list[str]:
     """Return a hash that tells data sets of one name apart, in a list; empty for official ones."""
-    items = _all_items(data)
+    items = data.items
     scenes = [item.name for item in items if isinstance(item.image, Scene)]
     if scenes:
         return [short_hash(scenes)]

@@ -24,8 +24,9 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.models.vision_transformer import interpolate_embeddings
 from torchvision.ops import FrozenBatchNorm2d
 
+from ..data.picture_files import error_reason
 from ..files import data_home, fingerprint
-from .images import INTERPOLATIONS, Preprocess, error_reason, state_bytes
+from .images import INTERPOLATIONS, Preprocess, state_bytes
 
 # %% ../../nbs/library/vision/backbones.ipynb #a6801da8
 def _squeezenet(net: Any) -> OrderedDict[str, nn.Module]:

@@ -529,8 +529,8 @@ def open_boxes(source: str | os.PathLike, weights: str | None = "DEFAULT") -> Re
     if file.is_dir():
         return _NpzFolder(file)
     check_regular(file, "file of boxes")
-    if ".tsv" in file.name:
+    if ".tsv" in file.name.lower():
         return _TsvFile(file)
-    if file.suffix == ".npz":
+    if file.suffix.lower() == ".npz":
         return _PackedNpz(file)
     raise ValueError(f"{file} is not a file of boxes: give a .npz, a .tsv, or a folder of .npz")

@@ -14,9 +14,10 @@ from torch import nn
 from torchvision import models
 from torchvision.transforms.functional import pil_to_tensor
 
+from ..data.picture_files import error_reason, load_image
 from ..files import fingerprint
 from .backbones import load_weights
-from .images import error_reason, load_image, state_bytes
+from .images import state_bytes
 from .regions import Regions
 
 # %% ../../nbs/library/vision/detectors.ipynb #5a8503f1

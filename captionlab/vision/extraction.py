@@ -21,10 +21,11 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from ..data.picture_files import PICTURE_SUFFIXES, list_pictures
 from ..data.text_files import read_lines
 from ..files import fingerprint
 from ..untrusted import printable
-from ..zip_files import file_size, walk_zip
+from ..zip_files import file_size
 from .attributes import AttributeDetector, load_detector
 from .backbones import Backbone, Pyramid, find_weights
 from .boxes import RegionFile, check_boxes_unique, open_boxes
@@ -35,8 +36,6 @@ from .regions import Regions, region_fields
 
 # %% ../../nbs/library/vision/extraction.ipynb #d2f850b0
 ImageFile = str | os.PathLike | Image.Image         # a file, or an open image
-
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
 def find_images(*sources: str | os.PathLike) -> dict[str, Path]:
@@ -55,7 +54,7 @@ def find_images(*sources: str | os.PathLike) -> dict[str, Path]:
     images = dict(pairs)
     if not images:
         raise ValueError(f"no pictures in {', '.join(str(source) for source in sources)}: "
-                         f"looked for {' '.join(sorted(_SUFFIXES))}")
+                         f"looked for {' '.join(PICTURE_SUFFIXES)}")
     if len(images) < len(pairs):
         twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"two pictures have the same name, {twice}: name each once, or give the "
@@ -65,15 +64,12 @@ def find_images(*sources: str | os.PathLike) -> dict[str, Path]:
 
 def _named_files(source: Path) -> list[tuple[str, Path]]:
     """Return name and file of each image of one source."""
-    if source.is_dir():
-        files = sorted(file for file in source.rglob("*") if file.suffix.lower() in _SUFFIXES)
-        return [(file.relative_to(source).as_posix(), file) for file in files]
-    zipped = [name for name in walk_zip(source) if Path(name).suffix.lower() in _SUFFIXES]
-    if zipped:
-        return [(name, source / name) for name in zipped]
+    names = list_pictures(source)
+    if names or source.is_dir():
+        return [(name, source / name) for name in names]
     if file_size(source) is None and not source.exists():
         raise FileNotFoundError(f"there is no folder or picture {source}")
-    if source.suffix == ".txt":
+    if source.suffix.lower() == ".txt":
         lines = [line.strip() for line in read_lines(source)]
         return [(Path(line).name, source.parent / line) for line in lines if line]
     return [(source.name, source)]
