@@ -3,11 +3,11 @@
     python tests/behaviour.py record FILE [--only SECTION ...]
     python tests/behaviour.py compare FILE [--only SECTION ...] [--tolerance T]
 
-Sections: captions, translations, training, stores, results. `record` with --only replaces these
-sections of a file and keeps the others. `compare` prints a line for each difference and exits with
-1 if there is any. Figures are compared exactly, on one thread; on another
-processor or with another torch the last digits differ, so give a relative --tolerance such as 1e-4
-there. CAPTIONLAB_DATA must name Flickr8k, Multi30K and SqueezeNet's weights. Everything that calls
+Sections: photos, scenes, translations, training, stores, scores. `record` with --only replaces
+these sections of a file and keeps the others. `compare` prints a line for each difference and exits
+with 1 if there is any. Figures are compared exactly, on one thread; on another processor or with
+another torch the last digits differ, so give a relative --tolerance such as 1e-4 there.
+CAPTIONLAB_DATA must name Flickr8k, Multi30K and SqueezeNet's weights. Everything that calls
 captionlab stands in the first part of this file; when a name of the library changes, only that part
 has to follow.
 """
@@ -19,6 +19,7 @@ import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "TQDM_DISABLE": "1"}
@@ -26,85 +27,119 @@ os.environ.pop("CAPTIONLAB_CACHE", None)
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-# Parts of the names of result files that changed since the recording: old to new.
-RENAMED: dict[str, str] = {"-small-": "-squeezenet-"}
-
 
 # ---- Calls of captionlab: when names change, adapt these functions and nothing below them
 
 
-def caption_scenes(count: int, beam: int, length_penalty: float) -> list[dict]:
-    """Caption the first test scenes with the packaged run: text, score, log prob of each token."""
-    import captionlab
-    from captionlab.data import scenes
-
-    run = captionlab.load("scenes")
-    items = scenes(train=0, val=0, test=count, novel=0)["test"]
-    return _searched(run, run.processor([item.image for item in items]), beam, length_penalty)
-
-
-def translate(sentences: list[str], beam: int, length_penalty: float) -> list[dict]:
-    """Translations of English sentences by the packaged run, in the same form."""
+def load_run(name: str):
     import captionlab
 
-    run = captionlab.load("translation")
-    return _searched(run, run.processor(sentences), beam, length_penalty)
+    return captionlab.load(name)
 
 
-def _searched(run, batch, beam: int, length_penalty: float) -> list[dict]:
+def load_data(name: str, **sizes: int):
+    """A data set; `sizes` keep so many items of a split and leave out the splits not named."""
+    from captionlab.data import load_dataset, scenes
+
+    sizes = {"train": 0, "val": 0, "test": 0} | sizes
+    if name == "scenes":
+        return scenes(**sizes, novel=0)
+    if name == "pairs":
+        return scenes(**sizes, novel=0, language="de", source="en")
+    data = load_dataset(name)
+    return replace(data, splits={split: data[split][:count] for split, count in sizes.items()})
+
+
+def generate(run, pictures: list, **settings) -> list[list]:
+    """[text, score] of each caption of each picture."""
+    captions = run.generate(pictures, **settings)
+    return [[part for one in several for part in (one.text, one.score)] for several in captions]
+
+
+def search_translations(run, sentences: list[str], **settings) -> list[list]:
+    """[text, score] of each sentence's best hypothesis."""
+    hypotheses = run.search(run.processor(sentences), **settings)
+    return [[run.vocabulary.decode(best.ids), best.score] for best in hypotheses]
+
+
+def translate(run, sentences: list[str], **settings) -> list[str]:
+    return run.translate(sentences, **settings)
+
+
+def train(model: str, data, out: Path, *, dropout: float, teachers: list = (), resume=False):
+    """Train a `tiny` preset for two epochs."""
+    from captionlab.runs import train
+    from captionlab.training import TrainingOptions
+
+    return train(
+        model,
+        data,
+        "tiny",
+        out=out,
+        resume=resume,
+        teachers=teachers,
+        settings=[f"dropout={dropout}"],
+        options=TrainingOptions(epochs=2),
+        detector=attribute_detector() if model == "entangled" else None,
+        max_val_items=16,
+        device="cpu",
+    )
+
+
+def attribute_detector():
+    """A detector that was not trained: what it says is nonsense, but always the same."""
     import torch
 
-    from captionlab.decoding import sequence_log_probs
-    from captionlab.text import pad_sequences
+    from captionlab.vision import AttributeDetector, Preprocess
 
-    hypotheses = run.search(batch, beam, length_penalty=length_penalty)
-    ids = pad_sequences([hypothesis.ids for hypothesis in hypotheses])[:, None]  # (B, 1, T)
-    with torch.no_grad():
-        memory = run.model.encode(batch)
-        log_probs = sequence_log_probs(run.model, memory, ids, [run.vocabulary.unk])[:, 0]
-    return [
-        {
-            "text": run.vocabulary.decode(hypothesis.ids),
-            "score": hypothesis.score,
-            "log_probs": row[: len(hypothesis.ids)].tolist(),
-        }
-        for hypothesis, row in zip(hypotheses, log_probs, strict=True)
-    ]
+    torch.manual_seed(0)
+    detector = AttributeDetector(12, ["red", "blue", "circle", "star", "small", "striped"])
+    made_by = {"backbone": None, "preprocess": Preprocess(size=64).to_dict(), "grid": [8, 8]}
+    detector.metadata = {"data": "scenes", "made_by": made_by}
+    return detector.eval()
 
 
-def english_sentences(count: int) -> list[str]:
-    """English sentences of Multi30K's test split."""
-    from captionlab.data import load_dataset
+def train_by_reward(start: Path, data, out: Path):
+    """Train a run of `vanilla` further by SCST for one epoch."""
+    from captionlab.runs import finetune_scst
+    from captionlab.training import TrainingOptions
 
-    return [item.source for item in load_dataset("multi30k")["test"][:count]]
+    options = TrainingOptions(epochs=1)
+    return finetune_scst(
+        "vanilla", start, out, data=data, max_val_items=16, options=options, device="cpu"
+    )
 
 
-def training_losses(folder: Path) -> dict:
-    """Train `vanilla tiny` on scenes, seed 0, in full: the loss of each step, history, weights."""
-    from captionlab.runs import train
+def record_steps(tell):
+    """Let `tell` know the loss per token of each training step; returns what ends that."""
     from captionlab.training import Trainer
 
-    losses = []
     plain_step = Trainer.step
 
     def recorded_step(self, batch):
         sums = plain_step(self, batch)
-        total, words = sums.tolist()
-        losses.append(total / words)
+        loss, tokens = sums.tolist()
+        tell(loss / tokens)
         return sums
 
     Trainer.step = recorded_step
-    try:
-        run = train(
-            "vanilla", "scenes", "tiny", seed=0, out=folder, device="cpu", max_val_items=40
-        )
-    finally:
-        Trainer.step = plain_step
-    history = [
-        {"loss": record["loss"], "lr": record["rate"], "score": record["score"]}
-        for record in run.metadata.history
-    ]
-    return {"losses": losses, "history": history, "tensors": tensor_hashes(run.model)}
+    return lambda: setattr(Trainer, "step", plain_step)
+
+
+def evaluate(run, data) -> dict:
+    """Scores of a run on a test split: `metrics`, and `blind` on shuffled pictures."""
+    from captionlab.runs import evaluate
+
+    row = evaluate(run, data)["run"]
+    return {kind: row[kind] for kind in ("metrics", "blind")}
+
+
+def score_people(data) -> dict[str, float]:
+    """Scores of the first caption of each picture against the others."""
+    from captionlab.metrics import leave_one_out, score
+
+    captions = {item.image_id: list(item.captions) for item in data["test"]}
+    return score(*leave_one_out(captions)).corpus_scores
 
 
 def fill_stores(cache: Path) -> Path:
@@ -112,15 +147,12 @@ def fill_stores(cache: Path) -> Path:
 
     `cache` is the user's cache folder for this process: XDG_CACHE_HOME.
     """
-    from dataclasses import replace
-
-    from captionlab.data import scenes
     from captionlab.files import cache_home
     from captionlab.models import find_preset
     from captionlab.processors import ImageProcessor, open_feature_stores
 
     assert cache in cache_home().parents
-    data = scenes(train=9, val=2, test=2, novel=0)
+    data = load_data("scenes", train=9, val=2, test=2)
     for model, boxes in (
         ("vanilla", None),
         ("position_aware", None),
@@ -136,96 +168,120 @@ def fill_stores(cache: Path) -> Path:
     return cache_home() / "features"
 
 
-def rescored_captions(
-    data: str, split: str, captions: dict[str, list[dict]], seeds: dict[str, int]
-) -> dict[str, dict]:
-    """Score stored caption files of one split of a data set again.
-
-    Args:
-        data: name of the data set.
-        split: of it.
-        captions: by file name, entries in COCO's result format.
-        seeds: by file name, the seed of the blind control.
-
-    Returns:
-        By file name: `metrics` and `blind`, as in result files.
-    """
-    from captionlab.data import load_dataset, scenes
-    from captionlab.metrics import score_runs, score_translations
-    from captionlab.runs import derangement
-
-    first = next(iter(captions.values()))
-    items = (scenes(train=0) if data == "scenes" else load_dataset(data))[split]
-    assert [item.image_id for item in items] == [entry["image_id"] for entry in first]
-    texts = {}
-    for name, entries in captions.items():
-        own = [entry["caption"] for entry in entries]
-        texts[name, "metrics"] = own
-        texts[name, "blind"] = [own[other] for other in derangement(len(own), seeds[name])]
-    if data == "multi30k":
-        references = [item.captions[0] for item in items]
-        scores = {key: score_translations(value, references) for key, value in texts.items()}
-    else:
-        references = {item.image_id: list(item.captions) for item in items}
-        candidates = {}
-        for key, value in texts.items():
-            candidates[key] = dict(zip(references, value, strict=True))
-        results = score_runs(candidates, references)
-        scores = {key: result.corpus_scores for key, result in results.items()}
-    if data == "scenes":
-        worlds = [item.image for item in items]
-        scores = {key: scores[key] | _checked(value, worlds) for key, value in texts.items()}
-    return {name: {kind: scores[name, kind] for kind in ("metrics", "blind")} for name in captions}
-
-
-def _checked(texts: list[str], worlds: list) -> dict[str, float]:
-    from captionlab.scenes import FACT_KINDS, coverage, truth
-
-    shares = truth([[text] for text in texts], worlds)
-    stated = coverage([[text] for text in texts], worlds)
-    kinds = {f"truth, {kind}": 100 * shares[kind] for kind in FACT_KINDS if kind in shares}
-    return {"truth": 100 * shares["all"], "coverage": 100 * stated["all"]} | kinds
-
-
-def rescored_people() -> dict:
-    """The row of `flickr8k/human.json` again: figures and their intervals."""
-    from captionlab.data import load_dataset
-    from captionlab.metrics import confidence_intervals, leave_one_out, score
-
-    captions = {item.image_id: list(item.captions) for item in load_dataset("flickr8k")["test"]}
-    scores = score(*leave_one_out(captions))
-    return {
-        "metrics": scores.corpus_scores,
-        "intervals": {name: list(pair) for name, pair in confidence_intervals(scores).items()},
-    }
-
-
 # ---- The sections; nothing here knows captionlab
 
 
-def tensor_hashes(model) -> list[str]:
-    """Short hashes of a model's tensors, sorted, so that a tensor may change its name."""
-    contents = (
-        tensor.detach().cpu().contiguous().numpy() for tensor in model.state_dict().values()
-    )
-    return sorted(hashlib.sha256(content.tobytes()).hexdigest()[:16] for content in contents)
+CAPTIONS = {
+    "beam 3": {"beam": 3},
+    "beam 5, length penalty 1": {"beam": 5, "length_penalty": 1.0},
+    "three of beam 5": {"beam": 5, "num_captions": 3},
+    "two samples": {"sample": True, "num_captions": 2, "top_p": 0.9, "seed": 1},
+    "constraints": {"no_repeat_ngram": 2, "min_length": 8, "required_words": ["a"]},
+}
+TRANSLATIONS = {
+    "greedy": {"beam": 1},
+    "beam 3": {"beam": 3},
+    "beam 5, length penalty 1": {"beam": 5, "length_penalty": 1.0},
+}
+MODELS = ["vanilla", "cptr", "position_aware", "entangled", "image_transformer", "translation"]
 
 
-SETTINGS = {"greedy": (1, 0.0), "beam 3": (3, 0.0), "beam 3, length penalty 1": (3, 1.0)}
+def captions_section(name: str, data) -> dict:
+    run = load_run(name)
+    pictures = [item.image for item in data["test"]]
+    return {
+        key: generate(run, pictures[: 40 if key == "constraints" else None], **settings)
+        for key, settings in CAPTIONS.items()
+    }
 
 
-def captions_section() -> dict:
-    return {name: caption_scenes(32, *setting) for name, setting in SETTINGS.items()}
+def photos_section() -> dict:
+    return captions_section("photos", load_data("flickr8k", test=200))
+
+
+def scenes_section() -> dict:
+    return captions_section("scenes", load_data("scenes", test=200))
 
 
 def translations_section() -> dict:
-    sentences = english_sentences(24)
-    return {name: translate(sentences, *setting) for name, setting in SETTINGS.items()}
+    run = load_run("translation")
+    sentences = [item.source for item in load_data("multi30k", test=200)["test"]]
+    found = {
+        name: search_translations(run, sentences, **settings)
+        for name, settings in TRANSLATIONS.items()
+    }
+    return found | {"as translated": translate(run, sentences, beam=3)}
+
+
+def trained(training, *arguments, **options) -> tuple:
+    """Losses of each step and a hash of the weights; and the run."""
+    losses = []
+    end = record_steps(losses.append)
+    try:
+        run = training(*arguments, **options)
+    finally:
+        end()
+    return {"losses": losses, "weights": weights_hash(run.model)}, run
+
+
+def weights_hash(model) -> str:
+    """One hash of a model's tensors, sorted by content, so that a tensor may change its name."""
+    contents = (
+        tensor.detach().cpu().contiguous().numpy().tobytes()
+        for tensor in model.state_dict().values()
+    )
+    hashes = sorted(hashlib.sha256(content).hexdigest() for content in contents)
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()[:16]
 
 
 def training_section() -> dict:
+    scenes = load_data("scenes", train=192, val=16)
+    pairs = load_data("pairs", train=60, val=4)
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
-        return training_losses(Path(folder) / "run")
+        out = Path(folder)
+        for model in MODELS:
+            data = pairs if model == "translation" else scenes
+            for dropout in (0.0, 0.1):
+                name = f"{model}, dropout {dropout}"
+                found[name], _ = trained(train, model, data, out / name, dropout=dropout)
+        start = out / "vanilla, dropout 0.1"
+        found["scst"], _ = trained(train_by_reward, start, scenes, out / "scst")
+        found["distillation"], _ = trained(
+            train, "vanilla", scenes, out / "distilled", dropout=0.1, teachers=[start]
+        )
+        found["resumed"] = resumed(scenes, out / "resumed")
+        whole = found["vanilla, dropout 0.1"]
+        found["resumed as whole"] = found["resumed"]["weights"] == whole["weights"]
+    return found
+
+
+def resumed(data, out: Path) -> dict:
+    """A training that is interrupted in its second epoch and goes on."""
+    steps = iter(range(40))
+
+    def interrupt(loss: float) -> None:
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+
+    end = record_steps(interrupt)
+    try:
+        train("vanilla", data, out, dropout=0.1)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        end()
+    return trained(train, "vanilla", data, out, dropout=0.1, resume=True)[0]
+
+
+def scores_section() -> dict:
+    people = load_data("flickr8k", test=1000)
+    return {
+        "photos": evaluate(load_run("photos"), load_data("flickr8k", test=100)),
+        "scenes": evaluate(load_run("scenes"), load_data("scenes", test=200)),
+        "translation": evaluate(load_run("translation"), load_data("multi30k", test=200)),
+        "people": score_people(people),
+    }
 
 
 def stores_section() -> dict:
@@ -252,75 +308,17 @@ def without_folders(value: object) -> object:
     return Path(value).name if isinstance(value, str) and value.startswith("/") else value
 
 
-def results_section() -> dict:
-    """Figures of all stored captions, computed again, and where `results/` has others."""
-    groups: dict[tuple, dict] = {}
-    stored = {}
-    for file in sorted((ROOT / "results").glob("*/*.seed*.captions.json")):
-        stem, seed = file.name.removesuffix(".captions.json").rsplit(".seed", 1)
-        result = json.loads((file.parent / f"{stem}.json").read_text(encoding="utf-8"))
-        name = f"{file.parent.name}/{stem}.seed{seed}"
-        group = groups.setdefault((result["data"], result["split"]), {"captions": {}, "seeds": {}})
-        group["captions"][name] = json.loads(file.read_text(encoding="utf-8"))
-        group["seeds"][name] = int(seed)
-        stored[name] = next(run for run in result["runs"] if run["seed"] == int(seed))
-    figures = {}
-    for (data, split), group in groups.items():
-        figures |= rescored_captions(data, split, **group)
-    figures["flickr8k/human"] = rescored_people()
-    stored["flickr8k/human"] = json.loads(
-        (ROOT / "results/flickr8k/human.json").read_text(encoding="utf-8")
-    )["runs"][0]
-    unmet = []
-    for name, computed in figures.items():
-        written = {kind: stored[name][kind] for kind in computed if kind in stored[name]}
-        for kind in computed.keys() - written.keys():
-            del computed[kind]  # that result has no blind control
-        shared = {
-            kind: {metric: computed[kind].get(metric) for metric in written[kind]}
-            for kind in written
-        }
-        unmet += [f"{name} {line}" for line in differences(written, shared, tolerance=1e-9)]
-    return {
-        "figures": {name: rounded(figures[name]) for name in sorted(figures)},
-        "not as stored": unmet,
-    }
-
-
 SECTIONS = {
-    "captions": captions_section,
+    "photos": photos_section,
+    "scenes": scenes_section,
     "translations": translations_section,
     "training": training_section,
     "stores": stores_section,
-    "results": results_section,
+    "scores": scores_section,
 }
 
 
 # ---- Recording and comparing
-
-
-def read_record(file: Path) -> dict:
-    """What was recorded, with today's names of the result files."""
-    recorded = json.loads(file.read_text(encoding="utf-8"))
-    if "results" in recorded:
-        figures = recorded["results"]["figures"]
-        recorded["results"]["figures"] = {new_name(name): value for name, value in figures.items()}
-    return recorded
-
-
-def new_name(name: str) -> str:
-    for old, new in RENAMED.items():
-        name = name.replace(old, new)
-    return name
-
-
-def rounded(value: object) -> object:
-    """Figures in percent with nine digits after the point: scorers add up in floating point."""
-    if isinstance(value, dict):
-        return {key: rounded(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [rounded(part) for part in value]
-    return round(value, 9)
 
 
 def differences(old: object, new: object, tolerance: float = 0.0, where: str = "") -> list[str]:
@@ -397,7 +395,8 @@ def main() -> int:
     parser.add_argument("--tolerance", type=float, default=0.0, help="relative; 0 by default")
     options = parser.parse_args()
     if options.action == "compare":
-        recorded = read_record(options.file)  # a missing file is found before the work
+        text = options.file.read_text(encoding="utf-8")  # a missing file is found before the work
+        recorded = json.loads(text)
     with tempfile.TemporaryDirectory() as cache:
         os.environ["XDG_CACHE_HOME"] = cache
         values = compute(options.only)
