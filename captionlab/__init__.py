@@ -4,26 +4,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .exercises.checks import check
-    from .exercises.guidance import hint, rubric, solution
-    from .exercises.predictions import predict
-    from .exercises.records import progress
-    from .exercises.reviews import review
+    from . import course
     from .runs.catalog import list_runs, load
 
 __version__ = "0.1.0"
-__all__ = [
-    "check", "hint", "list_runs", "load", "predict", "progress", "review", "rubric", "solution",
-]
-
-# The module that defines each public name; what is not here is in `exercises`.
-_MODULES = {"list_runs": "runs.catalog", "load": "runs.catalog"}
+__all__ = ["course", "list_runs", "load"]
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used: torch takes seconds."""
+    if name == "course":
+        return import_module(f"{__name__}.course")
     if name in __all__:
-        return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'exercises')}"), name)
+        return getattr(import_module(f"{__name__}.runs.catalog"), name)
     raise AttributeError(f"module 'captionlab' has no attribute {name!r}")
 
 

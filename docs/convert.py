@@ -39,7 +39,9 @@ BOX_CLASS = {"Differs from the paper": "differs", "Predict": "predict",
 # A lesson's number in prose, which is no part of a link, a heading or code.
 LESSON = re.compile(rf"{PASSED}|\b(?P<words>[Ll]esson (?P<number>\d\d[a-z]?))\b", re.S | re.M)
 HIDDEN = {"hide", "default_exp"}
-QUESTION = re.compile(r"^(captionlab\.)?(predict|review)\(")
+QUESTION = re.compile(r"^(captionlab\.course\.)?(predict|review)\(")
+# Around a text that answers a prediction; on the page a script folds it.
+ANSWER = re.compile(r"<details class=\"cl-answer\"><summary>.*?</summary>\n\n(.*?)\n\n</details>", re.S)
 ANSWERED = re.compile(r"\(lesson (\d\d[a-z]?)\b")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 REPOSITORY = "https://github.com/captionlab/captionlab"
@@ -200,6 +202,7 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
             new = code(source, outputs, figure_number(page, figures + 1))
             figures += any("figure" in one["metadata"].get("mystnb", {}) for one in new)
         else:
+            source = ANSWER.sub(r"\1", source)
             new = [cell("markdown", markdown(source, page, course, terms))]
         cells += new
     cells[1:1] = [*sources(page), *index_entries(page, course.glossary)]

@@ -25,7 +25,7 @@ import captionlab
 print(captionlab.list_runs())
 """,
     "check": """
-captionlab.check("01.2", answer)
+captionlab.course.check("01.2", answer)
 """,
 }
 

@@ -17,3 +17,6 @@ def wrapper(*, width: int, **options: object) -> textwrap.TextWrapper:
 if __name__ == "__main__":
     maker.TextWrapper = wrapper
     nbdev_export()
+    import tidy  # needs what was exported
+
+    tidy.main()

@@ -179,9 +179,9 @@ def test_echo_false_keeps_only_the_output():
     assert cell["outputs"] == [WORDS]
 
 
-@pytest.mark.parametrize("call", ["captionlab.predict(", "predict(\n    ", "captionlab.review("])
+@pytest.mark.parametrize("call", ["captionlab.course.predict(", "predict(\n    ", "captionlab.course.review("])
 def test_of_a_prediction_only_the_choices_are_shown(call):
-    [cell], _ = shown(f'{call}"01.p1", ["a", "b"], key="?")', WORDS)
+    [cell], _ = shown(f'{call}"01.p1", {{"a": "", "b": ""}}, right="A")', WORDS)
     assert cell["metadata"]["tags"] == ["remove-input"]
     assert cell["outputs"] == [WORDS]
 

@@ -8,7 +8,8 @@ import pytest
 from conftest import ROOT
 
 import captionlab
-from captionlab.exercises import (
+from captionlab.course import (
+    Prediction,
     WrongAnswer,
     accept,
     add_rubric,
@@ -19,7 +20,6 @@ from captionlab.exercises import (
     expect_type,
     get_exercise,
     is_unanswered,
-    prediction_key,
     read_records,
     refuse,
 )
@@ -33,7 +33,7 @@ MISSING = 0
 @pytest.fixture(autouse=True)
 def records(tmp_path, monkeypatch):
     """A folder for the record of each test."""
-    monkeypatch.setattr("captionlab.exercises.records.cache_home", lambda: tmp_path / "cache")
+    monkeypatch.setattr("captionlab.course.records.cache_home", lambda: tmp_path / "cache")
     return tmp_path / "cache/progress.json"
 
 
@@ -65,7 +65,7 @@ class Unfinished:
 
 @pytest.mark.parametrize("answer", [None, ..., (None, ...), {"a": None}, stub, documented, Unfinished])
 def test_an_answer_to_be_written_is_not_wrong(answer, mean, records, capsys):
-    captionlab.check("99.1", answer)
+    captionlab.course.check("99.1", answer)
     assert capsys.readouterr().out == "99.1 not answered yet.\n"
     assert not records.exists()
 
@@ -80,7 +80,7 @@ def test_other_answers_are_written(answer):
     [17, "three", [1, 2], dict, lambda: 3, lambda numbers: 1 / 0, lambda numbers: "3", b"", {1, 2}],
 )
 def test_every_wrong_answer_gets_one_line(answer, mean, capsys):
-    captionlab.check("99.1", answer)
+    captionlab.course.check("99.1", answer)
     output = capsys.readouterr().out
     assert output.startswith("99.1 wrong: ")
     assert output.count("\n") == 1
@@ -89,7 +89,7 @@ def test_every_wrong_answer_gets_one_line(answer, mean, capsys):
 
 def test_a_right_answer_is_recorded_and_stays_solved(mean, capsys):
     for answer in (sum, mean, sum):
-        captionlab.check("99.1", answer)
+        captionlab.course.check("99.1", answer)
     assert capsys.readouterr().out.splitlines()[1] == "99.1 right."
     assert read_records()["exercises"]["99.1"] == {"tries": 3, "right": True}
 
@@ -106,7 +106,7 @@ def test_a_long_message_is_cut():
 @pytest.mark.parametrize("identifier", ["99.77", "11.99", "1.1", "11", 11.1, "11.p1"])
 def test_an_unknown_number_is_an_error(identifier):
     with pytest.raises(ValueError, match=r"no exercise|a number such as"):
-        captionlab.check(identifier, 1)
+        captionlab.course.check(identifier, 1)
 
 
 def test_the_error_lists_the_exercises_of_the_lesson():
@@ -193,32 +193,32 @@ def test_an_incomplete_exercise_is_an_error(changes):
 
 def test_there_are_three_hints_one_per_call(capsys):
     for _ in range(4):
-        captionlab.hint("11.1")
+        captionlab.course.hint("11.1")
     lines = capsys.readouterr().out.splitlines()
     assert [line[:17] for line in lines if "hint" in line[:12]] == [
         f"11.1, hint {number} of 3" for number in (1, 2, 3, 1)
     ]
-    assert "captionlab.solution" in lines[3]
+    assert "captionlab.course.solution" in lines[3]
     assert read_records()["exercises"]["11.1"]["hints"] == 3
 
 
 def test_the_solution_is_that_of_the_exercise(capsys):
-    captionlab.solution("11.5")
+    captionlab.course.solution("11.5")
     text = capsys.readouterr().out
     assert text.startswith("## 5 · Say more")
     assert "stated |= facts_of[best]" in text
     assert "@exercise" not in text
-    captionlab.solution("11.1")
+    captionlab.course.solution("11.1")
     assert "## 2" not in capsys.readouterr().out
 
 
 def test_a_rubric_lists_criteria(capsys):
     criteria = ("names commutativity", "has an example")
     add_rubric("99.4", "Why", difficulty=1, minutes=1, hints=HINTS, criteria=criteria)
-    captionlab.check("99.4", "since sums commute")
-    captionlab.rubric("99.4")
+    captionlab.course.check("99.4", "since sums commute")
+    captionlab.course.rubric("99.4")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == '99.4 judge it yourself: captionlab.rubric("99.4")'
+    assert lines[0] == '99.4 judge it yourself: captionlab.course.rubric("99.4")'
     assert lines[2:] == ["[ ] names commutativity", "[ ] has an example"]
 
 
@@ -226,44 +226,46 @@ def test_a_rubric_lists_criteria(capsys):
 def test_a_broken_record_is_begun_anew(content, mean, records, capsys):
     records.parent.mkdir()
     records.write_text(content)
-    captionlab.check("99.1", mean)
+    captionlab.course.check("99.1", mean)
     assert read_records()["exercises"]["99.1"]["right"]
 
 
 def test_a_record_that_cannot_be_written_does_not_stop_a_lesson(mean, records, capsys):
     records.parent.write_text("a file where the folder should be")
-    captionlab.check("99.1", mean)
+    captionlab.course.check("99.1", mean)
     assert capsys.readouterr().out.splitlines()[-1] == "99.1 right."
 
 
 def test_progress_counts_exercises_and_predictions(capsys):
-    captionlab.progress()
+    captionlab.course.progress()
     assert "nothing yet" in capsys.readouterr().out
-    captionlab.check("11.3", {"by hand"})
-    key = prediction_key("11.p1", "none")
-    captionlab.predict("11.p1", ["none", "two"], key=key, choice=2)
+    captionlab.course.check("11.3", {"by hand"})
+    captionlab.course.predict("11.p1", {"none": "", "two": ""}, "A", choice="B")
     capsys.readouterr()
-    captionlab.progress()
+    captionlab.course.progress()
     line = "lesson 11: 1 of 5 exercises solved, 0 of 1 predictions right\n"
     assert capsys.readouterr().out == line
-    captionlab.progress("11")
+    captionlab.course.progress("11")
     assert "11.3   solved  A wrong ending (difficulty 3, 15 min)" in capsys.readouterr().out
 
 
 # ---- predictions
 
+CHOICES = {"one": "It is larger.", "two": "Two & no more."}
+
 
 def test_the_first_prediction_counts(capsys):
-    key = prediction_key("99.p1", "two")
-    for choice in (1, 2):
-        captionlab.predict("99.p1", ["one", "two"], key=key, choice=choice)
+    for choice in ("A", "B"):
+        captionlab.course.predict("99.p1", CHOICES, right="B", choice=choice)
     assert read_records()["predictions"]["99.p1"] == {"choice": "one", "right": False}
-    assert "your first prediction counts: “one”" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "You predict A. Not quite. It is larger." in shown
+    assert "You predict B. Right. Two & no more. (Your first prediction counts: “one”.)" in shown
 
 
 def test_without_interaction_the_choices_are_shown(capsys, records):
-    captionlab.predict("99.p1", ["one", "two"], key=prediction_key("99.p1", "two"))
-    assert capsys.readouterr().out.splitlines()[:2] == ["1  one", "2  two"]
+    captionlab.course.predict("99.p1", CHOICES, right="B")
+    assert capsys.readouterr().out.splitlines()[:2] == ["A  one", "B  two"]
     assert not records.exists()
 
 
@@ -271,17 +273,15 @@ def test_without_interaction_the_choices_are_shown(capsys, records):
     ("arguments", "problem"),
     [
         ({"identifier": "99.1"}, "11.p1"),
-        ({"key": "?"}, "the keys are"),
-        ({"choices": ["one"]}, "at least two"),
-        ({"choices": ["one", "one"]}, "different"),
-        ({"choice": 3}, "from 1 to 2, not 3"),
+        ({"right": "C"}, "the letter of the right one"),
+        ({"choices": {"one": ""}}, "two choices"),
+        ({"choice": "3"}, "one of A, B, not '3'"),
     ],
 )
 def test_a_faulty_question_is_an_error(arguments, problem):
-    usual = {"identifier": "99.p1", "choices": ["one", "two"]}
-    given = usual | {"key": prediction_key("99.p1", "one")} | arguments
+    usual = {"identifier": "99.p1", "choices": CHOICES, "right": "A"}
     with pytest.raises(ValueError, match=problem):
-        captionlab.predict(**given)
+        captionlab.course.predict(**(usual | arguments))
 
 
 # ---- the course
@@ -302,7 +302,7 @@ def calls(path):
                 continue
             first = node.args[0]
             if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                name = ast.unparse(node.func).removeprefix("captionlab.")
+                name = ast.unparse(node.func).removeprefix("captionlab.course.")
                 found.append((name, first.value, node))
     return found
 
@@ -343,7 +343,7 @@ def test_no_exercise_loses_its_check():
 
 def with_checks():
     """The lessons whose solutions export checks."""
-    files = (ROOT / "captionlab/exercises").glob("lesson_*.py")
+    files = (ROOT / "captionlab/course").glob("lesson_*.py")
     modules = {path.stem.removeprefix("lesson_") for path in files}
     return [lesson for lesson in LESSONS if number_of(lesson) in modules]
 
@@ -379,12 +379,11 @@ def test_every_prediction_has_a_right_choice_and_a_question(lesson):
         f"{number_of(lesson)}.p{number}" for number in range(1, len(made) + 1)
     ]
     for first, call in made:
-        choices = ast.literal_eval(call.args[1])
-        (key,) = [one.value.value for one in call.keywords if one.arg == "key"]
-        assert key in [prediction_key(first, choice) for choice in choices]
+        (right,) = [one.value.value for one in call.keywords if one.arg == "right"]
+        Prediction(first, ast.literal_eval(call.args[1]), right)
     previous = ""
     for cell in json.loads(lesson.read_text())["cells"]:
         source = "".join(cell["source"])
-        if re.match(r"(captionlab\.)?predict\(", source):
+        if re.match(r"captionlab\.course\.predict\(", source):
             assert previous.strip().split("\n\n")[-1].startswith("> **Predict.**"), source
         previous = source

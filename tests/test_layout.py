@@ -32,7 +32,7 @@ ROWS = [
     ["runs"],
     ["explore"],
     ["deploy"],
-    ["exercises"],  # its machinery needs files alone, the checks of a lesson anything
+    ["course"],  # its machinery needs files alone, the checks of a lesson anything
     ["cli"],
 ]
 ROW = {name: number for number, row in enumerate(ROWS) for name in row}

@@ -8,7 +8,7 @@ import pytest
 
 # Subpackages whose __init__ imports public names lazily.
 SUBPACKAGES = (
-    "data", "decoding", "deploy", "exercises", "explore", "metrics", "processors", "runs", "scenes",
+    "data", "decoding", "deploy", "course", "explore", "metrics", "processors", "runs", "scenes",
     "training", "vision",
 )
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import ROOT
 
 import captionlab
-from captionlab.exercises import read_questions, read_records, spaced_questions
+from captionlab.course import read_questions, read_records, spaced_questions
 
 LESSONS = sorted((ROOT / "nbs").glob("[0-9]*.ipynb"))
 BANK = read_questions()
@@ -20,7 +20,7 @@ OPTIONAL = {"00b"}  # nobody has to read it, so nobody is asked about it
 @pytest.fixture(autouse=True)
 def records(tmp_path, monkeypatch):
     """A folder for the record of each test."""
-    monkeypatch.setattr("captionlab.exercises.records.cache_home", lambda: tmp_path)
+    monkeypatch.setattr("captionlab.course.records.cache_home", lambda: tmp_path)
 
 
 def number_of(lesson):
@@ -129,7 +129,7 @@ def answer(lesson, wrong=()):
 
 
 def test_without_answers_the_questions_are_shown(capsys):
-    captionlab.review("05")
+    captionlab.course.review("05")
     text = capsys.readouterr().out
     for question in spaced_questions("05"):
         assert question.question in text
@@ -140,7 +140,7 @@ def test_without_answers_the_questions_are_shown(capsys):
 
 
 def test_each_answer_is_judged_and_explained(capsys):
-    captionlab.review("05", answer("05", wrong=(1, 3)))
+    captionlab.course.review("05", answer("05", wrong=(1, 3)))
     lines = capsys.readouterr().out.splitlines()
     assert [line[3:8] for line in lines[:5]] == ["Right", "Not 2", "Right", "Not 1", "Right"]
     for line, question in zip(lines, spaced_questions("05"), strict=False):
@@ -150,13 +150,13 @@ def test_each_answer_is_judged_and_explained(capsys):
 
 
 def test_the_first_answers_count_and_are_in_the_progress(capsys):
-    captionlab.review("05", answer("05", wrong=(0,)))
-    captionlab.review("05", answer("05"))
+    captionlab.course.review("05", answer("05", wrong=(0,)))
+    captionlab.course.review("05", answer("05"))
     entry = read_records()["reviews"]["05"]
     assert entry["right"] == 4
     assert list(entry["answers"]) == [question.identifier for question in spaced_questions("05")]
     capsys.readouterr()
-    captionlab.progress()
+    captionlab.course.progress()
     assert capsys.readouterr().out.endswith("4 of 5 review questions right\n")
 
 
@@ -177,7 +177,7 @@ def test_the_first_answers_count_and_are_in_the_progress(capsys):
 )
 def test_answers_of_another_form_are_one_line(answers, problem):
     with pytest.raises(ValueError, match=problem) as raised:
-        captionlab.review("05", answers)
+        captionlab.course.review("05", answers)
     assert "\n" not in str(raised.value)
     assert not read_records()["reviews"]
 
@@ -187,7 +187,7 @@ def test_answers_of_another_form_are_one_line(answers, problem):
 )
 def test_a_lesson_that_asks_nothing_says_so(lesson, problem):
     with pytest.raises(ValueError, match=problem):
-        captionlab.review(lesson)
+        captionlab.course.review(lesson)
 
 
 # ---- the lessons
@@ -200,7 +200,7 @@ def review_cells(lesson):
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             sections += bool(re.search(r"^## ", source, re.M))
-        elif "captionlab.review(" in source:
+        elif "captionlab.course.review(" in source:
             found.append((sections, source, cell["outputs"]))
     return found
 
@@ -213,8 +213,8 @@ def test_a_lesson_opens_with_its_five_questions(lesson, capsys):
         return
     [(sections, source, outputs)] = cells
     assert sections == 0, "the questions come before the first section"
-    assert source == f'captionlab.review("{number}")'
-    captionlab.review(number)
+    assert source == f'captionlab.course.review("{number}")'
+    captionlab.course.review(number)
     shown = "".join("".join(output["data"]["text/plain"]) for output in outputs)
     assert shown == capsys.readouterr().out.rstrip("\n"), "run the cell again"
     html = "".join("".join(output["data"]["text/html"]) for output in outputs)

@@ -8,7 +8,7 @@ from PIL import Image
 
 import captionlab
 from captionlab.decoding import EOS, sequence_log_probs
-from captionlab.exercises.toys import BigramCaptioner, empty_memory
+from captionlab.course.toys import BigramCaptioner, empty_memory
 from captionlab.runs import (
     CaptioningError,
     GenerationConfig,

@@ -18,7 +18,7 @@ from captionlab.captioner import TransformerCaptioner
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
 from captionlab.decoding.generation import log_probabilities, sample, sequence_log_probs
-from captionlab.exercises.toys import BigramCaptioner
+from captionlab.course.toys import BigramCaptioner
 from captionlab.models import translation, vanilla
 from captionlab.runs import catalog
 from captionlab.runs.evaluation import evaluate

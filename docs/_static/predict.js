@@ -53,7 +53,17 @@
       box.append(question);
       cell.remove();
     }
-    const items = [...question.querySelectorAll("li")];
+    // Without a script each choice opens to the sentence about it.
+    const choices = [...question.querySelectorAll("details")];
+    const said = choices.map((choice) => [...choice.childNodes].slice(1));
+    const items = choices.map((choice) => {
+      const item = document.createElement("li");
+      item.append(...choice.querySelector("summary").childNodes);
+      return item;
+    });
+    const list = document.createElement("ol");
+    list.append(...items);
+    question.replaceChildren(list);
     const status = verdict();
     const skip = button(["Show the result without a prediction"], () => open());
     skip.className = "cl-skip";
@@ -65,7 +75,7 @@
     const show = () => {
       const chosen = made[id];
       settle(items, chosen, right);
-      status.textContent = chosen === right ? "As you predicted." : "It came out differently.";
+      status.replaceChildren(...(said[chosen] ?? []));
       open();
       count(questions);
     };

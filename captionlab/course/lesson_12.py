@@ -15,18 +15,18 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from captionlab.data.batches import (
-    CaptionDataset,
-    collate,
-    epoch_permutation,
-    padding_fraction,
-)
-from captionlab.exercises.expectations import (
+from captionlab.course.expectations import (
     WrongAnswer,
     expect,
     expect_close,
     expect_equal,
     expect_type,
+)
+from captionlab.data.batches import (
+    CaptionDataset,
+    collate,
+    epoch_permutation,
+    padding_fraction,
 )
 
 from ..data.datasets import from_files, scenes
