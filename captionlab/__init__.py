@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from . import course
     from .runs.catalog import list_runs, load
+    from .runs.fitting import fit
 
 __version__ = "0.1.0"
-__all__ = ["course", "list_runs", "load"]
+__all__ = ["course", "fit", "list_runs", "load"]
+
+_MODULES = {"fit": "runs.fitting", "list_runs": "runs.catalog", "load": "runs.catalog"}
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used: torch takes seconds."""
     if name == "course":
         return import_module(f"{__name__}.course")
-    if name in __all__:
-        return getattr(import_module(f"{__name__}.runs.catalog"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'captionlab' has no attribute {name!r}")
 
 

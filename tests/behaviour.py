@@ -68,21 +68,13 @@ def translate(run, sentences: list[str], **settings) -> list[str]:
 
 def train(model: str, data, out: Path, *, dropout: float, teachers: list = (), resume=False):
     """Train a `tiny` preset for two epochs."""
-    from captionlab.runs import train
-    from captionlab.training import TrainingOptions
+    from captionlab.runs import CrossEntropy, Distillation, NewModel, fit
 
-    return train(
-        model,
-        data,
-        "tiny",
-        out=out,
-        resume=resume,
-        teachers=teachers,
-        settings=[f"dropout={dropout}"],
-        options=TrainingOptions(epochs=2),
-        detector=attribute_detector() if model == "entangled" else None,
-        max_val_items=16,
-        device="cpu",
+    detector = attribute_detector() if model == "entangled" else None
+    new = NewModel(model, "tiny", settings=[f"dropout={dropout}"], detector=detector)
+    objective = Distillation(teachers) if teachers else CrossEntropy()
+    return fit(
+        new, data, objective, out=out, resume=resume, epochs=2, max_val_items=16, device="cpu"
     )
 
 
@@ -101,13 +93,9 @@ def attribute_detector():
 
 def train_by_reward(start: Path, data, out: Path):
     """Train a run of `vanilla` further by SCST for one epoch."""
-    from captionlab.runs import finetune_scst
-    from captionlab.training import TrainingOptions
+    from captionlab.runs import SCST, fit
 
-    options = TrainingOptions(epochs=1)
-    return finetune_scst(
-        "vanilla", start, out, data=data, max_val_items=16, options=options, device="cpu"
-    )
+    return fit(start, data, SCST(), out=out, epochs=1, max_val_items=16, device="cpu")
 
 
 def record_steps(tell):

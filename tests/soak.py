@@ -32,13 +32,12 @@ from PIL import Image
 from captionlab.data.datasets import CaptionData, from_files, scenes
 from captionlab.models import cptr
 from captionlab.models.vanilla import PRESETS
-from captionlab.runs.finetuning import finetune_scst
+from captionlab.runs.fitting import NewModel, fit
+from captionlab.runs.objectives import SCST
 from captionlab.runs.preparation import grid_inputs
-from captionlab.runs.training import train
 from captionlab.scenes.generator import generate_scene
 from captionlab.scenes.world import render
 from captionlab.training.loop import Trainer
-from captionlab.training.options import TrainingOptions
 from captionlab.vision.attributes import load_detector, save_detector, train_detector
 from captionlab.vision.backbones import Backbone
 from captionlab.vision.extraction import extract_maps, find_images
@@ -73,23 +72,21 @@ def prepare(folder: Path) -> dict[str, Job]:
     photos = captioned_photos(pictures)
     network = Backbone("squeezenet1_1", None, size=64)
     return {
-        "cross-entropy": partial(train, "vanilla", world, BRIEF, seed=1, resume=True),
+        "cross-entropy": _fitting(NewModel("vanilla", BRIEF), world, seed=1),
         # Two workers decode and mirror; their random numbers do not depend on the kills either.
-        "photos": partial(train, "cptr", photos, MIRRORED, seed=1, resume=True, workers=2),
-        "scst": partial(
-            finetune_scst,
-            "vanilla",
-            folder / "cross-entropy",
-            data=world,
-            resume=True,
-            options=TrainingOptions(epochs=2, batch_size=4),
-            workers=1,
+        "photos": _fitting(NewModel("cptr", MIRRORED), photos, seed=1, workers=2),
+        "scst": _fitting(
+            folder / "cross-entropy", world, SCST(), epochs=2, batch_size=4, workers=1
         ),
         "extraction": lambda out: extract_maps(
             images, network, out, grid=2, chunk_size=3, batch_size=3, num_workers=1
         ),
         "attributes": partial(attributes, world),
     }
+
+
+def _fitting(*start: object, **settings: object) -> Job:
+    return lambda out: fit(*start, **settings, out=out, resume=True)
 
 
 def captioned_photos(folder: Path) -> CaptionData:

@@ -327,7 +327,7 @@ def test_no_such_device_is_one_line(device, monkeypatch, tmp_path):
 @pytest.mark.parametrize(("value", "traceback"), [("0", False), ("", False), ("1", True)])
 def test_debug_may_be_switched_off(value, traceback, monkeypatch):
     monkeypatch.setenv("CAPTIONLAB_DEBUG", value)
-    ran = call("train", "vanilla", "--stage", "foo")
+    ran = call("train", "vanilla", "--objective", "foo")
     assert isinstance(ran.exception, ValueError) == traceback
 
 
@@ -489,15 +489,15 @@ def test_a_picture_without_a_run_goes_to_the_photo_captioner(few, monkeypatch):
 @pytest.fixture
 def begun(tmp_path, monkeypatch):
     """A training in `mine` that was begun with options; the list gets what trainings are given."""
-    from captionlab.runs import training
+    from captionlab.runs import fitting
 
     calls = []
 
-    def train(model, data, preset, **options):
-        calls.append({"model": model, "data": data, "preset": preset, **options})
+    def fit(*arguments):
+        calls.append(arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "train", train)
+    monkeypatch.setattr(fitting, "fit", fit)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/checkpoint.pt").touch()
     options = ["--data", "a b.csv", "--epochs", "4", "--seed", "7", "--features", "f", "--out", "x"]
@@ -508,12 +508,12 @@ def begun(tmp_path, monkeypatch):
 
 def test_resume_takes_the_options_from_the_run(begun):
     call("train", "--resume", "--out", "mine", "--seed", "7", "--data", "moved.csv")
-    (options,) = begun
-    assert (options["model"], options["data"], options["seed"]) == ("cptr", "moved.csv", 7)
-    assert options["options"].epochs == 4
-    assert options["features"] == [Path("f")]
-    assert options["out"] == Path("mine")
-    assert options["resume"]
+    ((start, data, _, config),) = begun
+    assert (start.name, data, config.seed) == ("cptr", "moved.csv", 7)
+    assert config.epochs == 4
+    assert config.features == [Path("f")]
+    assert config.out == Path("mine")
+    assert config.resume
 
 
 def test_resume_refuses_only_what_contradicts_the_run(begun):
@@ -585,14 +585,14 @@ def test_train_evaluate_caption(few, tmp_path):
     assert "without another position" in erased.stdout
     assert (tmp_path / "results" / "few" / "vanilla-tiny-xe.seed0.explain.json").exists()
     own = success("train", "--from", "mine", "--data", "few.csv", "--epochs", 1, "--warmup", 1)
-    assert "the run is runs/mine-few-0" in own.stdout
-    assert json.loads((tmp_path / "runs/mine-few-0/run.json").read_text())["overrides"] == {
+    assert "the run is runs/mine-few" in own.stdout
+    assert json.loads((tmp_path / "runs/mine-few/run.json").read_text())["overrides"] == {
         "epochs": 1, "warmup": 1
     }  # fmt: skip
-    tuned = success("train", "vanilla", "--stage", "scst", "--from", "mine", "--epochs", 1)
+    tuned = success("train", "--from", "mine", "--objective", "scst", "--epochs", 1)
     assert "the run is runs/mine-scst" in tuned.stdout
     taught = success("train", "--from", "mine", "--teacher", "runs/mine-scst", "--epochs", 1)
-    assert "the run is runs/mine-distilled-0" in taught.stdout
+    assert "the run is runs/mine-distilled" in taught.stdout
     captioned = success("caption", "mine", *few)
     assert [line.split(":")[0] for line in captioned.stdout.splitlines()] == few
     (tmp_path / "broken.png").write_text("no picture")
@@ -615,9 +615,10 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "choose from" in mistake("train", "vanila", "--data", "few.csv")
     assert "no preset" in mistake("train", "vanilla", "--data", "few.csv", "--preset", "huge")
     assert "no data set" in mistake("train", "vanilla", "--data", "imagenet")
-    assert "name it with --from" in mistake("train", "vanilla", "--stage", "scst")
-    assert "no stage 'foo'" in mistake("train", "vanilla", "--stage", "foo")
-    assert "with --data" in mistake("train", "vanilla", "--from", "mine")
+    assert "name it (--from" in mistake("train", "vanilla", "--objective", "scst")
+    assert "no objective 'foo'" in mistake("train", "vanilla", "--objective", "foo")
+    assert "(--data)" in mistake("train", "--from", "mine")
+    assert "leave vanilla out" in mistake("train", "vanilla", "--from", "mine")
     assert "name a model" in mistake("train", "--data", "few.csv")
     command = ("train", "vanilla", "--data", "few.csv")
     for option, value in (
@@ -628,9 +629,11 @@ def test_mistakes_with_runs(few, tmp_path):
         assert name in mistake(*command, option, value)
     tuned = ("train", "--from", "mine", "--data", "few.csv")
     assert "leave --preset out" in mistake(*tuned, "--preset", "tiny")
-    assert "leave --data out" in mistake(*tuned, "--teacher", "mine")
-    assert "leave --teacher out" in mistake("train", "--stage", "scst", *tuned[1:], "--teacher", "x")
-    assert "--all-weights goes with" in mistake(*command, "--all-weights")
+    assert "leave --teacher out" in mistake(*tuned, "--objective", "scst", "--teacher", "x")
+    assert "name at least one" in mistake(*tuned, "--objective", "distillation")
+    assert "--all-weights) is for" in mistake(*command, "--all-weights")
+    assert "leave min_count" in mistake("train", "--from", "mine", "--teacher", "x", "--min-count", 2)
+    assert "one of teachers, share" in mistake(*command, "--teacher", "x", "--set", "objective.shar=1")
     assert "no run 'mine'" in mistake(*tuned)
     assert "no run 'absent'" in mistake("evaluate", "absent")
     assert "no run 'absent'" in mistake("caption", "absent", few[0])

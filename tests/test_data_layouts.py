@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from captionlab.data import ImageFinder, load_dataset, split_in_name
-from captionlab.runs import train
-from captionlab.training import TrainingOptions
+from captionlab.runs.fitting import FitConfig, NewModel, fit
 
 def picture(path):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,6 +154,6 @@ def test_the_split_in_a_name(name, split, tmp_path):
 
 @pytest.mark.slow
 def test_a_model_trains_on_such_a_folder(coco, tmp_path):
-    options = TrainingOptions(epochs=1, warmup=1)
-    run = train("vanilla", str(coco), "tiny", out=tmp_path / "run", options=options)
+    options = FitConfig(epochs=1, warmup=1)
+    run = fit(NewModel("vanilla"), str(coco), config=options, out=tmp_path / "run")
     assert run.metadata.source == str(coco)

@@ -31,7 +31,7 @@ from captionlab.data import (
 )
 from captionlab.models import find_preset
 from captionlab.processors import ImageProcessor, input_transforms
-from captionlab.runs import train
+from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.preparation import training_set
 from captionlab.text import SubwordVocabulary, Vocabulary
 from captionlab.training.loop import Trainer
@@ -306,7 +306,13 @@ def test_train_takes_workers(tmp_path):
     preset = find_preset("cptr", "tiny")
     preset = replace(preset, training=replace(preset.training, epochs=1))
     runs = [
-        train("cptr", data, preset, out=tmp_path / str(workers), device="cpu", workers=workers)
+        fit(
+            NewModel("cptr", preset),
+            data,
+            out=tmp_path / str(workers),
+            device="cpu",
+            workers=workers,
+        )
         for workers in (0, 2)
     ]
     one, two = (run.model.state_dict() for run in runs)

@@ -16,9 +16,9 @@ from captionlab.models import find_preset
 from captionlab.runs.catalog import load
 from captionlab.runs.ensembles import ensemble
 from captionlab.runs.evaluation import evaluate
-from captionlab.runs.training import distil_further, train
+from captionlab.runs.fitting import FitConfig, NewModel, fit
+from captionlab.runs.objectives import Distillation
 from captionlab.text import SubwordVocabulary, Vocabulary
-from captionlab.training.options import TrainingOptions
 
 class Blind(TransformerCaptioner):
     """Sees one number of a picture: how many things are in it."""
@@ -175,14 +175,13 @@ class TestRuns:
     def runs(cls, tmp_path_factory):
         folder, data = tmp_path_factory.mktemp("taught"), scenes(train=40, val=4, test=4, novel=0)
         for seed in (1, 2):
-            train("vanilla", data, "tiny", seed=seed, out=folder / str(seed))
-        train(
-            "position_aware",
+            fit(NewModel("vanilla"), data, seed=seed, out=folder / str(seed))
+        fit(
+            NewModel("position_aware"),
             data,
-            "tiny",
+            Distillation([folder / "1", folder / "2"]),
             seed=0,
             out=folder / "pupil",
-            teachers=[folder / "1", folder / "2"],
         )
         return folder, data
 
@@ -206,23 +205,21 @@ class TestRuns:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            train(
-                "position_aware",
+            fit(
+                NewModel("position_aware"),
                 data,
-                "tiny",
+                Distillation([folder / "1", folder / "2"]),
                 seed=0,
                 out=tmp_path / "p",
-                teachers=[folder / "1", folder / "2"],
                 on_epoch_end=stop,
             )
-        again = train(
-            "position_aware",
+        again = fit(
+            NewModel("position_aware"),
             data,
-            "tiny",
+            Distillation([folder / "1", folder / "2"]),
             seed=0,
             out=tmp_path / "p",
             resume=True,
-            teachers=[folder / "1", folder / "2"],
         )
         for name, x in load(folder / "pupil").model.state_dict().items():
             torch.testing.assert_close(again.model.state_dict()[name], x)
@@ -231,15 +228,14 @@ class TestRuns:
     @pytest.mark.parametrize("other", [[], ["1"]])
     def test_it_goes_on_with_the_same_teachers_only(self, runs, other):
         folder, data = runs
-        with pytest.raises(ValueError, match=r"begun with something else .teachers was"):
-            train(
-                "position_aware",
+        with pytest.raises(ValueError, match=r"begun with something else .objective was"):
+            fit(
+                NewModel("position_aware"),
                 data,
-                "tiny",
+                Distillation([folder / name for name in other]) if other else None,
                 seed=0,
                 out=folder / "pupil",
                 resume=True,
-                teachers=[folder / name for name in other],
             )
 
     @pytest.mark.slow
@@ -253,12 +249,11 @@ class TestRuns:
                 for split, items in data.splits.items()
             },
         )
-        pupil = train(
-            "vanilla",
+        pupil = fit(
+            NewModel("vanilla", replace(preset, inputs=replace(preset.inputs, hflip=True))),
             data,
-            replace(preset, inputs=replace(preset.inputs, hflip=True)),
+            Distillation([folder / "1"]),
             out=tmp_path / "p",
-            teachers=[folder / "1"],
         )
         assert pupil.caption(data["test"][0].image)
 
@@ -273,14 +268,13 @@ class TestRuns:
     @pytest.mark.slow
     def test_a_translator_teaches_a_translator(self, tmp_path):
         data = scenes(train=30, val=2, test=2, novel=0, language="de", source="en")
-        train("translation", data, "tiny", seed=0, out=tmp_path / "teacher")
-        pupil = train(
-            "translation",
+        fit(NewModel("translation"), data, seed=0, out=tmp_path / "teacher")
+        pupil = fit(
+            NewModel("translation"),
             data,
-            "tiny",
+            Distillation([tmp_path / "teacher"]),
             seed=1,
             out=tmp_path / "pupil",
-            teachers=[tmp_path / "teacher"],
         )
         again = load(tmp_path / "pupil")
         assert again.metadata.stage == "distilled"
@@ -290,12 +284,15 @@ class TestRuns:
     def test_a_pupil_with_bpe_dropout_reads_its_sources_in_other_pieces(self, tmp_path):
         """Its captions keep the tokens that the teacher predicted."""
         data = scenes(train=30, val=2, test=2, novel=0, language="de", source="en")
-        train("translation", data, "tiny", seed=0, out=tmp_path / "teacher")
+        fit(NewModel("translation"), data, seed=0, out=tmp_path / "teacher")
         losses = set()
         for dropout in (0, 0.2):
-            pupil = train(
-                "translation", data, "tiny", seed=1, out=tmp_path / f"pupil{dropout}",
-                teachers=[tmp_path / "teacher"], settings=[f"bpe_dropout={dropout}"],
+            pupil = fit(
+                NewModel("translation", settings=[f"bpe_dropout={dropout}"]),
+                data,
+                Distillation([tmp_path / "teacher"]),
+                seed=1,
+                out=tmp_path / f"pupil{dropout}",
             )
             losses.add(pupil.metadata.history[-1]["loss"])
         assert len(losses) == 2
@@ -304,27 +301,26 @@ class TestRuns:
     def test_distilled_further_it_begins_with_its_weights(self, runs, tmp_path):
         folder, data = runs
         teachers = [folder / "2", folder / "pupil"]
-        options = TrainingOptions(epochs=1, lr=1e-9, warmup=1)
-        further = distil_further(
-            folder / "1", teachers, tmp_path / "p", data=data, seed=5, options=options
+        options = FitConfig(epochs=1, lr=1e-9, warmup=1)
+        further = fit(
+            folder / "1", data, Distillation(teachers), config=options, out=tmp_path / "p", seed=5
         )
         assert further.metadata.stage == "distilled"
         assert further.metadata.start is None
         assert further.metadata.teachers == ["2", "pupil"]
         assert further.metadata.seed == 5
-        assert further.metadata.overrides["further"] == {"epochs": 1, "lr": 1e-9, "warmup": 1}
+        assert further.metadata.overrides["distilled"] == {"epochs": 1, "lr": 1e-9, "warmup": 1}
         start = load(folder / "1").model.state_dict()
         for name, value in load(tmp_path / "p").model.state_dict().items():
             torch.testing.assert_close(value, start[name], atol=1e-6, rtol=1e-5)
         with pytest.raises(ValueError, match="holds a run"):
-            distil_further(folder / "1", teachers, tmp_path / "p", data=data)
+            fit(folder / "1", data, Distillation(teachers), out=tmp_path / "p")
 
     @pytest.mark.slow
     def test_distilled_further_it_learns_from_the_teachers(self, runs, tmp_path):
         folder, data = runs
-        further = distil_further(
-            folder / "1", [folder / "2"], tmp_path / "p", data=data,
-            options=TrainingOptions(epochs=3, lr=1e-3),
+        further = fit(
+            folder / "1", data, Distillation([folder / "2"]), epochs=3, lr=1e-3, out=tmp_path / "p"
         )
         losses = [record["loss"] for record in further.metadata.history]
         assert losses[-1] < losses[0]
@@ -332,11 +328,17 @@ class TestRuns:
 
     def test_without_teachers_it_is_one_line(self, tmp_path):
         with pytest.raises(ValueError, match="name at least one"):
-            distil_further(tmp_path / "start", [], tmp_path / "p")
+            fit(tmp_path / "start", objective=Distillation([]), out=tmp_path / "p")
 
     @pytest.mark.slow
     def test_a_teacher_with_other_words_is_refused_before_anything_is_made(self, runs, tmp_path):
         other = scenes(train=25, val=0, test=0, novel=0)
         with pytest.raises(ValueError, match="has another vocabulary"):
-            train("vanilla", other, "tiny", seed=0, out=tmp_path / "p", teachers=[runs[0] / "1"])
+            fit(
+                NewModel("vanilla"),
+                other,
+                Distillation([runs[0] / "1"]),
+                seed=0,
+                out=tmp_path / "p",
+            )
         assert not (tmp_path / "p").exists()

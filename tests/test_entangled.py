@@ -35,9 +35,9 @@ from captionlab.processors.image import ImageProcessor
 from captionlab.runs.catalog import load
 from captionlab.runs.ensembles import ensemble
 from captionlab.runs.evaluation import evaluate
+from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.run import Run
-from captionlab.runs.training import train
 from captionlab.text import Vocabulary, normalise
 from captionlab.vision.attributes import AttributeDetector
 from captionlab.vision.images import Preprocess
@@ -513,7 +513,9 @@ class TestRuns:
             inputs=replace(PRESETS["tiny"].inputs, hflip=True),
             training=replace(PRESETS["tiny"].training, epochs=1),
         )
-        run = train("entangled", world, preset, out=tmp_path / "run", detector=detector_of(world))
+        run = fit(
+            NewModel("entangled", preset, detector=detector_of(world)), world, out=tmp_path / "run"
+        )
         again = load(tmp_path / "run")
         assert again.caption([item.image for item in world["test"]]) == run.caption(
             [item.image for item in world["test"]]

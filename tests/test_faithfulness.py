@@ -21,8 +21,8 @@ from captionlab.explore.faithfulness import (
 )
 from captionlab.models import cptr, vanilla
 from captionlab.processors.image import ImageProcessor
+from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.run import Run
-from captionlab.runs.training import train
 from captionlab.scenes.generator import generate_scene
 from captionlab.text import Vocabulary
 
@@ -41,7 +41,9 @@ def world():
 @pytest.fixture(scope="module")
 def trained(world, tmp_path_factory):
     """A run of one epoch on 40 scenes."""
-    return train("vanilla", world, BRIEF, seed=3, out=tmp_path_factory.mktemp("runs") / "tiny")
+    return fit(
+        NewModel("vanilla", BRIEF), world, seed=3, out=tmp_path_factory.mktemp("runs") / "tiny"
+    )
 
 
 def fresh(name):

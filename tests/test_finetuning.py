@@ -18,14 +18,12 @@ from captionlab.runs import (
     extend_model,
     extend_rows,
     extend_vocabulary,
-    finetune,
     load,
-    train,
 )
+from captionlab.runs.fitting import FitConfig, NewModel, fit
 from captionlab.text import SubwordVocabulary, Vocabulary
 from captionlab.training import (
     TrainingConfig,
-    TrainingOptions,
     adapt_config,
     adapt_min_count,
 )
@@ -44,7 +42,7 @@ def world():
 def trained(world, tmp_path_factory):
     """A run of one epoch on 40 scenes, and its folder."""
     folder = tmp_path_factory.mktemp("runs") / "start"
-    return train("vanilla", world, BRIEF, seed=3, out=folder), folder
+    return fit(NewModel("vanilla", BRIEF), world, seed=3, out=folder), folder
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +72,15 @@ def metadata_of(name):
     )
 
 
-class TestOptions:
+class TestConfig:
     def test_what_is_not_given_stays_as_the_preset_has_it(self):
-        preset = TrainingOptions(lr=1e-3, min_count=2).preset(TINY)
+        preset = FitConfig(lr=1e-3, min_count=2).preset(TINY)
         assert preset.training == replace(TINY.training, lr=1e-3)
         assert preset == replace(TINY, training=preset.training, min_count=2)
-        assert TrainingOptions().preset(TINY) == TINY
+        assert FitConfig().preset(TINY) == TINY
 
     def test_pictures_per_step_replace_tokens_per_step(self):
-        config = TrainingOptions(batch_size=3).training_config(TrainingConfig(max_tokens=144))
+        config = FitConfig(batch_size=3).recipe(TrainingConfig(max_tokens=144))
         assert (config.batch_size, config.max_tokens) == (3, 0)
 
     @pytest.mark.parametrize("wrong", [
@@ -91,12 +89,12 @@ class TestOptions:
     ])  # fmt: skip
     def test_nonsense_is_one_clear_line(self, wrong):
         with pytest.raises(ValueError, match=next(iter(wrong))) as caught:
-            TrainingOptions(**wrong)
+            FitConfig(**wrong)
         assert "\n" not in str(caught.value)
 
     def test_a_run_records_them(self, world, tmp_path):
-        options = TrainingOptions(epochs=1, lr=1e-3, batch_size=20)
-        train("vanilla", world, "tiny", out=tmp_path / "run", options=options)
+        options = FitConfig(epochs=1, lr=1e-3, batch_size=20)
+        fit(NewModel("vanilla"), world, config=options, out=tmp_path / "run")
         run = load(tmp_path / "run")
         assert run.metadata.overrides == {"epochs": 1, "lr": 1e-3, "batch_size": 20}
         assert run.processor.preset.training.lr == 1e-3
@@ -150,9 +148,9 @@ class TestAdapted:
             folder = tmp_path / str(adapt)
             if adapt:
                 with pytest.warns(UserWarning, match="60 pictures and is adapted: epochs 16 -> "):
-                    run = train("vanilla", data, preset, out=folder, adapt=True)
+                    run = fit(NewModel("vanilla", preset), data, out=folder, adapt=True)
             else:
-                run = train("vanilla", data, preset, out=folder)
+                run = fit(NewModel("vanilla", preset), data, out=folder)
             losses[adapt] = run.metadata.history[-1]["loss"]
             captions[adapt] = run.caption([item.image for item in data["test"]])
         assert losses[True] < 0.6 * losses[False]
@@ -195,9 +193,9 @@ class TestExtended:
             torch.testing.assert_close(rows[: len(x)] if x.ndim else rows, x, rtol=0, atol=0)
 
     def test_only_the_language_part_learns(self, trained, shouting, tmp_path):
-        options = TrainingOptions(epochs=1, warmup=1)
-        run = finetune(trained[1], shouting, tmp_path / "language", options=options)
-        whole = finetune(trained[1], shouting, tmp_path / "all", options=options, all_weights=True)
+        options = FitConfig(epochs=1, warmup=1)
+        run = fit(trained[1], shouting, config=options, out=tmp_path / "language")
+        whole = fit(trained[1], shouting, config=options, out=tmp_path / "all", all_weights=True)
         old = trained[0].model.state_dict()
         changed = {
             name
@@ -211,8 +209,8 @@ class TestExtended:
         assert not torch.equal(same, old["project.1.weight"])
 
     def test_new_words_learn_an_embedding(self, trained, shouting, tmp_path):
-        options = TrainingOptions(epochs=1, warmup=1)
-        run = finetune(trained[1], shouting, tmp_path / "run", options=options)
+        options = FitConfig(epochs=1, warmup=1)
+        run = fit(trained[1], shouting, config=options, out=tmp_path / "run")
         start = extend_model(trained[0], run.vocabulary)
         row = run.vocabulary.tokens.index("hooray")
         assert not torch.equal(run.model.words.weight[row], start.words.weight[row])
@@ -224,9 +222,9 @@ class TestExtended:
 
 class TestFinetuned:
     def test_a_new_word_is_learned_and_the_run_loads(self, trained, shouting, tmp_path):
-        options = TrainingOptions(epochs=14, lr=5e-3, warmup=2, batch_size=4)
-        run = finetune(
-            trained[1], shouting, tmp_path / "run", options=options, seed=1, all_weights=True
+        options = FitConfig(epochs=14, lr=5e-3, warmup=2, batch_size=4)
+        run = fit(
+            trained[1], shouting, config=options, out=tmp_path / "run", seed=1, all_weights=True
         )
         again = load(tmp_path / "run")
         picture = shouting["test"][0].image
@@ -240,30 +238,30 @@ class TestFinetuned:
 
     @pytest.mark.slow
     def test_interrupted_it_goes_on_to_the_same_weights(self, trained, shouting, tmp_path):
-        options = TrainingOptions(epochs=3, warmup=1)
+        options = FitConfig(epochs=3, warmup=1)
 
         def stop(history):
             if len(history) == 2:
                 raise KeyboardInterrupt
 
-        whole = finetune(trained[1], shouting, tmp_path / "whole", options=options)
+        whole = fit(trained[1], shouting, config=options, out=tmp_path / "whole")
         with pytest.raises(KeyboardInterrupt):
-            finetune(trained[1], shouting, tmp_path / "cut", options=options, on_epoch_end=stop)
-        resumed = finetune(trained[1], shouting, tmp_path / "cut", options=options, resume=True)
+            fit(trained[1], shouting, config=options, out=tmp_path / "cut", on_epoch_end=stop)
+        resumed = fit(trained[1], shouting, config=options, out=tmp_path / "cut", resume=True)
         for name, x in whole.model.state_dict().items():
             torch.testing.assert_close(resumed.model.state_dict()[name], x, rtol=0, atol=0)
 
     def test_it_is_not_resumed_from_another_run(self, trained, world, shouting, tmp_path):
-        options = TrainingOptions(epochs=1, warmup=1)
-        finetune(trained[1], shouting, tmp_path / "tuned", options=options)
-        train("vanilla", world, BRIEF, seed=4, out=tmp_path / "other")
+        options = FitConfig(epochs=1, warmup=1)
+        fit(trained[1], shouting, config=options, out=tmp_path / "tuned")
+        fit(NewModel("vanilla", BRIEF), world, seed=4, out=tmp_path / "other")
         with pytest.raises(ValueError, match="start was"):
-            finetune(tmp_path / "other", shouting, tmp_path / "tuned", options=options, resume=True)
+            fit(tmp_path / "other", shouting, config=options, out=tmp_path / "tuned", resume=True)
 
     def test_pictures_without_captions_for_validation_will_do(self, trained, shouting, tmp_path):
         only = CaptionData("only", {"train": shouting["train"][:3]})
         with pytest.warns(UserWarning, match="3 pictures and is adapted"):
-            run = finetune(trained[1], only, tmp_path / "run", options=TrainingOptions(epochs=2))
+            run = fit(trained[1], only, epochs=2, out=tmp_path / "run")
         assert "score" not in run.metadata.history[-1]
 
     def test_a_translator_is_told_that_there_is_nothing_to_translate(self, trained, tmp_path):
@@ -271,4 +269,4 @@ class TestFinetuned:
             "words", {"train": [Item("1", ("a dog",), source="ein Hund")]}, source="de"
         )
         with pytest.raises(ValueError, match="no pictures"):
-            finetune(trained[1], words, tmp_path / "run")
+            fit(trained[1], words, out=tmp_path / "run")

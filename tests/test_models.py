@@ -7,6 +7,7 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 import torch
+from captionlab.training.recipes import override_preset
 from examples import example_module
 from torch import nn
 from torchvision import models as torchvision_models
@@ -29,9 +30,8 @@ from captionlab.models import (
     vanilla,
 )
 from captionlab.runs.catalog import load
+from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.storage import read_run_json
-from captionlab.runs.training import train
-from captionlab.training.options import override_preset
 from captionlab.vision import backbone_spec
 from captionlab.vision.pixels import pixel_grid
 
@@ -513,7 +513,7 @@ class TestRegistry:
             vanilla.PRESETS["tiny"], training=replace(vanilla.PRESETS["tiny"].training, epochs=1)
         )
         world = scenes(train=8, val=0, test=2, novel=0)
-        run = train(registered, world, preset, out=tmp_path / "run")
+        run = fit(NewModel(registered, preset), world, out=tmp_path / "run")
         again = load(tmp_path / "run")
         pictures = [item.image for item in world["test"]]
         assert isinstance(again.model, NoPositions)

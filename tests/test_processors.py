@@ -28,11 +28,12 @@ from captionlab.processors.cache import input_transforms, open_feature_stores
 from captionlab.processors.image import ImageProcessor
 from captionlab.processors.text import TextProcessor
 from captionlab.runs import catalog as runs_catalog
-from captionlab.runs import evaluation, finetuning, preparation, training
+from captionlab.runs import evaluation, fitting, preparation
 from captionlab.runs import run as run_module
 from captionlab.runs.evaluation import evaluate
+from captionlab.runs.fitting import NewModel, fit
+from captionlab.runs.objectives import SCST
 from captionlab.runs.run import Run, caption_split
-from captionlab.runs.training import train
 from captionlab.scenes.generator import generate_scene
 from captionlab.scenes.world import render
 from captionlab.text import SubwordVocabulary, Vocabulary
@@ -173,7 +174,7 @@ def trained(kind, backbone, photos, out):
     data, boxes = photos
     own = preset(kind, backbone, boxes=boxes)
     words = detector(photos, backbone=backbone) if "attributes" in own.inputs.fields else None
-    return train("any", data, own, out=out, detector=words)
+    return fit(NewModel("any", own, detector=words), data, out=out)
 
 
 def as_photos(world):
@@ -527,7 +528,7 @@ class TestBoxes:
 
     def test_of_scenes_are_their_own(self, tmp_path):
         world = scenes(train=8, val=0, test=2, novel=0)
-        run = train("any", world, preset("regions"), out=tmp_path / "run")
+        run = fit(NewModel("any", preset("regions")), world, out=tmp_path / "run")
         said = run.caption([item.image for item in world["test"]])
         assert all(said)
         assert said == captionlab.load(tmp_path / "run").caption(
@@ -691,17 +692,19 @@ class TestWindows:
 
     def test_scst_sees_whole_pictures_mirrored_or_not(self, tmp_path, monkeypatch):
         world, looks = as_photos(scenes(train=4, val=0, test=1, novel=0)), []
-        train("any", world, preset("pyramid", hflip=True, corner_crop=0.8), out=tmp_path / "xe")
-        monkeypatch.setattr(
-            finetuning,
-            "_scst_wrapper",
-            lambda run, examples: looks.append(len(examples.input_variants)),
+        fit(
+            NewModel("any", preset("pyramid", hflip=True, corner_crop=0.8)),
+            world,
+            out=tmp_path / "xe",
         )
-        monkeypatch.setattr(
-            finetuning, "Trainer", lambda *rest, **options: (_ for _ in ()).throw(InterruptedError)
-        )
+
+        def stop(learner, examples, *_, **__):
+            looks.append(len(examples.input_variants))
+            raise InterruptedError
+
+        monkeypatch.setattr(fitting, "Trainer", stop)
         with pytest.raises(InterruptedError):
-            finetuning.finetune_scst("any", tmp_path / "xe", tmp_path / "scst", data=world)
+            fit(tmp_path / "xe", world, SCST(), out=tmp_path / "scst")
         assert looks == [2]
 
     def test_scenes_are_seen_as_their_captions_say(self):
@@ -792,7 +795,11 @@ class TestAttributes:
         for seed, name in enumerate("ab"):
             made = detector(photos)
             nn.init.constant_(made.output.bias, seed)
-            train("any", photos[0], preset("attributes"), out=tmp_path / name, detector=made)
+            fit(
+                NewModel("any", preset("attributes"), detector=made),
+                photos[0],
+                out=tmp_path / name,
+            )
         files = [next((tmp_path / name).glob("attributes-*.safetensors")) for name in "ab"]
         files[0].write_bytes(files[1].read_bytes())
         with pytest.raises(ValueError, match="another detector than its name says") as fault:
@@ -804,7 +811,7 @@ class TestAttributes:
         with pytest.raises(
             FileNotFoundError, match="no detector photos: captionlab attributes train"
         ) as fault:
-            train("any", data, preset("attributes"), out=tmp_path / "x")
+            fit(NewModel("any", preset("attributes")), data, out=tmp_path / "x")
         one_line(fault)
         with pytest.raises(
             ValueError, match="captionlab attributes train makes a detector"

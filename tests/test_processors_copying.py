@@ -18,8 +18,8 @@ from captionlab.processors.copying import (
     save_copier,
 )
 from captionlab.runs import results
+from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.run import Run
-from captionlab.runs.training import train
 from captionlab.runs.translation import WholeWords
 from captionlab.text import SubwordVocabulary
 
@@ -191,7 +191,7 @@ def test_training_a_translator_learns_a_copier(tmp_path):
     data = CaptionData("mine", {"train": items, "val": items[:1]}, "de", "en")
     tiny = find_preset("translation", "tiny")
     preset = replace(tiny, subwords=250, training=replace(tiny.training, epochs=1))
-    train("translation", data, preset, out=tmp_path / "run")
+    fit(NewModel("translation", preset), data, out=tmp_path / "run")
     run = captionlab.load(tmp_path / "run")
     assert run.copier.words == sorted(["a", "dog", "in", "the", "snow", "."])
     plain = replace(run, copier=None)

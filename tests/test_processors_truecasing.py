@@ -16,9 +16,8 @@ from captionlab.processors.truecasing import (
     save_truecaser,
 )
 from captionlab.runs import results
+from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.run import Run
-from captionlab.runs.training import train
-
 
 @pytest.fixture(scope="module")
 def translator() -> Run:
@@ -100,5 +99,5 @@ def test_training_a_translator_learns_a_truecaser(tmp_path):
     data = CaptionData("mine", {"train": items, "val": items[:1]}, "de", "en")
     tiny = find_preset("translation", "tiny")
     preset = replace(tiny, subwords=250, training=replace(tiny.training, epochs=1))
-    train("translation", data, preset, out=tmp_path / "run")
+    fit(NewModel("translation", preset), data, out=tmp_path / "run")
     assert captionlab.load(tmp_path / "run").truecaser.words == ["Hund", "Schnee"]

@@ -38,12 +38,11 @@ from captionlab.runs import (
 from captionlab.runs import (
     ensembles,
     evaluation,
-    finetuning,
+    fitting,
     folder,
     formats,
     results,
     storage,
-    training,
     validation,
 )
 from captionlab.runs import (
@@ -56,11 +55,12 @@ from captionlab.runs.evaluation import (
     merge_result,
     result_name,
 )
-from captionlab.runs.finetuning import finetune_scst
+from captionlab.runs.fitting import NewModel, fit, preset_variant
 from captionlab.runs.metadata import RunMetadata
+from captionlab.runs.objectives import SCST
+from captionlab.runs.preparation import TrainingSetup
 from captionlab.runs.results import merge_run, provenance
 from captionlab.runs.run import Run
-from captionlab.runs.training import train
 from captionlab.scenes.verification import truth
 from captionlab.scenes.world import render
 from captionlab.text import SubwordVocabulary, Vocabulary
@@ -89,7 +89,7 @@ def world():
 def trained(world, tmp_path_factory):
     """A run of one epoch on 40 scenes, and its folder."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    return train("vanilla", world, BRIEF, seed=3, out=folder), folder
+    return fit(NewModel("vanilla", BRIEF), world, seed=3, out=folder), folder
 
 
 def fresh(name, vocabulary=None):
@@ -541,10 +541,10 @@ class TestTraining:
     def test_seeds_and_resuming(self, trained, world, tmp_path):
         run, folder = trained
         with pytest.raises(ValueError, match="--resume"):
-            train("vanilla", world, BRIEF, seed=3, out=folder)
-        same = train("vanilla", world, BRIEF, seed=3, out=tmp_path / "same")
-        resumed = train("vanilla", world, BRIEF, seed=3, out=folder, resume=True)
-        other = train("vanilla", world, BRIEF, seed=4, out=tmp_path / "other")
+            fit(NewModel("vanilla", BRIEF), world, seed=3, out=folder)
+        same = fit(NewModel("vanilla", BRIEF), world, seed=3, out=tmp_path / "same")
+        resumed = fit(NewModel("vanilla", BRIEF), world, seed=3, out=folder, resume=True)
+        other = fit(NewModel("vanilla", BRIEF), world, seed=4, out=tmp_path / "other")
         for again in (same, resumed):
             torch.testing.assert_close(
                 again.model.state_dict(), run.model.state_dict(), rtol=0, atol=0
@@ -564,7 +564,7 @@ class TestTraining:
             ("vanilla", "huge", "no preset"),
         ):
             with pytest.raises(ValueError, match=line):
-                train(model, world, preset, out=tmp_path / "x")
+                fit(NewModel(model, preset), world, out=tmp_path / "x")
         assert not (tmp_path / "x").exists()
 
     @pytest.mark.parametrize(
@@ -576,12 +576,10 @@ class TestTraining:
     )
     def test_unknown_variants(self, world, tmp_path, model, line):
         with pytest.raises(ValueError, match=line):
-            train(
-                model,
+            fit(
+                NewModel(model, variant="fpn" if model == "vanilla" else "spn"),
                 world,
-                "tiny",
                 out=tmp_path / "x",
-                variant="fpn" if model == "vanilla" else "spn",
             )
         assert not (tmp_path / "x").exists()
 
@@ -589,11 +587,11 @@ class TestTraining:
         fpn, full = (find_preset("position_aware", "tiny", variant) for variant in ("fpn", None))
         assert fpn == replace(full, variant="fpn")
         assert full.variant == "position_aware"
-        assert training.preset_variant("position_aware", "tiny", fpn) == "fpn"
+        assert preset_variant("position_aware", "tiny", fpn) == "fpn"
         assert (
-            training.preset_variant("position_aware", "tiny", full)
+            preset_variant("position_aware", "tiny", full)
             is None
-            is training.preset_variant("vanilla", "tiny", find_preset("vanilla", "tiny"))
+            is preset_variant("vanilla", "tiny", find_preset("vanilla", "tiny"))
         )
 
 
@@ -762,7 +760,7 @@ def test_decoding_writes_as_many_tokens_as_training_predicts(world, cut, targets
     batch = run.processor([world["test"][0].image])
     for beam in (1, 3):
         assert len(run.search(batch, beam)[0].ids) == targets
-    critic = finetuning._scst_wrapper(run, examples)
+    critic = SCST().learner(run, TrainingSetup(world, {}, [], examples))
     captions = critic.sample_captions(run.model.encode(batch))
     assert captions.shape[-1] == targets
 
@@ -849,7 +847,7 @@ class TestEyes:
 
     def test_trains_and_captions_with_a_backbone(self, photos, tmp_path, net, monkeypatch):
         monkeypatch.setattr(image, "find_weights", lambda _: "0")
-        run = train("vanilla", photos, self.NET, out=tmp_path / "run")
+        run = fit(NewModel("vanilla", self.NET), photos, out=tmp_path / "run")
         again = captionlab.load(tmp_path / "run")
         assert again.caption(photos["test"][0].image) == run.caption(photos["test"][0].image)
         assert "val" in photos.splits
@@ -969,7 +967,7 @@ class TestShipped:
 @pytest.mark.slow
 def test_a_training_goes_on_with_what_it_was_begun_with(world, tmp_path):
     """Other captions make other words, even if as many: the weights would mean other things."""
-    train("vanilla", world, BRIEF, out=tmp_path / "run")
+    fit(NewModel("vanilla", BRIEF), world, out=tmp_path / "run")
     kept = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
     other = CaptionData(
         "scenes",
@@ -985,19 +983,21 @@ def test_a_training_goes_on_with_what_it_was_begun_with(world, tmp_path):
         ValueError,
         match=r"was begun with something else .words was .* go on with the same, or choose another",
     ):
-        train("vanilla", other, BRIEF, out=tmp_path / "run", resume=True)
+        fit(NewModel("vanilla", BRIEF), other, out=tmp_path / "run", resume=True)
     with pytest.raises(ValueError, match="heads was 4 and is now 2"):
-        train("vanilla", world, replace(BRIEF, heads=2), out=tmp_path / "run", resume=True)
+        fit(NewModel("vanilla", replace(BRIEF, heads=2)), world, out=tmp_path / "run", resume=True)
     assert kept == {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
 
 
 @pytest.mark.slow
 def test_one_that_goes_on_was_called_as_at_first(world, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["captionlab", "train", "vanilla"])
-    first = train("vanilla", world, BRIEF, out=tmp_path / "run").metadata
+    first = fit(NewModel("vanilla", BRIEF), world, out=tmp_path / "run").metadata
     monkeypatch.setattr(sys, "argv", ["captionlab", "train", "vanilla", "--resume"])
     monkeypatch.setattr(folder, "provenance", lambda: {"commit": "another", "machine": "another"})
-    assert train("vanilla", world, BRIEF, out=tmp_path / "run", resume=True).metadata == first
+    assert fit(
+        NewModel("vanilla", BRIEF), world, out=tmp_path / "run", resume=True
+    ).metadata == first
     assert first.command == "captionlab train vanilla"
     assert first.trained == provenance()
 
@@ -1017,7 +1017,7 @@ def test_translators_that_read_other_pieces_are_not_fused():
 def test_a_file_is_no_folder_for_a_run(world, tmp_path):
     (tmp_path / "mine.csv").write_text("x")
     with pytest.raises(ValueError, match=r"mine.csv is a file: name a folder for the run"):
-        train("vanilla", world, BRIEF, out=tmp_path / "mine.csv")
+        fit(NewModel("vanilla", BRIEF), world, out=tmp_path / "mine.csv")
 
 
 def test_a_folder_of_ones_own_does_not_hide_a_run(tmp_path, monkeypatch):
@@ -1077,14 +1077,19 @@ def test_a_finished_run_without_its_checkpoint_is_not_trained_over(trained, tmp_
     run = trained[0].save(tmp_path / "run")
     before = (run / "run.json").read_text()
     with pytest.raises(ValueError, match="no checkpoint to go on from"):
-        train("vanilla", scenes(train=4, val=2, test=2, novel=0), BRIEF, out=run, resume=True)
+        fit(
+            NewModel("vanilla", BRIEF),
+            scenes(train=4, val=2, test=2, novel=0),
+            out=run,
+            resume=True,
+        )
     assert (run / "run.json").read_text() == before
 
 
 def test_a_device_by_number_is_refused(world, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES"):
-        train("vanilla", world, BRIEF, out=tmp_path / "run", device="cuda:1")
+        fit(NewModel("vanilla", BRIEF), world, out=tmp_path / "run", device="cuda:1")
 
 
 @pytest.mark.slow
@@ -1093,9 +1098,9 @@ def test_scst_goes_on_from_the_run_that_it_began_from(trained, world, tmp_path):
     other = replace(run, metadata=replace(run.metadata, history=[])).save(tmp_path / "other")
     small = replace(BRIEF, scst=replace(BRIEF.scst, epochs=1, batch_size=20))
     begun = replace(run, processor=ImageProcessor(small)).save(tmp_path / "begun")
-    finetune_scst("vanilla", begun, tmp_path / "tuned", data=world)
+    fit(begun, world, SCST(), out=tmp_path / "tuned")
     with pytest.raises(ValueError, match=r"begun with something else .start was"):
-        finetune_scst("vanilla", other, tmp_path / "tuned", resume=True, data=world)
+        fit(other, world, SCST(), out=tmp_path / "tuned", resume=True)
 
 
 def test_a_device_is_chosen_for_one_training_only(monkeypatch):
@@ -1122,7 +1127,7 @@ def test_without_java_nothing_is_captioned_in_vain(monkeypatch):
 @pytest.fixture(scope="module")
 def german(tmp_path_factory):
     world = scenes(train=20, val=2, test=4, novel=0, language="de")
-    return train("vanilla", world, BRIEF, out=tmp_path_factory.mktemp("german") / "run")
+    return fit(NewModel("vanilla", BRIEF), world, out=tmp_path_factory.mktemp("german") / "run")
 
 
 class TestLanguages:
@@ -1177,24 +1182,23 @@ def test_two_trainings_do_not_share_a_folder(world, tmp_path):
         FileLock(tmp_path / "run/.lock"),
         pytest.raises(ValueError, match=r"another training is writing into .*run: wait"),
     ):
-        train("vanilla", world, BRIEF, out=tmp_path / "run")
+        fit(NewModel("vanilla", BRIEF), world, out=tmp_path / "run")
     assert [file.name for file in (tmp_path / "run").iterdir()] in ([".lock"], [])
-    train("vanilla", world, BRIEF, out=tmp_path / "run")
+    fit(NewModel("vanilla", BRIEF), world, out=tmp_path / "run")
 
 
 @pytest.mark.slow
 def test_a_training_does_not_go_on_with_other_pictures_of_the_same_words(world, tmp_path):
-    train("vanilla", world, BRIEF, out=tmp_path / "run")
+    fit(NewModel("vanilla", BRIEF), world, out=tmp_path / "run")
     items = world["train"]
     moved = [
         replace(item, captions=other.captions)
         for item, other in zip(items, items[1:] + items[:1], strict=True)
     ]
     with pytest.raises(ValueError, match=r"begun with something else .pictures was"):
-        train(
-            "vanilla",
+        fit(
+            NewModel("vanilla", BRIEF),
             CaptionData("scenes", {**world.splits, "train": moved}),
-            BRIEF,
             out=tmp_path / "run",
             resume=True,
         )
@@ -1211,9 +1215,9 @@ def test_a_picture_that_cannot_be_judged_is_found_before_training(tmp_path, monk
             for split, name in (("train", "a"), ("val", "b"))
         },
     )
-    monkeypatch.setattr(training, "Trainer", lambda *_: pytest.fail("it has begun to train"))
+    monkeypatch.setattr(fitting, "Trainer", lambda *_, **__: pytest.fail("it has begun to train"))
     with pytest.raises(ValueError, match=r"b.png"):
-        train("vanilla", data, BRIEF, out=tmp_path / "run")
+        fit(NewModel("vanilla", BRIEF), data, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -1238,10 +1242,10 @@ def test_a_run_that_does_not_say_all_is_not_judged(trained, world):
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "[1]", "null"])
 def test_a_broken_note_of_how_a_training_began(text, world, tmp_path):
-    train("vanilla", world, BRIEF, out=tmp_path / "run")
+    fit(NewModel("vanilla", BRIEF), world, out=tmp_path / "run")
     (tmp_path / "run/begun.json").write_text(text)
     with pytest.raises(ValueError, match=r"begun.json is broken: delete it to go on"):
-        train("vanilla", world, BRIEF, out=tmp_path / "run", resume=True)
+        fit(NewModel("vanilla", BRIEF), world, out=tmp_path / "run", resume=True)
 
 
 def test_the_data_that_a_run_learnt_from_is_named_if_it_is_gone(trained):

@@ -21,7 +21,7 @@ from captionlab.models import find_preset
 from captionlab.processors import cache
 from captionlab.runs import catalog as runs_catalog
 from captionlab.runs.coco_plan import COCO_CAPTIONERS, coco_commands, prepare_miniature
-from captionlab.training.options import override_preset
+from captionlab.training.recipes import override_preset
 from captionlab.vision import attributes
 
 def call(command: str) -> str:
@@ -109,7 +109,7 @@ def test_the_miniature_takes_the_same_commands_with_other_options(model):
         words = shlex.split(one.command)
         others = shlex.split(other.command)
         assert words[:3] == others[:3]
-        assert set(words) & {"--stage", "--data", "--features", "--preset"} <= set(others)
+        assert set(words) & {"--objective", "--data", "--features", "--preset"} <= set(others)
 
 
 def test_the_first_cell_of_the_lesson_installs_the_package(monkeypatch):

@@ -15,15 +15,14 @@ from captionlab.processors import cache
 from captionlab.runs import (
     NoveltyDetector,
     NoveltyWarning,
-    finetune,
     load_novelty,
     pooled_features,
     pooled_items,
     save_novelty,
     spherical_kmeans,
 )
+from captionlab.runs.fitting import FitConfig, fit
 from captionlab.scenes import generate_scene, render
-from captionlab.training import TrainingOptions
 
 def around(direction, count, width=8):
     """Vectors of length 1 near an axis."""
@@ -186,8 +185,8 @@ def test_a_fine_tuned_photo_captioner_knows_its_own_pictures_and_warns_of_others
         for seed in range(7)
     ]
     data = CaptionData("mine", {"train": items[:6], "val": items[6:]})
-    options = TrainingOptions(epochs=1, warmup=1)
-    finetune("photos", data, tmp_path / "run", options=options)
+    options = FitConfig(epochs=1, warmup=1)
+    fit("photos", data, config=options, out=tmp_path / "run")
     run = captionlab.load(tmp_path / "run")
     assert run.novelty.threshold == captionlab.load("photos").novelty.threshold
     with warnings.catch_warnings():

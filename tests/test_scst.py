@@ -22,8 +22,8 @@ from captionlab.course.toys import BigramCaptioner
 from captionlab.models import translation, vanilla
 from captionlab.runs import catalog
 from captionlab.runs.evaluation import evaluate
-from captionlab.runs.finetuning import finetune_scst
-from captionlab.runs.training import train
+from captionlab.runs.fitting import NewModel, fit
+from captionlab.runs.objectives import SCST
 from captionlab.scst import CiderD, FastCiderD, Gleu, SelfCritical, advantages, count_grams
 from captionlab.text import SubwordVocabulary
 
@@ -270,7 +270,7 @@ def learned(world, tmp_path_factory):
         scst=replace(small.scst, epochs=1, lr=1e-4),
     )
     folder = tmp_path_factory.mktemp("runs") / "xe"
-    return train("vanilla", world, preset, seed=5, out=folder), folder
+    return fit(NewModel("vanilla", preset), world, seed=5, out=folder), folder
 
 
 class TestRun:
@@ -278,8 +278,8 @@ class TestRun:
     @pytest.mark.slow
     def test_it_goes_on_from_a_run_and_resumes(self, learned, world, tmp_path):
         start, folder = learned
-        made = finetune_scst("vanilla", folder, tmp_path / "scst", data=world)
-        again = finetune_scst("vanilla", folder, tmp_path / "scst", resume=True, data=world)
+        made = fit(folder, world, SCST(), out=tmp_path / "scst")
+        again = fit(folder, world, SCST(), out=tmp_path / "scst", resume=True)
         metadata = catalog.load(str(tmp_path / "scst")).metadata
         assert (metadata.stage, metadata.seed, metadata.parameters) == (
             "scst",
@@ -294,17 +294,15 @@ class TestRun:
         assert evaluate(made, world, meteor=False)["metadata"]["stage"] == "scst"
 
     def test_refusals(self, learned, world, tmp_path):
-        with pytest.raises(ValueError, match="holds the model vanilla, not cptr"):
-            finetune_scst("cptr", learned[1], tmp_path / "x", data=world)
+        with pytest.raises(ValueError, match="SCST goes on from a trained run"):
+            fit(NewModel("vanilla"), world, SCST(), out=tmp_path / "x")
         with pytest.raises(ValueError, match="--resume"):
-            finetune_scst("vanilla", learned[1], learned[1], data=world)
+            fit(learned[1], world, SCST(), out=learned[1])
         with pytest.raises(
             ValueError,
-            match=f"learned from {world.name}, and scst goes on with that: leave another out",
+            match=f"learned from {world.name} and goes on with that: leave another out",
         ):
-            finetune_scst(
-                "vanilla", learned[1], tmp_path / "x", data=replace(world, name="another")
-            )
+            fit(learned[1], replace(world, name="another"), SCST(), out=tmp_path / "x")
 
 
 class TestTranslations:
@@ -343,8 +341,8 @@ class TestTranslations:
             scst=replace(small.scst, epochs=1, lr=1e-4),
         )
         pairs = scenes(train=8, val=2, test=0, novel=0, language="de", source="en")
-        start = train("translation", pairs, preset, out=tmp_path / "run")
-        made = finetune_scst("translation", tmp_path / "run", tmp_path / "scst", data=pairs)
+        start = fit(NewModel("translation", preset), pairs, out=tmp_path / "run")
+        made = fit(tmp_path / "run", pairs, SCST(), out=tmp_path / "scst")
         assert len(calls) == 5 * len(pairs["train"])
         assert made.metadata.stage == "scst"
         assert not torch.equal(made.model.words.weight, start.model.words.weight)

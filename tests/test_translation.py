@@ -25,8 +25,8 @@ from captionlab.processors.text import TextProcessor
 from captionlab.runs import evaluation
 from captionlab.runs.blind_control import derangement
 from captionlab.runs.evaluation import evaluate
+from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.run import Run
-from captionlab.runs.training import train
 from captionlab.text import (
     SubwordVocabulary,
     pad_sequences,
@@ -60,7 +60,7 @@ def world():
 def trained(world, tmp_path_factory):
     """A run of two epochs on 200 pairs, and its folder."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    return train("translation", world, BRIEF, seed=1, out=folder), folder
+    return fit(NewModel("translation", BRIEF), world, seed=1, out=folder), folder
 
 
 def some(rows=5, seed=0):
@@ -313,7 +313,7 @@ class TestRun:
     @pytest.mark.slow
     def test_vocabularies_apart(self, world, tmp_path):
         apart = replace(BRIEF, shared=False, training=replace(BRIEF.training, epochs=1))
-        run = train("translation", world, apart, out=tmp_path / "run", max_val_items=0)
+        run = fit(NewModel("translation", apart), world, out=tmp_path / "run", max_val_items=0)
         assert run.vocabulary.tokens != run.processor.source_vocabulary.tokens
         assert Run.load(tmp_path / "run").translate("A red circle.") == run.translate(
             "A red circle."
@@ -323,7 +323,7 @@ class TestRun:
     def test_resumes_to_the_bit(self, trained, world, tmp_path, monkeypatch):
         """Killed in the second epoch, with BPE-dropout and two passes: all that is random."""
         preset = replace(BRIEF, dropout=0.1, consistency=1.0, bpe_dropout=0.1)
-        whole = train("translation", world, preset, out=tmp_path / "whole", max_val_items=2)
+        whole = fit(NewModel("translation", preset), world, out=tmp_path / "whole", max_val_items=2)
         plain, calls = loop.Trainer._train_epoch, []
 
         def dying(self):
@@ -334,10 +334,14 @@ class TestRun:
 
         monkeypatch.setattr(loop.Trainer, "_train_epoch", dying)
         with pytest.raises(KeyboardInterrupt):
-            train("translation", world, preset, out=tmp_path / "killed", max_val_items=2)
+            fit(NewModel("translation", preset), world, out=tmp_path / "killed", max_val_items=2)
         monkeypatch.undo()
-        resumed = train(
-            "translation", world, preset, out=tmp_path / "killed", resume=True, max_val_items=2
+        resumed = fit(
+            NewModel("translation", preset),
+            world,
+            out=tmp_path / "killed",
+            resume=True,
+            max_val_items=2,
         )
         torch.testing.assert_close(
             resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0
@@ -375,7 +379,11 @@ class TestRun:
         with pytest.raises(ValueError, match="use caption"):
             sees.translate("A dog.")
         with pytest.raises(ValueError, match="no sentences to translate"):
-            train("translation", scenes(train=2, val=0, test=0, novel=0), out=tmp_path / "x")
+            fit(
+                NewModel("translation"),
+                scenes(train=2, val=0, test=0, novel=0),
+                out=tmp_path / "x",
+            )
 
     @pytest.mark.slow
     def test_evaluation(self, trained, world):

@@ -27,7 +27,7 @@ from vision_helpers import (
 
 from captionlab.cli import application
 from captionlab.data.datasets import CaptionData, Item
-from captionlab.runs.training import train
+from captionlab.runs.fitting import NewModel, fit
 from captionlab.scenes.generator import generate_scene
 from captionlab.scenes.world import render
 from captionlab.vision.backbones import Backbone
@@ -426,10 +426,9 @@ def test_nor_when_a_model_is_trained(pictures, tmp_path):
         ValueError,
         match=r"the boxes of .*00.png would be those of .*cats.* and of .*dogs.*: name pictures",
     ):
-        train(
-            "entangled",
-            variant="visual",
-            data=CaptionData("pets", {"train": items}),
+        fit(
+            NewModel("entangled", variant="visual"),
+            CaptionData("pets", {"train": items}),
             boxes=tmp_path / "b.npz",
             out=tmp_path / "run",
         )

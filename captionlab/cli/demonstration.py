@@ -56,7 +56,7 @@ def _load_demo_run(folder: Path) -> "Run":
 def _train_demo_run(folder: Path) -> "Run":
     """Train the run in a folder, or resume its training, with one line per epoch."""
     from captionlab.models import find_preset
-    from captionlab.runs.training import train
+    from captionlab.runs.fitting import NewModel, fit
 
     preset = find_preset("cptr", "tiny")
     echo(f"Generating {preset.num_scenes:,} scenes with five captions each. "
@@ -69,7 +69,7 @@ def _train_demo_run(folder: Path) -> "Run":
             f"loss {last['loss']:.2f} per word, CIDEr {last['score']:.0f} on the validation scenes"
         )
 
-    return train("cptr", "scenes", out=folder, resume=True, on_epoch_end=print_epoch)
+    return fit(NewModel("cptr"), "scenes", out=folder, resume=True, on_epoch_end=print_epoch)
 
 # %% ../../nbs/library/cli/demonstration.ipynb #72579da6
 def caption_verdict(caption: str, scene: "Scene") -> str:

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -31,58 +32,30 @@ from captionlab.cli.options import (
     TrainingData,
     Warmup,
     Workers,
-    is_given,
 )
 
 from .application import app, attributes_app, echo
 from .resumption import ResumableCommand
 
 if TYPE_CHECKING:
+    from captionlab.runs.objectives import Objective
     from captionlab.runs.run import Run
     from captionlab.vision.attributes import AttributeDetector
 
 # %% ../../nbs/library/cli/training.ipynb #2f3febf9
-_OPTION_NAMES = {"settings": "set"}
+def _make_objective(name: str | None, teachers: list[Path], settings: list[str]) -> "Objective":
+    """Return the objective that is named, with settings such as "objective.share=0.5"."""
+    from captionlab.runs.objectives import OBJECTIVES
+    from captionlab.training.recipes import override_preset
 
-
-def _check_stage(ctx: typer.Context, stage: str, start: Path | None) -> None:
-    """Raise an error if the options of `train` contradict its stage."""
-    if stage not in ("xe", "scst"):
-        raise ValueError(f"there is no stage {stage!r}: choose xe or scst")
-    if stage == "scst" and start is None:
-        raise ValueError("--stage scst starts from a trained run: name it with --from RUN")
-    alone = not (is_given(ctx, "data") or is_given(ctx, "teacher"))
-    if start and stage == "xe" and alone:
-        raise ValueError("--from RUN goes on with other captions: name them with --data; or, on "
-                         "its own data, with teachers or --stage scst")
-    if (start is None or stage == "scst") and is_given(ctx, "all_weights"):
-        raise ValueError("--all-weights goes with --from RUN --data MINE: leave it out")
-    if stage == "scst" and is_given(ctx, "compiled"):
-        raise ValueError("--compile goes with --stage xe, as captions that are sampled have "
-                         "another length in every step: leave it out")
-    fixed = ["preset", "variant", "detector", "settings"]
-    if stage == "scst":
-        fixed += ["seed", "min_count", "teacher"]
-    elif is_given(ctx, "teacher"):
-        fixed += ["data", "min_count", "all_weights"]
-    for name in fixed:
-        if start and is_given(ctx, name):
-            raise ValueError(f"a training from {start} keeps its model: "
-                             f"leave --{_OPTION_NAMES.get(name, name.replace('_', '-'))} out")
-
-
-def _model_name(model: str | None, start: Path | None) -> str:
-    """Return the name of the model to train, that of the run to start from if none is given."""
-    if model is None and start is None:
-        raise ValueError("name a model, such as vanilla, or a run to go on from with --from RUN")
-    if start is None:
-        return str(model)
-    from captionlab.runs.catalog import load
-
-    started = load(start).metadata.model
-    if model not in (None, started):
-        raise ValueError(f"{start} holds the model {started}, not {model}: leave {model} out")
-    return started
+    name = name or ("distillation" if teachers else "cross-entropy")
+    if name not in OBJECTIVES:
+        raise ValueError(f"there is no objective {name!r}: choose from {', '.join(OBJECTIVES)}")
+    if teachers and name != "distillation":
+        raise ValueError(f"--objective {name} learns from no teachers: leave --teacher out")
+    arguments = [teachers] if name == "distillation" else []
+    own = [text.removeprefix("objective.") for text in settings]
+    return override_preset(OBJECTIVES[name](*arguments), own)
 
 
 @contextmanager
@@ -97,23 +70,9 @@ def _resume_hint(out: Path) -> "Iterator[None]":
         raise
 
 # %% ../../nbs/library/cli/training.ipynb #e04d08d9
-def _default_folder(*parts: str | None) -> Path:
-    """Return a folder in runs/ that is named after the parts that are not empty."""
-    return Path("runs") / "-".join(part for part in parts if part)
-
-
-def _run_folder(
-    data: str, parts: list[str | None], *, seed: int, start: Path | None, stage: str
-) -> Path:
-    """Return the default folder of a training: of a new model, or of the run that it continues."""
-    name = re.sub(r"[*?\[\]]", "", Path(data).stem)  # a pattern of files
-    if start is None:
-        return _default_folder(name, *parts, str(seed))
-    if stage == "scst":
-        return _default_folder(start.resolve().name, "scst")
-    if "distilled" in parts:
-        return _default_folder(start.resolve().name, "distilled", str(seed))
-    return _default_folder(start.resolve().name, name, str(seed))
+def _default_folder(*parts: str | int | None) -> Path:
+    """Return a folder in runs/ that is named after the parts that are there."""
+    return Path("runs") / "-".join(str(part) for part in parts if part is not None)
 
 
 def _report_training(run: "Run", out: Path) -> None:
@@ -130,18 +89,22 @@ def _report_training(run: "Run", out: Path) -> None:
 def train(
     ctx: typer.Context,
     model: Annotated[str | None, typer.Argument(
-        metavar="MODEL", help="vanilla, cptr, translation, ...; with --from that of RUN")] = None,
-    data: TrainingData = "scenes",
-    preset: Annotated[str, typer.Option(
-        help="tiny, squeezenet, paper or another of the model, such as strong or scenes")] = "tiny",
+        metavar="MODEL", help="vanilla, cptr, translation, ...; not with --from")] = None,
+    data: Annotated[str | None, typer.Option(
+        help="Name, folder or file of the data set, or a pattern of files in quotes; scenes by "
+             "default, or what RUN has learned from.")] = None,
+    preset: Annotated[str | None, typer.Option(
+        help="tiny, squeezenet, paper or another of the model; tiny by default.")] = None,
     *,
-    seed: Seed = 0,
+    seed: Annotated[int | None, typer.Option(
+        min=0, max=2**63 - 1,
+        help="Seed of weights, order, dropout; 0 by default, or that of RUN.")] = None,
     variant: Annotated[str | None, typer.Option(
         help="Variant of the model, such as fpn of position_aware; "
              "the paper's full model by default.")] = None,
     out: Annotated[Path | None, typer.Option(
-        help="Folder of the run; runs/DATA-MODEL[-VARIANT]-PRESET[-distilled]-SEED, "
-             "runs/RUN-scst, runs/RUN-DATA-SEED or runs/RUN-distilled-SEED, by default.")] = None,
+        help="Folder of the run; by default runs/DATA-MODEL[-VARIANT]-PRESET[-OBJECTIVE]-SEED, "
+             "runs/RUN-OBJECTIVE[-SEED] or runs/RUN-DATA[-SEED].")] = None,
     resume: Annotated[bool, typer.Option(
         "--resume", help="Resume the run in that folder, with the options of its beginning.",
     )] = False,
@@ -154,13 +117,13 @@ def train(
         help="For models that read attributes: name or file of a detector.")] = None,
     max_val_items: Annotated[int, typer.Option(
         min=1, help="How many validation items are captioned after each epoch.")] = 500,
-    stage: Annotated[str, typer.Option(
-        help="xe: cross-entropy on reference captions; "
-             "scst: fine-tune a trained run on rewards.")] = "xe",
+    objective: Annotated[str | None, typer.Option(
+        help="cross-entropy; distillation, which --teacher stands for; "
+             "or scst: rewards, for a trained run.")] = None,
     start: Annotated[Path | None, typer.Option(
         "--from", metavar="RUN",
         help="A trained run to go on from: with --data MINE on other captions, whose words are "
-             "added to its vocabulary; with --teacher or --stage scst on its own data.")] = None,
+             "added to its vocabulary; with --teacher or scst on its own data.")] = None,
     teacher: Annotated[list[Path] | None, typer.Option(
         metavar="RUN",
         help="A trained run to distil from; may be given several times.")] = None,
@@ -168,7 +131,7 @@ def train(
     lr: LearningRate = None,
     warmup: Warmup = None,
     batch_size: BatchSize = None,
-    accumulate: Accumulation = None,
+    accumulation: Accumulation = None,
     checkpointing: Checkpointing = None,
     compiled: Compile = None,
     min_count: MinCount = None,
@@ -180,33 +143,33 @@ def train(
                               "of captions; by default only those that write.")] = False,
 ) -> None:
     """Train a model on a data set, or a trained run further, into a folder."""
-    _check_stage(ctx, stage, start)
-    from captionlab.runs import finetuning, training
+    if not (model or start):
+        raise ValueError("name a model, such as vanilla, or a run to go on from with --from RUN")
+    of_loss = [text for text in settings or () if text.startswith("objective.")]
+    settings = [text for text in settings or () if text not in of_loss]
+    loss = _make_objective(objective, teacher or [], of_loss)
+    of_model = {"preset": preset, "variant": variant, "detector": detector, "set": settings}
+    for name, value in of_model.items():
+        if start and value:
+            raise ValueError(f"a training from {start} keeps its model: leave --{name} out")
+    if start and model:
+        raise ValueError(f"{start} has its model: leave {model} out")
+    from captionlab.runs.fitting import FitConfig, NewModel, fit
     from captionlab.training.distributed import start_missing_processes
-    from captionlab.training.options import TrainingOptions
 
     start_missing_processes()
-    options = TrainingOptions(epochs=epochs, lr=lr, warmup=warmup, batch_size=batch_size,
-                              min_count=min_count, patience=patience, accumulation=accumulate,
-                              checkpointing=checkpointing, compile=compiled)
-    model = _model_name(model, start)
-    inputs = {"features": features or (), "boxes": boxes, "max_val_items": max_val_items,
-              "resume": resume, "device": device, "options": options, "workers": workers}
-    out = out or _run_folder(data, [model, variant, preset, "distilled" if teacher else None],
-                             seed=seed, start=start, stage=stage)
+    data_name = re.sub(r"[*?\[\]]", "", Path(data or "scenes").stem)  # of a pattern of files
+    stage = None if loss.stage == "xe" else loss.stage
+    if start:
+        out = out or _default_folder(start.resolve().name, stage or data_name, seed)
+    else:
+        out = out or _default_folder(data_name, model, variant, preset or "tiny", stage, seed or 0)
+    # Its fields have the names of these options.
+    given = {one.name: ctx.params[one.name] for one in fields(FitConfig) if one.name in ctx.params}
+    config = FitConfig(**given | {"out": out, "adapt": True, "compile": compiled})
+    new = NewModel(str(model), preset or "tiny", variant, settings, detector)
     with _resume_hint(out):
-        if stage == "scst":
-            other_data = data if is_given(ctx, "data") else None
-            run = finetuning.finetune_scst(model, str(start), out, data=other_data, **inputs)
-        elif start and teacher:
-            run = training.distil_further(start, teacher, out, seed=seed, **inputs)
-        elif start:
-            run = finetuning.finetune(start, data, out, seed=seed, all_weights=all_weights,
-                                      **inputs)
-        else:
-            run = training.train(model, data, preset, seed=seed, out=out, detector=detector,
-                                 variant=variant, teachers=teacher or (), adapt=True,
-                                 settings=settings or (), **inputs)
+        run = fit(start or new, data if start else data or "scenes", loss, config)
     _report_training(run, out)
 
 # %% ../../nbs/library/cli/training.ipynb #7338a7ec

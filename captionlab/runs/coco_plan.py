@@ -125,14 +125,15 @@ def coco_commands(
     detector = " --detector coco-words.npz" if model == "entangled" else ""
     few = " --max-val-items 10 --batch-size 16" if miniature else ""
     run = f"runs/coco-{model}"
-    train = f"captionlab train {model} --device {device}{features}{few}"
+    inputs = f"--device {device}{features}{few}"
     images = "coco/val2014.zip/val2014" if zipped else "coco/val2014"
     beam = "--beam 5" if not miniature else "--beam 2"
     return [
         *_feature_steps(model, miniature, device, zipped),
-        CocoStep("xe", f"{train} --data coco --preset paper{detector}{settings} --out {run}"
+        CocoStep("xe", f"captionlab train {model} {inputs} --data coco --preset paper{detector}"
+                 f"{settings} --out {run}"
                  + (" --epochs 2 --lr 0.003 --warmup 5" if miniature else "")),
-        CocoStep("scst", f"{train} --stage scst --from {run} --out {run}-scst"
+        CocoStep("scst", f"captionlab train --from {run} --objective scst {inputs} --out {run}-scst"
                  + (" --epochs 1 --lr 0.0001 --warmup 1" if miniature else "")),
         CocoStep("evaluation", f"captionlab evaluate {run}-scst --split test {beam}{features}"),
         CocoStep("server file", f"captionlab export-coco {run}-scst "

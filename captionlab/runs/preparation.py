@@ -9,7 +9,7 @@ __all__ = ['build_processor', 'augmentations', 'training_set', 'TrainingSetup', 
 # %% ../../nbs/library/runs/preparation.ipynb #prep0002
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from captionlab.processors.cache import (
     require_features,
 )
 
-from ..captioner import Captioner
 from ..data.batches import CaptionDataset
 from ..data.datasets import CaptionData, Item
 from ..data.text_files import warn_of_missing_blanks
@@ -35,11 +34,10 @@ from ..processors.text import TextProcessor
 from ..scenes.world import Scene
 from ..text import SubwordVocabulary, Vocabulary
 from ..training.config import BasePreset
-from ..training.options import override_preset
+from ..training.recipes import override_preset
 from ..vision.attributes import AttributeDetector, load_detector, split_fingerprint
 from .data import Folders, check_data_fits_model
 from .translation import source_sentences
-from .validation import make_validate_fn
 
 # %% ../../nbs/library/runs/preparation.ipynb #d3a3af3c
 def build_processor(
@@ -143,13 +141,18 @@ def augmentations(preset: BasePreset) -> list[dict]:
     return views
 
 
-def _augmented_inputs(processor: ImageProcessor, data: CaptionData) -> list[InputTransforms]:
+def _augmented_inputs(
+    processor: ImageProcessor, data: CaptionData, corner_crops: bool
+) -> list[InputTransforms]:
     """Return the inputs of each other view of the training pictures; none for scenes."""
     if any(isinstance(item.image, Scene) for item in data["train"]):
         return []
+    preset = processor.preset
+    if not corner_crops:
+        preset = replace(preset, inputs=replace(preset.inputs, corner_crop=1.0))
     train_split = CaptionData(data.name, {"train": data["train"]})
     inputs = []
-    for changes in augmentations(processor.preset):
+    for changes in augmentations(preset):
         view = processor.with_preprocess(**changes)
         inputs.append(input_transforms(view, open_feature_stores(view, train_split)))
     return inputs
@@ -162,6 +165,7 @@ def training_set(
     inputs: InputTransforms,
     *,
     fixed_captions: bool = False,
+    corner_crops: bool = True,
 ) -> CaptionDataset:
     """Return the data set that a model learns from: inputs, token ids and all views of a picture.
 
@@ -171,11 +175,12 @@ def training_set(
         processor: of the model.
         inputs: from `input_transforms`: functions from an item to its tensors, such as (N, D).
         fixed_captions: whether BPE-dropout acts on sources alone, as teachers need it.
+        corner_crops: whether the corner crops of the preset are among the views.
     """
     items = data["train"]
     preset: Any = processor.preset  # that of a translator has more fields
     if reads_images(processor):
-        views = _augmented_inputs(processor, data)
+        views = _augmented_inputs(processor, data, corner_crops)
         return CaptionDataset(items, vocabulary, None, inputs, preset.max_length, views)
     return CaptionDataset(
         items,
@@ -193,21 +198,15 @@ class TrainingSetup:
 
     Args:
         data: the data set.
-        vocabulary: of the captions.
-        processor: of the model.
         inputs: functions from an item to its tensors, such as (N, D).
         val_items: that are captioned after each epoch.
+        examples: that the model learns from.
     """
 
     data: CaptionData
-    vocabulary: Vocabulary | SubwordVocabulary
-    processor: Processor
     inputs: InputTransforms
     val_items: list[Item]
-
-    def validate_fn(self) -> Callable[[Captioner], dict] | None:
-        """Return what scores the model after each epoch; None without validation items."""
-        return make_validate_fn(self.vocabulary, self.processor, self.val_items, self.inputs)
+    examples: CaptionDataset
 
 
 def prepare_training(
@@ -215,8 +214,10 @@ def prepare_training(
     vocabulary: Vocabulary | SubwordVocabulary,
     processor: Processor,
     *,
-    features: Folders,
-    max_val_items: int,
+    features: Folders = (),
+    max_val_items: int = 500,
+    fixed_captions: bool = False,
+    corner_crops: bool = True,
 ) -> TrainingSetup:
     """Return the setup of a training, with all features computed and validation items read.
 
@@ -226,6 +227,8 @@ def prepare_training(
         processor: of the model.
         features: feature stores; what they lack is computed into the cache folder.
         max_val_items: how many validation items are captioned after each epoch.
+        fixed_captions: as for `training_set`.
+        corner_crops: likewise.
 
     Raises:
         ValueError: an item has no features, a picture is broken, or a store does not fit.
@@ -235,7 +238,9 @@ def prepare_training(
     require_features(stores, data["train"] + val_items)
     inputs = input_transforms(processor, stores)
     probe_inputs(inputs, val_items)
-    return TrainingSetup(data, vocabulary, processor, inputs, val_items)
+    examples = training_set(data, vocabulary, processor, inputs,
+                            fixed_captions=fixed_captions, corner_crops=corner_crops)
+    return TrainingSetup(data, inputs, val_items, examples)
 
 # %% ../../nbs/library/runs/preparation.ipynb #prep0007
 def grid_inputs(

@@ -19,11 +19,11 @@ from ..data.datasets import CaptionData
 from ..vision.attributes import save_detector, train_detector
 from .catalog import load
 from .evaluation import evaluate, merge_result
-from .finetuning import finetune_scst
+from .fitting import NewModel, fit
+from .objectives import SCST
 from .preparation import grid_inputs
 from .results import load_result, results_home
 from .tables import PaperTable, Protocol, TableRow
-from .training import train
 
 # %% ../../nbs/library/runs/reproduction.ipynb #repr0004
 @dataclass(frozen=True)
@@ -69,20 +69,16 @@ def _train_member(
     if not (start / "run.json").exists():
         preset = row.preset(protocol, variant)
         detector = _detector_file(protocol, where) if "attributes" in preset.inputs.fields else None
-        train(
-            str(row.model), where.data or protocol.data, protocol.preset, seed=seed, out=start,
-            variant=variant, detector=detector, device=where.device,
-            settings=row.preset_settings(protocol),
-            resume=(start / "checkpoint.pt").exists(),
-        )
+        model = NewModel(str(row.model), protocol.preset, variant, row.preset_settings(protocol),
+                         detector)
+        fit(model, where.data or protocol.data, out=start, seed=seed, device=where.device,
+            resume=(start / "checkpoint.pt").exists())
     if row.stage == "xe":
         return start
     out = start.with_name(f"{start.name}-scst")
     if not (out / "run.json").exists():
-        finetune_scst(
-            str(row.model), start, out, data=where.data,
-            device=where.device, resume=(out / "checkpoint.pt").exists(),
-        )
+        fit(start, where.data, SCST(), out=out, device=where.device,
+            resume=(out / "checkpoint.pt").exists())
     return out
 
 # %% ../../nbs/library/runs/reproduction.ipynb #repr0015
@@ -117,7 +113,7 @@ def row_commands(
         last.append(start)
         if row.stage == "scst":
             last[-1] = start.with_name(f"{start.name}-scst")
-            commands.append(f"captionlab train --stage scst --from {start} --out {last[-1]}")
+            commands.append(f"captionlab train --objective scst --from {start} --out {last[-1]}")
     options = [f"--length-penalty {protocol.length_penalty}", *["--oracle"] * row.oracle,
                *(f"--ensemble {other}" for other in last[1:])]
     return [*commands, f"captionlab evaluate {last[0]} {' '.join(options)}"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..models import find_preset
 from ..training.config import BasePreset
-from ..training.options import override_preset
+from ..training.recipes import override_preset
 from .published import published_results
 
 # %% ../../nbs/library/runs/tables.ipynb #tabl0004

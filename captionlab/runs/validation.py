@@ -14,9 +14,8 @@ from ..captioner import Captioner
 from ..data.datasets import Item
 from ..metrics.ciderd import CiderDScorer
 from ..metrics.translation import score_translations
-from ..processors.base import Processor
 from ..processors.cache import InputTransforms
-from ..text import SubwordVocabulary, Vocabulary, normalise
+from ..text import normalise
 from .run import Run, caption_split
 from .translation import source_sentences
 
@@ -55,16 +54,12 @@ def quick_bleu(run: Run, items: Sequence[Item]) -> float:
 
 # %% ../../nbs/library/runs/validation.ipynb #vali0005
 def make_validate_fn(
-    vocabulary: Vocabulary | SubwordVocabulary,
-    processor: Processor,
-    items: Sequence[Item],
-    inputs: InputTransforms,
+    run: Run, items: Sequence[Item], inputs: InputTransforms
 ) -> Callable[[Captioner], dict] | None:
     """Return the function with which a `Trainer` scores the model after each epoch.
 
     Args:
-        vocabulary: of the captions.
-        processor: of the model.
+        run: whose model is trained.
         items: of the validation split; without any there is no score, and the result is None.
         inputs: from `input_transforms`: functions from an item to its tensors, such as (N, D).
     """
@@ -72,9 +67,9 @@ def make_validate_fn(
         return None
 
     def validate(model: Captioner) -> dict:
-        run = Run(model, vocabulary, processor)
+        candidate = Run(model, run.vocabulary, run.processor)
         if run.translates:
-            return {"score": quick_bleu(run, items)}
-        return {"score": quick_cider(run, items, inputs)}
+            return {"score": quick_bleu(candidate, items)}
+        return {"score": quick_cider(candidate, items, inputs)}
 
     return validate

@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['AVERAGE_SHARE', 'BasePreset', 'DEVICES', 'LEAST_COVERAGE', 'LEAST_STEPS', 'MOST_EPOCHS',
-           'PRECISIONS', 'Trainer', 'TrainerState', 'TrainingConfig', 'TrainingOptions',
-           'WARMUP_SHARE', 'adapt_config', 'adapt_min_count', 'average_weights',
-           'best_device', 'bf16_speedup', 'check_device', 'check_same_progress',
-           'check_training_state', 'checkpoint_activations', 'compile_model', 'constant',
-           'cosine', 'describe_changes', 'epochs_since_best', 'explain_lost_process',
-           'half_speedup', 'inference_dtype', 'live_plot', 'load_checkpoint', 'noam',
-           'override_preset', 'param_groups', 'plain_names', 'read_checkpoint',
-           'requested_processes', 'resolve_precision', 'restore_names',
+           'PRECISIONS', 'Trainer', 'TrainerState', 'TrainingConfig', 'WARMUP_SHARE',
+           'adapt_config', 'adapt_min_count', 'adapt_recipe', 'average_weights',
+           'best_device', 'bf16_speedup', 'changed_settings', 'check_device',
+           'check_same_progress', 'check_training_state', 'checkpoint_activations',
+           'compile_model', 'constant', 'cosine', 'epochs_since_best',
+           'explain_lost_process', 'half_speedup', 'inference_dtype', 'live_plot',
+           'load_checkpoint', 'noam', 'override_preset', 'param_groups', 'plain_names',
+           'read_checkpoint', 'requested_processes', 'resolve_precision', 'restore_names',
            'start_missing_processes', 'step_decay', 'tune_malloc',
            'unreadable_checkpoint', 'world_size', 'write_checkpoint']
 
@@ -21,10 +21,10 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/training/index.ipynb #trai0003
 _all_ = [
     "AVERAGE_SHARE", "BasePreset", "DEVICES", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS",
-    "PRECISIONS", "Trainer", "TrainerState", "TrainingConfig", "TrainingOptions", "WARMUP_SHARE",
-    "adapt_config", "adapt_min_count", "average_weights", "best_device", "bf16_speedup",
-    "check_device", "check_same_progress", "check_training_state", "checkpoint_activations",
-    "compile_model", "constant", "cosine", "describe_changes", "epochs_since_best",
+    "PRECISIONS", "Trainer", "TrainerState", "TrainingConfig", "WARMUP_SHARE", "adapt_config",
+    "adapt_min_count", "adapt_recipe", "average_weights", "best_device", "bf16_speedup",
+    "changed_settings", "check_device", "check_same_progress", "check_training_state",
+    "checkpoint_activations", "compile_model", "constant", "cosine", "epochs_since_best",
     "explain_lost_process", "half_speedup", "inference_dtype", "live_plot", "load_checkpoint",
     "noam", "override_preset", "param_groups", "plain_names", "read_checkpoint",
     "requested_processes", "resolve_precision", "restore_names", "start_missing_processes",
@@ -49,11 +49,11 @@ _SUBMODULES = {
     ],
     "loop": ["Trainer", "TrainerState", "epochs_since_best", "live_plot", "param_groups"],
     "memory": ["checkpoint_activations"],
-    "options": [
-        "AVERAGE_SHARE", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS", "TrainingOptions",
-        "WARMUP_SHARE", "adapt_config", "adapt_min_count", "describe_changes", "override_preset",
-    ],
     "schedules": ["constant", "cosine", "noam", "step_decay"],
+    "recipes": [
+        "AVERAGE_SHARE", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS", "WARMUP_SHARE",
+        "adapt_config", "adapt_min_count", "adapt_recipe", "changed_settings", "override_preset",
+    ],
 }
 
 # %% ../../nbs/library/training/index.ipynb #trai0005
