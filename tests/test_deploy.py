@@ -22,7 +22,7 @@ from captionlab.scenes import generate_scene
 from captionlab.text import Vocabulary
 from captionlab.vision import Preprocess
 
-pytest.importorskip("onnxruntime")
+onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 VERSION = tuple(int(number) for number in torch.__version__.split(".")[:2])
 if VERSION < OLDEST_TORCH:
@@ -82,6 +82,23 @@ class TestScenes:
         assert spec["encoder"]["inputs"][0]["shape"] == ["rows", 3, 48, 48]
         lengths = {tuple(entry["shape"]) for entry in spec["step"]["state"]}
         assert lengths == {("rows", 4, "length", 24)}
+
+
+@pytest.mark.slow
+def test_weights_of_16_bits_write_the_same_and_attention_comes_with_them(scenes_run, tmp_path):
+    captioner = OnnxCaptioner(export_onnx(scenes_run, tmp_path, half=True, attention=True))
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 1.3e6
+    pictures = [scenes_run.processor.pixels(generate_scene(seed)) for seed in range(50)]
+    assert captioner.caption(pictures) == scenes_run.caption(pictures, beam=1)
+    inputs = {"tokens": np.array([1]), **captioner.encode(captioner.prepare(pictures[:1]))}
+    session = onnxruntime.InferenceSession(tmp_path / "step.onnx")
+    (attention,) = session.run(["attention"], inputs | captioner.start(1))
+    trace = {"cross": []}
+    memory = scenes_run.encode(scenes_run.processor(pictures[:1]))
+    model = scenes_run.model
+    model.step(model.start(memory), torch.tensor([[1]]), trace)
+    expected = torch.stack(trace["cross"], 1)[..., 0, :].detach().numpy()       # (1, L, H, N)
+    np.testing.assert_allclose(attention, expected, atol=2e-3)
 
 
 @pytest.mark.slow

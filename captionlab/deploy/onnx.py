@@ -158,15 +158,21 @@ class _PositionTable(nn.Module):
 class _Step(nn.Module):
     """From tokens, memory and state to log-probabilities and the new state."""
 
-    def __init__(self, model: Captioner, example: Any, length_axis: tuple[str, int] | None):
+    def __init__(self, model: Captioner, example: Any, length_axis: tuple[str, int] | None,
+                 attention: bool):
         super().__init__()
         self.model = model
         self.structure = _Structure(example)
         self.length_axis = length_axis
+        self.attention = attention
 
     def forward(self, tokens: Tensor, memory: dict[str, Tensor],
-                state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Read one token `(B,)` of each caption; return log-probabilities `(B, V)` and a state."""
+                state: dict[str, Tensor]) -> tuple:
+        """Read one token `(B,)` of each caption.
+
+        Returns:
+            Log-probabilities `(B, V)`, a state and, if asked for, attention `(B, L, H, N)`.
+        """
         tensors = iter([*memory.values(), *state.values()])
         model_state = self.structure.join(tensors)
         if self.length_axis is not None:
@@ -174,10 +180,12 @@ class _Step(nn.Module):
             fields_of_state = {part: getattr(model_state, part) for part in self.structure.parts}
             fields_of_state["position"] = state[name].shape[axis]
             model_state = type(model_state)(**fields_of_state)
-        logits, new_state = self.model.step(model_state, tokens[:, None])
+        trace: dict[str, list] | None = {"cross": []} if self.attention else None
+        logits, new_state = self.model.step(model_state, tokens[:, None], trace)
         log_probs = logits[:, 0].float().log_softmax(-1)
         new_tensors = self.structure.split(new_state)
-        return log_probs, {name: new_tensors[name] for name in state}
+        outputs = (log_probs, {name: new_tensors[name] for name in state})
+        return outputs if trace is None else (*outputs, torch.stack(trace["cross"], 1)[..., 0, :])
 
 # %% ../../nbs/library/deploy/onnx.ipynb #onx00011
 def _example_inputs(processor: ImageProcessor, rows: int) -> dict[str, Tensor]:
@@ -250,7 +258,7 @@ def _describe(tensors: dict[str, Tensor], axes: dict[str, list]) -> list[dict]:
 
 
 def _write_graph(module: nn.Module, arguments: tuple, shapes: tuple, *,
-                 names: tuple[list[str], list[str]], file: Path) -> None:
+                 names: tuple[list[str], list[str]], file: Path, half: bool) -> None:
     """Export a module with these arguments; `names` are those of its inputs and outputs."""
     # Strict: it follows `len(tensor)` symbolically, which tracing turns into a constant.
     try:
@@ -262,15 +270,38 @@ def _write_graph(module: nn.Module, arguments: tuple, shapes: tuple, *,
         raise ValueError(
             f"PyTorch's exporter cannot write this model as {file.name}: {reason}") from error
     assert graph is not None, "the exporter returns a program unless it writes a file"
+    for node in graph.model.graph:
+        node.metadata_props.clear()     # where in PyTorch's code it comes from
+    if half:
+        _store_half(graph.model.graph)
     graph.save(file)
 
+
+def _store_half(graph: Any) -> None:
+    """Store the larger weights of a graph with 16 bits, each followed by a cast to 32."""
+    import onnx_ir as ir
+
+    for name, value in list(graph.initializers.items()):
+        array = value.const_value.numpy()
+        if array.dtype != "float32" or array.size < 64:
+            continue
+        stored = ir.Value(name=f"{name}_16", const_value=ir.tensor(array.astype("float16")))
+        cast = ir.node("Cast", [stored], {"to": ir.DataType.FLOAT})
+        value.replace_all_uses_with(cast.outputs[0])
+        graph.initializers.pop(name)
+        graph.register_initializer(stored)
+        graph.insert_before(graph[0], cast)
+
 # %% ../../nbs/library/deploy/onnx.ipynb #onx00014
-def export_onnx(run: Run, folder: str | os.PathLike) -> Path:
+def export_onnx(run: Run, folder: str | os.PathLike, *, half: bool = False,
+                attention: bool = False) -> Path:
     """Write a captioner as `encoder.onnx`, `step.onnx` and `captioner.json`.
 
     Args:
         run: a trained captioner.
         folder: new, or of an older export that is replaced.
+        half: whether the weights are stored with 16 bits; the graphs compute with 32.
+        attention: whether each step also returns its cross-attention, `(rows, L, H, N)`.
 
     Returns:
         The folder.
@@ -287,7 +318,8 @@ def export_onnx(run: Run, folder: str | os.PathLike) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
-        spec = _write_graphs(_Encoder(model, processor), processor, folder, run.max_length)
+        spec = _write_graphs(_Encoder(model, processor), processor, folder,
+                             max_length=run.max_length, half=half, attention=attention)
     reads_pictures = "images" in [entry["name"] for entry in spec["encoder"]["inputs"]]
     write_json(folder / "captioner.json", {
         "format": 1,
@@ -304,8 +336,8 @@ def export_onnx(run: Run, folder: str | os.PathLike) -> Path:
     return folder
 
 # %% ../../nbs/library/deploy/onnx.ipynb #onx00015
-def _write_graphs(encoder: _Encoder, processor: ImageProcessor, folder: Path,
-                  max_length: int) -> dict[str, dict]:
+def _write_graphs(encoder: _Encoder, processor: ImageProcessor, folder: Path, *,
+                  max_length: int, half: bool, attention: bool) -> dict[str, dict]:
     """Write both graphs, and return what `captioner.json` says of them."""
     inputs = _example_inputs(processor, rows=2)
     state = _example_state(encoder, inputs, steps=3)
@@ -325,13 +357,14 @@ def _write_graphs(encoder: _Encoder, processor: ImageProcessor, folder: Path,
     axes |= {name: ["rows", *x.shape[1:]] for name, x in inputs.items()}
     axes["tokens"] = ["rows"]
     _write_graph(encoder, (inputs,), (dynamic(inputs),), names=(list(inputs), list(memory)),
-                 file=folder / "encoder.onnx")
+                 file=folder / "encoder.onnx", half=half)
     tokens = {"tokens": torch.full((2,), BOS)}
-    step = _Step(encoder.model, state, growing[0] if growing else None)
+    step = _Step(encoder.model, state, growing[0] if growing else None, attention)
     shapes = (dynamic(tokens)["tokens"], dynamic(memory), dynamic(cache))
-    names = (["tokens", *memory, *cache], ["log_probs", *(f"new_{name}" for name in cache)])
+    outputs = ["log_probs", *(f"new_{name}" for name in cache), *["attention"] * attention]
+    names = (["tokens", *memory, *cache], outputs)
     _write_graph(step, (tokens["tokens"], memory, cache), shapes, names=names,
-                 file=folder / "step.onnx")
+                 file=folder / "step.onnx", half=half)
     return {
         "encoder": {"file": "encoder.onnx", "inputs": _describe(inputs, axes),
                     "outputs": _describe(memory, axes)},

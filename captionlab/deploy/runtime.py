@@ -165,7 +165,8 @@ class OnnxCaptioner:
         Returns:
             Log-probabilities of the next token, (B, V), and the new state.
         """
-        log_probs, *arrays = self._step.run(None, {"tokens": tokens, **memory, **state})
+        names = self.spec["step"]["outputs"][:1 + len(state)]      # attention may follow
+        log_probs, *arrays = self._step.run(names, {"tokens": tokens, **memory, **state})
         return log_probs, dict(zip(state, arrays, strict=True))
 
     def greedy(self, inputs: dict[str, np.ndarray]) -> list[list[int]]:
