@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['PALETTE', 'PAPER', 'INK', 'ACCENT', 'weight_colours', 'use_style', 'heatmap', 'panels',
-           'heads', 'stretch', 'as_picture', 'over_patches', 'over_words', 'over_boxes',
-           'clocks', 'diagram']
+           'heads', 'stretch', 'as_picture', 'over_patches', 'over_words', 'over_boxes']
 
 # %% ../nbs/06_visualise.ipynb #deaa6fa9
 #| code-fold: true
@@ -22,10 +21,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-
-from .diagrams import clocks, diagram
-
-_all_ = ["clocks", "diagram"]
 
 # %% ../nbs/06_visualise.ipynb #a509b32a
 #| code-fold: true

@@ -43,6 +43,7 @@ QUESTION = re.compile(r"^(captionlab\.course\.)?(predict|review)\(")
 # Around a text that answers a prediction; on the page a script folds it.
 ANSWER = re.compile(r"<details class=\"cl-answer\"><summary>.*?</summary>\n\n(.*?)\n\n</details>", re.S)
 ANSWERED = re.compile(r"\(lesson (\d\d[a-z]?)\b")
+DIAGRAM = re.compile(r"!\[(.*)\]\(images/([\w-]+)\.svg\)\n\n\*(.*)\*")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 REPOSITORY = "https://github.com/captionlab/captionlab"
 COLAB = "https://colab.research.google.com/github/captionlab/captionlab/blob/main/nbs"
@@ -148,12 +149,15 @@ def figure(output: dict, found: dict[str, str], place: str) -> dict:
     """The cell that shows a captioned figure."""
     caption = found.get("fig-cap", "")
     named = {"name": found["label"], "caption": f"**Figure {place}.** {caption}"}
-    # A diagram brings its own words; the style sheet inverts it on a dark page.
-    words = output.get("metadata", {}).get("image/png", {}).get("alt")
-    image = {"alt": words, "classes": "diagram"} if words else {"alt": caption}
-    options = {"figure": named, "image": image}
+    options = {"figure": named, "image": {"alt": caption}}
     return cell("code", f"# {found['label']}",  # not shown, but MyST-NB skips empty cells
                 outputs=[output], metadata={"tags": ["remove-input"], "mystnb": options})
+
+
+def diagram(name: str, words: str, caption: str) -> str:
+    """A diagram of nbs/images as a figure; the words describe it."""
+    return (f":::::{{figure}} images/{name}.svg\n:name: fig-{name}\n"
+            f":alt: {json.dumps(words, ensure_ascii=False)}\n\n{caption}\n:::::")
 
 
 def still(output: dict) -> dict:
@@ -203,7 +207,13 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
             figures += any("figure" in one["metadata"].get("mystnb", {}) for one in new)
         else:
             source = ANSWER.sub(r"\1", source)
-            new = [cell("markdown", markdown(source, page, course, terms))]
+            if drawn := DIAGRAM.fullmatch(source):
+                figures += 1
+                words, name, caption = drawn.groups()
+                caption = f"**Figure {figure_number(page, figures)}.** {markdown(caption, page, course)}"
+                new = [cell("markdown", diagram(name, words, caption))]
+            else:
+                new = [cell("markdown", markdown(source, page, course, terms))]
         cells += new
     cells[1:1] = [*sources(page), *index_entries(page, course.glossary)]
     cells += ending(cells, page, course)
@@ -260,6 +270,8 @@ def convert(nbs: Path, out: Path, names: dict[str, str], glossary: tuple[Entry, 
         (out / stale).unlink()
     for page in sorted(course.pages):
         write(out / page, json.dumps(notebook(json.loads((nbs / page).read_text()), page, course)))
+    for image in (nbs / "images").glob("*.svg"):
+        write(out / "images" / image.name, image.read_text())
 
 
 def write(path: Path, text: str) -> None:

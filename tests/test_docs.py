@@ -214,12 +214,18 @@ def test_a_labelled_figure_is_numbered_and_captioned_and_words_stay_outside():
     }
 
 
-def test_a_diagram_is_described_by_its_own_words():
-    words = {"metadata": {"image/png": {"alt": "From a to b.", "width": 300}}}
-    (_, figure), _ = shown('#| label: fig-x\n#| fig-cap: "Two boxes."\nplot()', PICTURE | words)
-    assert figure["metadata"]["mystnb"]["image"] == {"alt": "From a to b.", "classes": "diagram"}
-    (_, figure), _ = shown('#| label: fig-x\n#| fig-cap: "Two boxes."\nplot()', PICTURE)
-    assert figure["metadata"]["mystnb"]["image"] == {"alt": "Two boxes."}
+def test_a_diagram_is_a_figure_with_its_words(tmp_path):
+    source = "![From a to `b`: both.](images/two.svg)\n\n*Two `boxes`.*"
+    raw = {"cells": [{"cell_type": "markdown", "source": source}] * 2, "metadata": {}}
+    pages = convert.notebook(raw, "05_blocks.ipynb", convert.Course({}, frozenset()))["cells"]
+    figures = [one["source"] for one in pages if "images/two.svg" in one["source"]]
+    assert [line for line in figures[1].splitlines() if line] == [
+        ":::::{figure} images/two.svg",
+        ":name: fig-two",
+        ':alt: "From a to `b`: both."',
+        "**Figure 5.2.** Two `boxes`.",
+        ":::::",
+    ]
 
 
 def test_of_widgets_their_picture_stays():

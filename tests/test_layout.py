@@ -17,7 +17,7 @@ ROWS = [
     ["files", "lazy", "untrusted", "zip_files"],
     [
         "attention", "masks", "positions", "patches", "blocks",
-        "diagram_layout", "diagrams", "visualise", "text",
+        "visualise", "text",
     ],
     ["scenes"],
     ["data"],
