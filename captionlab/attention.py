@@ -134,7 +134,8 @@ class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         """Apply dropout to `x`, of any shape such as `(B, T, D)`; the identity in evaluation."""
         threshold = round(256 * self.p)         # one random byte per element decides
-        if not self.training or threshold in (0, 256) or x.device.type != "cpu":
+        plain = not x.is_cpu or torch.compiler.is_compiling()
+        if not self.training or threshold in (0, 256) or plain:
             return super().forward(x)
         keep = _random_bytes(x.shape) >= threshold
         return x * keep.to(x.dtype).mul_(256 / (256 - threshold))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .attention import Dropout, KeyValue
 from .blocks import BlockConfig, Decoder, DecoderBlock
 from .data.batches import Batch
-from .losses import caption_loss, fused_linear_cross_entropy
+from .losses import caption_loss, real_rows
 from .masks import causal_mask
 from .positions import SinusoidalPositions
 
@@ -255,20 +255,17 @@ class TransformerCaptioner(Captioner):
             batch: with `captions`, `(B, C, T)` token ids padded with 0.
 
         Returns:
-            Hidden states `(R, D)` and token ids `(R,)`, padding left out.
+            Hidden states `(R, D)` and token ids `(R,)`; see `real_rows`.
         """
         tokens = batch.require("captions")
-        targets = tokens[..., 1:].flatten()
-        real = _real_positions(targets, batch.num_targets)
+        targets = tokens[..., 1:]
         hidden = self.hidden_states(self.encode(batch), tokens[..., :-1])
-        return hidden.flatten(0, -2)[real], targets[real]
+        return real_rows(hidden, targets), real_rows(targets, targets)
 
     def loss(self, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Return the summed cross-entropy and the number of tokens. See `Captioner.loss`."""
         hidden, targets = self.target_hidden_states(batch)
-        total = fused_linear_cross_entropy(
-            hidden[None], self.output, targets, label_smoothing=label_smoothing)
-        return total, torch.full((), len(targets), device=targets.device)
+        return caption_loss(self.output(hidden), targets, label_smoothing)
 
     def start(self, memory: Memory, captions: int = 1) -> State:
         """Return a state of C captions without tokens. See `Captioner.start`."""
@@ -312,13 +309,6 @@ def _contiguous(layer: KeyValue | dict[str, KeyValue]) -> KeyValue | dict[str, K
         return {name: projected.contiguous() for name, projected in layer.items()}
     return layer.contiguous()
 
-
-def _real_positions(ids: Tensor, count: int | None) -> Tensor:
-    """Return where ids `(N,)` are not padding, in order, `(R,)`; `count` is R if it is known."""
-    if count is None:
-        return ids.nonzero()[:, 0]
-    # A GPU must be asked how many `nonzero` finds; sorting has a result of known size.
-    return (ids == 0).byte().argsort(stable=True)[:count]
 
 # %% ../nbs/20_captioner.ipynb #73c3b825
 #| code-fold: true

@@ -157,9 +157,6 @@ class Batch:
         captions: ids of the captions, with bos and eos, `(B, C, T)`.
         teacher_words: a teacher's likeliest ids after each word of the captions, `(B, C, T, K)`.
         teacher_chances: their probabilities, likewise.
-        target_counts: how many ids of each picture's captions are to be predicted, `(B,)`; always
-            on the CPU. `to` counts them when the captions leave it; None stands for not counted.
-            Leave them out where you replace the captions.
     """
 
     images: Tensor | None = None
@@ -174,12 +171,10 @@ class Batch:
     captions: Tensor | None = None
     teacher_words: Tensor | None = None
     teacher_chances: Tensor | None = None
-    target_counts: Tensor | None = None
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Return the fields that are not None and that move with the batch."""
-        names = [field.name for field in fields(self) if field.name != "target_counts"]
-        values = {name: getattr(self, name) for name in names}
+        """Return the fields that are not None."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
     def __len__(self) -> int:
@@ -216,22 +211,7 @@ class Batch:
         }
         for name in _FEATURE_FIELDS & moved.keys():
             moved[name] = moved[name].to(dtype)
-        if self.captions is not None and moved["captions"].device != self.captions.device:
-            is_away = not moved["captions"].is_cpu
-            moved["target_counts"] = self._count_targets() if is_away else None
         return replace(self, **moved)
-
-    def _count_targets(self) -> Tensor | None:
-        """Return `target_counts`, or None where counting would wait for a GPU."""
-        if self.captions is None or self.target_counts is not None or not self.captions.is_cpu:
-            return self.target_counts
-        return (self.captions[..., 1:] != 0).sum((1, 2))
-
-    @property
-    def num_targets(self) -> int | None:
-        """How many ids are to be predicted, or None where counting them would wait for a GPU."""
-        counts = self._count_targets()
-        return None if counts is None else int(counts.sum())
 
     def pin_memory(self) -> Self:
         """Return the batch in page-locked memory, from where a GPU can copy it by itself."""
@@ -244,12 +224,9 @@ class Batch:
         Args:
             rows: row numbers of shape `(R,)`, or booleans of shape `(B,)`.
         """
-        tensors = self._tensors()
-        if self.target_counts is not None:
-            tensors["target_counts"] = self.target_counts
         # A GPU gets the numbers without a wait for what it still computes.
         selected = {name: tensor[rows.to(tensor.device, non_blocking=not tensor.is_cpu)]
-                    for name, tensor in tensors.items()}
+                    for name, tensor in self._tensors().items()}
         return replace(self, **selected)
 
 # %% ../../nbs/library/data/batches.ipynb #ea077bbe

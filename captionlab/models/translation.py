@@ -18,7 +18,7 @@ from ..blocks import Encoder
 from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
-from ..losses import fused_linear_cross_entropy
+from ..losses import caption_loss
 from ..masks import padding_mask
 from ..training.config import BasePreset, TrainingConfig
 from ..training.distributed import world_size
@@ -84,20 +84,19 @@ class _RDropCaptioner(TransformerCaptioner):
         Source:
             Liang et al. 2021, section 2.1.
         """
-        started = self.samples_seen.item() >= self.rdrop_start
+        # The count is read only where it matters: a GPU would wait for the answer.
+        started = self.rdrop_start == 0 or self.samples_seen.item() >= self.rdrop_start
         if self.training:
             self.samples_seen += len(batch) * world_size()
         if not (self.consistency and self.training and started):
             return super().loss(batch, label_smoothing)
         # The same rows twice: dropout differs between the two halves.
         doubled = batch.select(torch.arange(len(batch)).repeat(2))
-        hidden, words = self.target_hidden_states(doubled)        # (2·R, D), (2·R,)
-        passes = hidden.unflatten(0, (2, -1))                       # (2, R, D)
-        targets = words.chunk(2)[0]
-        total = fused_linear_cross_entropy(passes, self.output, targets,
-                                           label_smoothing=label_smoothing,
-                                           consistency=self.consistency)
-        return total, words.new_tensor(len(words))
+        hidden, words = self.target_hidden_states(doubled)          # (2·R, D), (2·R,)
+        # Padding, if there is any, must not count: from zeros both passes predict the same.
+        logits = self.output(hidden.masked_fill((words == 0)[:, None], 0.0))
+        total, count = caption_loss(logits, words, label_smoothing)
+        return total + self.consistency * symmetric_kl(*logits.float().chunk(2)), count
 
 # %% ../../nbs/30_translation.ipynb #1b1b0ec9
 #| code-fold: true

@@ -271,10 +271,7 @@ class Trainer:
             loss, tokens = self._accumulate(batch) if in_parts else self._loss(batch)
             sums = torch.stack([loss.detach().float(), tokens.float()])
             sums = cast(Tensor, self.accelerator.reduce(sums, "sum"))
-            # Pictures without a caption change nothing. Only a process whose share has no caption
-            # must ask whether those of the others have one.
-            if batch.num_targets or sums[1]:
-                self._update(loss, sums)
+            self._update(loss, sums)
             self.optimizer.zero_grad()
         return sums
 
@@ -298,7 +295,7 @@ class Trainer:
         """Change the weights by the gradient of the loss per token over all processes."""
         total_loss, total_tokens = sums
         # Accelerate averages the gradients of the processes, and they must be added up.
-        scale = self.accelerator.num_processes / total_tokens.to(loss.dtype)
+        scale = (self.accelerator.num_processes / total_tokens.clamp_min(1)).to(loss.dtype)
         if self.config.accumulation == 1:
             self.accelerator.backward(loss * scale)
         else:                               # those of the parts are there
@@ -306,9 +303,10 @@ class Trainer:
                 if parameter.grad is not None:
                     parameter.grad.mul_(scale)
         self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
-        # The optimiser leaves the weights as they are if this is 1, as after an overflow in fp16.
+        # The optimiser leaves the weights as they are if this is 1: after a loss that is not a
+        # number, and for pictures without a caption.
         adam: Any = self.optimizer.optimizer
-        adam.found_inf = 1 - total_loss.isfinite().float()
+        adam.found_inf = 1 - (total_loss.isfinite() & (total_tokens > 0)).float()
         self.optimizer.step()
         self.scheduler.step()
         average_weights(self.ema_model, self.accelerator.unwrap_model(self.model))

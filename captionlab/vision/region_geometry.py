@@ -37,29 +37,9 @@ def pool_regions(maps: Tensor, boxes: Tensor, samples: int = 7) -> Tensor:
 # %% ../../nbs/14_regions.ipynb #5747b983
 #| code-fold: true
 def _interval_overlap(low: Tensor, high: Tensor) -> Tensor:
-    """Return what each two of N intervals share, (b, N, N); negative where there is a gap."""
-    end = torch.minimum(high[..., None], high[:, None])
-    return end.sub_(torch.maximum(low[..., None], low[:, None]))
-
-# %% ../../nbs/14_regions.ipynb #f7d658f6
-#| code-fold: true
-def _fill_graph(boxes: Tensor, threshold: float, graph: Tensor) -> None:
-    """Fill `graph` (b, 3, N, N) for a few pictures' boxes (b, N, 4)."""
-    left, top, right, bottom = boxes.unbind(-1)
-    area = (right - left) * (bottom - top)
-    # A box without area lies in nothing: no overlap is large enough.
-    required = torch.where(area > 0, threshold * area, torch.inf)
-    overlap = _interval_overlap(left, right).clamp_(min=0).mul_(_interval_overlap(top, bottom))
-    area_l = area[..., None]                                                # (b, N, 1)
-    area_m = area[:, None]                                                  # (b, 1, N)
-    is_enough = torch.empty_like(overlap)       # 0 and 1 as floats, which the CPU compares faster
-    for relation, smaller, larger, least_overlap in (
-            (0, area_l, area_m, required[..., None]), (2, area_m, area_l, required[:, None])):
-        is_inside = torch.lt(smaller, larger, out=torch.empty_like(overlap))
-        torch.ge(overlap, least_overlap, out=is_enough)
-        graph[:, relation] = is_inside.mul_(is_enough)
-    # A pair is never both parent and child, so equal flags mean neither.
-    torch.eq(graph[:, 0], graph[:, 2], out=graph[:, 1])
+    """Return what each two of N intervals share, (B, N, N); negative where there is a gap."""
+    start = torch.maximum(low[..., None], low[:, None])
+    return torch.minimum(high[..., None], high[:, None]) - start
 
 # %% ../../nbs/14_regions.ipynb #aad364dd
 #| code-fold: true
@@ -83,13 +63,14 @@ def spatial_graph(boxes: Tensor, mask: Tensor | None = None, threshold: float = 
         He et al. 2020, Image Captioning through Image Transformer, equation (5). Regions of equal
         size, a region and itself, and boxes without area are neighbours.
     """
-    B, N = boxes.shape[:2]
-    graph = torch.empty(B, 3, N, N, dtype=torch.bool, device=boxes.device)
-    step = max(1, 2**17 // max(1, N * N))       # pictures whose tables stay in a core's cache
-    for start in range(0, B, step):
-        part = slice(start, start + step)
-        _fill_graph(boxes[part].float(), threshold, graph[part])
-        if mask is not None:
-            is_real = mask[part, :, None] & mask[part, None]                # (b, N, N)
-            graph[part] &= is_real[:, None]
-    return graph
+    left, top, right, bottom = boxes.float().unbind(-1)                     # (B, N) each
+    area = (right - left) * (bottom - top)
+    shared = _interval_overlap(left, right).clamp(min=0) * _interval_overlap(top, bottom)
+    # A box without area lies in nothing.
+    is_inside = (shared >= threshold * area[..., None]) & (area > 0)[..., None]
+    parents = is_inside & (area[..., None] < area[:, None])                 # (B, N, N)
+    children = parents.mT
+    graph = torch.stack([parents, ~(parents | children), children], 1)
+    if mask is None:
+        return graph
+    return graph & mask[:, None, :, None] & mask[:, None, None]

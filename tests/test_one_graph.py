@@ -1,0 +1,97 @@
+"""Losses, decoding steps and scores of samples are one graph each, of fixed shapes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from captionlab.data.batches import Batch
+from captionlab.decoding.generation import sequence_log_probs
+from captionlab.models import find_preset, list_models, model_module
+from captionlab.runs.coco_plan import random_inputs
+
+V = 1000
+LENGTHS = (7, 12)
+
+
+def batch_of(name, length, pictures=3):
+    """Pictures, or sentences, with captions of very different length, the longest of `length`."""
+    torch.manual_seed(length)
+    captions = torch.randint(4, V, (pictures, 2, length))
+    for number, row in enumerate(captions.flatten(0, 1)):
+        row[length - number % 3 :] = 0
+    captions[0, 1] = 0  # a picture with a single caption
+    if name == "translation":
+        return Batch(source=captions[:, 0].clone(), captions=captions)
+    return Batch(captions=captions, **random_inputs(find_preset(name, "tiny"), pictures))
+
+
+def model_of(name):
+    torch.manual_seed(0)
+    preset = find_preset(name, "tiny")
+    if name == "translation":
+        preset = replace(preset, subwords=V)
+    return model_module(name).Model(preset, V).train()
+
+
+def one_graph(function):
+    """A function that fails where it is not one graph."""
+    torch._dynamo.reset()
+    return torch.compile(function, fullgraph=True, backend="eager")
+
+
+def gradients(model):
+    found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_a_loss_is_one_graph(name):
+    model = model_of(name)
+    compiled = one_graph(model.loss)
+    for length in LENGTHS:
+        batch = batch_of(name, length)
+        found = []
+        for loss in (model.loss, compiled):
+            total, tokens = loss(batch, 0.1)
+            total.backward()
+            found.append((total.detach(), tokens, gradients(model)))
+        assert found[0][1] == found[1][1] == (batch.captions[..., 1:] != 0).sum()
+        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_a_decoding_step_is_one_graph(name):
+    model = model_of(name).eval()
+    batch = batch_of(name, 9)
+    with torch.no_grad():
+        compiled = one_graph(model.step)
+        plain_state = state = model.start(model.encode(batch), 2)
+        for tokens in batch.captions[..., :4].unbind(-1):
+            expected, plain_state = model.step(plain_state, tokens)
+            logits, state = compiled(state, tokens)
+            torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_the_scores_of_samples_are_one_graph(name):
+    """As self-critical training takes them: with a gradient, dropout off."""
+    model = model_of(name).eval()
+
+    def score(batch):
+        ids = batch.captions[..., 1:]
+        log_probs = sequence_log_probs(
+            model, model.encode(batch), ids, [3], renormalise=True, check=False
+        )
+        return log_probs.masked_fill(ids == 3, 0.0)
+
+    compiled = one_graph(score)
+    for length in LENGTHS:
+        batch = batch_of(name, length)
+        found = []
+        for function in (score, compiled):
+            log_probs = function(batch)
+            log_probs.sum().backward()
+            found.append((log_probs.detach(), gradients(model)))
+        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
