@@ -50,10 +50,6 @@ def _to_lists(captions: Tensor) -> list[list[list[int]]]:
             for rows in captions.tolist()]
 
 
-def _longest(captions: Tensor) -> Tensor:
-    """Return the tokens of the longest caption `(B, C, T)` of each picture, `(B,)`, on the CPU."""
-    return (captions.cpu() != PAD).sum(-1).amax(-1)
-
 # %% ../nbs/23_scst.ipynb #560bb93e
 #| code-fold: true
 #| code-summary: "Reward, the base class"
@@ -277,7 +273,7 @@ class SelfCritical(CaptionerWrapper):
         references = batch.require("captions")[..., 1:].cpu()
         advantage = advantages(self.reward(written, references))            # (B, C)
         advantage = advantage.to(captions.device, non_blocking=True)
-        log_probs = self.token_log_probs(memory, captions, _longest(written))   # (B, C, T)
+        log_probs = self.token_log_probs(memory, captions)                  # (B, C, T)
         return -(log_probs * advantage[..., None]).sum(), (captions != PAD).sum()
 
     def sample_captions(self, memory: Memory) -> Tensor:
@@ -286,8 +282,7 @@ class SelfCritical(CaptionerWrapper):
                              suppress_tokens=self.suppress_tokens)
         return captions
 
-    def token_log_probs(self, memory: Memory, captions: Tensor,
-                        lengths: Tensor | None = None) -> Tensor:
+    def token_log_probs(self, memory: Memory, captions: Tensor) -> Tensor:
         """Return the log-probability with which each token was drawn.
 
         These are renormalised over the tokens that are not suppressed: the gradient of an
@@ -296,24 +291,13 @@ class SelfCritical(CaptionerWrapper):
         Args:
             memory: of B pictures.
             captions: ids `(B, C, T)`, padded with 0.
-            lengths: tokens of the longest caption of each picture, `(B,)`, on the CPU; None
-                counts them.
 
         Returns:
             `(B, C, T)`; 0 for padding.
         """
-        log_probs = torch.zeros(captions.shape, device=captions.device)
-        if lengths is None:
-            lengths = _longest(captions)
-        # Pictures of similar length go together: one long caption pads only its neighbours.
-        for shortest_first in lengths.argsort().split(8):
-            length = int(lengths[shortest_first[-1:]].sum())    # 0 if this process has no picture
-            rows = shortest_first.to(captions.device, non_blocking=True)
-            # What is not a number makes the loss one, which the trainer looks at.
-            log_probs[rows, :, :length] = sequence_log_probs(
-                self, memory.select(rows), captions[rows, :, :length], self.suppress_tokens,
-                renormalise=True, check=False)
-        return log_probs
+        # What is not a number makes the loss one, which the trainer looks at.
+        return sequence_log_probs(self, memory, captions, self.suppress_tokens,
+                                  renormalise=True, check=False)
 
 # %% ../nbs/23_scst.ipynb #e9c4327c
 #| code-fold: true

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from captionlab.data.batches import Batch
 from captionlab.decoding.generation import sequence_log_probs
@@ -26,9 +27,9 @@ def batch_of(name, length, pictures=3):
     return Batch(captions=captions, **random_inputs(find_preset(name, "tiny"), pictures))
 
 
-def model_of(name):
+def model_of(name, dropout=0.0):
     torch.manual_seed(0)
-    preset = find_preset(name, "tiny")
+    preset = replace(find_preset(name, "tiny"), dropout=dropout)
     if name == "translation":
         preset = replace(preset, subwords=V)
     return model_module(name).Model(preset, V).train()
@@ -95,3 +96,37 @@ def test_the_scores_of_samples_are_one_graph(name):
             log_probs.sum().backward()
             found.append((log_probs.detach(), gradients(model)))
         torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+
+
+# Their answers, or the shapes of their answers, depend on numbers, for which a GPU is waited for.
+WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2"}
+
+
+class Waits(TorchDispatchMode):
+    """A context in which an operator that would wait for a GPU is an error."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        assert name not in WAITS, f"{name} waits for the device"
+        if name in ("index", "index_put", "index_put_"):
+            assert not any(x is not None and x.dtype == torch.bool for x in args[1]), name
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", list_models())
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_a_step_reads_nothing_from_the_device(name, dropout):
+    """PyTorch's device "meta" has shapes without numbers, so what reads one cannot go on."""
+    model = model_of(name, dropout=dropout).to("meta")
+    batch = batch_of(name, 9).to("meta")
+    with Waits():
+        total, tokens = model(batch, 0.1)
+        (total / tokens).backward()
+    assert total.device.type == tokens.device.type == "meta"
+
+
+def test_what_waits_is_found():
+    mask = torch.ones(3, dtype=torch.bool)
+    for read in (lambda: mask[0].item(), lambda: mask.nonzero(), lambda: mask[mask]):
+        with pytest.raises(AssertionError), Waits():
+            read()
