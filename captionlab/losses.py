@@ -8,7 +8,7 @@ __all__ = ['caption_loss', 'real_rows']
 # %% ../nbs/library/losses.ipynb #bb00db8d
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 # %% ../nbs/library/losses.ipynb #a307cade
 #| implements: eq-translation-13

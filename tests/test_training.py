@@ -465,7 +465,11 @@ def test_a_compiled_training_is_continued_as_any_other(tmp_path, monkeypatch, co
     stored = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert not [name for name in stored["model"] if "_orig_mod" in name]
     resumed = start(tmp_path, compiled[1]).fit()
-    assert same(dict(resumed.state_dict()), dict(whole.state_dict()))
+    # Padding stays in a compiled step, so its sums round otherwise. A key's bias changes no
+    # attention: its gradient is rounding, which Adam scales up.
+    expected = {n: x for n, x in whole.state_dict().items() if not n.endswith("key.bias")}
+    found = {name: resumed.state_dict()[name] for name in expected}
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_a_loss_that_is_no_number_changes_no_weight():
@@ -719,7 +723,9 @@ def gpu_tensors(trainer, batch):
 @pytest.fixture
 def all_rows(monkeypatch):
     """Losses as on a GPU: padding stays in, and is ignored."""
-    monkeypatch.setattr(captioner, "real_rows", lambda rows, targets: rows.flatten(0, targets.ndim - 1))
+    monkeypatch.setattr(
+        captioner, "real_rows", lambda rows, targets: rows.flatten(0, targets.ndim - 1)
+    )
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
