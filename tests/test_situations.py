@@ -1,6 +1,7 @@
 """Situations that users of such tools report: what each gives here."""
 
 import json
+import re
 import warnings
 
 import numpy as np
@@ -245,3 +246,36 @@ class TestUnreadable:
         data, lines = load(own, skip_unreadable=True)
         assert data.left_out == {"train": 1, "val": 1, "test": 1}
         assert lines == ["own: 3.png, 7.png, 11.png cannot be read and are left out"]
+
+
+class TestTranslate:
+    UNCHANGED = (
+        "12345", "5", "10:30", "50s", "3rd", "1,000.50", "-", "...", "😀", "猫", "$5", "50 %",
+        "https://example.org/a?b=c", "www.foo.de", "me@x.org",
+    )  # fmt: skip
+
+    def test_nothing_to_translate_stays(self):
+        lines = success("translate", "translation", "--", *self.UNCHANGED).splitlines()
+        assert tuple(lines) == self.UNCHANGED
+
+    @pytest.mark.parametrize("text", ["65 and 1934.", "50% of cats", "a dog at 10:30", "12 dogs"])
+    def test_numbers_stay_whatever_is_around_them(self, text):
+        numbers = re.findall(r"\d+", text)
+        assert re.findall(r"\d+", success("translate", "translation", text)) == numbers
+
+    def test_one_line_does_not_stop_the_others(self, tmp_path):
+        (tmp_path / "lines.txt").write_text("A dog runs.\n65 and 1934.\nA cat sleeps.\n")
+        lines = success("translate", "translation", "--file", tmp_path / "lines.txt").splitlines()
+        assert len(lines) == 3
+        assert "hund" in lines[0]
+        assert "katze" in lines[2]
+
+    def test_several_may_come_from_anything(self):
+        run = captionlab.load("translation")
+        texts = ["A dog runs.", ""]
+        expected = run.translate(texts)
+        assert run.translate(text for text in texts) == run.translate(tuple(texts)) == expected
+        assert run.translate([]) == []
+        for wrong in (None, 3, [None], {"A dog": "x"}, {"A dog"}, b"A dog", [b"A dog"]):
+            with pytest.raises(ValueError, match="sentences"):
+                run.translate(wrong)

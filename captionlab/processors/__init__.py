@@ -6,7 +6,7 @@
 __all__ = ['COPIER_FILE', 'COPY_MARKS', 'Copier', 'EXTRACTION_BATCH', 'ImageProcessor',
            'ImageSource', 'InputTransforms', 'LoadedPicture', 'MarkedText', 'Picture',
            'Processor', 'TRUECASER_FILE', 'TextProcessor', 'Truecaser', 'image_source',
-           'input_transforms', 'is_one_picture', 'iterate_pictures', 'load_copier',
+           'input_transforms', 'is_one_picture', 'keeps_numbers', 'load_copier',
            'load_processor', 'load_truecaser', 'load_word_lists', 'match_name',
            'open_feature_stores', 'picture_name', 'probe_inputs', 'reads_images',
            'require_features', 'require_truecaser', 'save_copier', 'save_truecaser',
@@ -20,7 +20,7 @@ _all_ = [
     "COPIER_FILE", "COPY_MARKS", "Copier", "EXTRACTION_BATCH", "ImageProcessor", "ImageSource",
     "InputTransforms", "LoadedPicture", "MarkedText", "Picture", "Processor", "TRUECASER_FILE",
     "TextProcessor", "Truecaser", "image_source", "input_transforms", "is_one_picture",
-    "iterate_pictures", "load_copier", "load_processor", "load_truecaser", "load_word_lists",
+    "keeps_numbers", "load_copier", "load_processor", "load_truecaser", "load_word_lists",
     "match_name", "open_feature_stores", "picture_name", "probe_inputs", "reads_images",
     "require_features", "require_truecaser", "save_copier", "save_truecaser", "save_word_lists",
     "store_kinds",
@@ -43,11 +43,12 @@ _SUBMODULES = {
         "load_processor",
     ],
     "pictures": [
-        "Picture", "ImageSource", "image_source", "is_one_picture", "iterate_pictures",
+        "Picture", "ImageSource", "image_source", "is_one_picture",
         "picture_name",
     ],
     "copying": [
-        "COPY_MARKS", "MarkedText", "Copier", "COPIER_FILE", "save_copier", "load_copier",
+        "COPY_MARKS", "MarkedText", "Copier", "keeps_numbers", "COPIER_FILE",
+        "save_copier", "load_copier",
     ],
     "text": [
         "TextProcessor",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -45,6 +45,7 @@ from captionlab.runs.storage import (
     save_weights,
 )
 
+from ..arguments import list_texts, one_or_many
 from ..captioner import Captioner, Memory
 from ..data.batches import Batch
 from ..data.datasets import Item
@@ -57,7 +58,7 @@ from ..processors.base import Processor, reads_images
 from ..processors.cache import InputTransforms
 from ..processors.copying import Copier, load_copier, save_copier
 from ..processors.loading import load_processor
-from ..processors.pictures import Picture, is_one_picture, iterate_pictures
+from ..processors.pictures import Picture, is_one_picture
 from ..text import SubwordVocabulary, Vocabulary, vocabulary_from_dict
 from ..training.devices import check_device, inference_dtype
 from .formats import FORMAT
@@ -274,9 +275,9 @@ class Run:
         def caption_part(batch: Batch, _: list[int]) -> list[str]:
             return self.caption_batch(batch, beam, length_penalty)
 
-        if is_one_picture(pictures):
-            return self._apply([pictures], caption_part)[0]
-        several = cast("Iterable[Picture]", pictures)
+        several, is_one = one_or_many(pictures, is_one_picture, "pictures")
+        if is_one:
+            return self._apply(list(several), caption_part)[0]
         results = self._stream(several, caption_part, batch_size)
         return collect_results(results, on_error, missing=str)
 
@@ -307,9 +308,9 @@ class Run:
                 obeys the constraints.
         """
         config = _resolve_config(config, settings)
-        if is_one_picture(pictures):
-            return self._apply([pictures], self._generator(config))[0]
-        several = cast("Iterable[Picture]", pictures)
+        several, is_one = one_or_many(pictures, is_one_picture, "pictures")
+        if is_one:
+            return self._apply(list(several), self._generator(config))[0]
         results = self.stream(several, config, batch_size=batch_size)
         return collect_results(results, on_error, missing=list)
 
@@ -363,15 +364,14 @@ class Run:
     ) -> Iterator[_R | Exception]:
         """Return an iterator over the results of pictures, or the errors of reading them."""
         self._require_pictures()
+        several, _ = one_or_many(pictures, is_one_picture, "pictures")
 
         def apply(batch: Batch, part: list[Picture], places: list[int]) -> list[_R]:
             self._warn(batch, part)
             return function(batch, places)
 
         return self._while_packed(
-            stream_results(
-                self.processor, iterate_pictures(pictures), apply, batch_size=batch_size
-            )
+            stream_results(self.processor, several, apply, batch_size=batch_size)
         )
 
     def _while_packed(self, results: Iterable[_R]) -> Iterator[_R]:
@@ -400,7 +400,7 @@ class Run:
 
     def translate(
         self,
-        sentences: str | Sequence[str],
+        sentences: str | Iterable[str],
         beam: int = 5,
         length_penalty: float = 0.0,
         batch_size: int = 32,
@@ -409,10 +409,11 @@ class Run:
         split: bool = True,
         copy: bool = True,
     ) -> str | list[str]:
-        """Translate a sentence, or a list of B sentences.
+        """Translate a sentence, or any iterable of B sentences.
 
         Args:
-            sentences: in the language that it was trained to read; an empty one stays empty.
+            sentences: in the language that it was trained to read; an empty one stays empty, and
+                one without words, such as "12345", as it is.
             beam: width of beam search, how many unfinished translations are kept.
             length_penalty: see `beam_search`.
             batch_size: sentences of similar length that go through the model together.
@@ -431,15 +432,14 @@ class Run:
         """
         if not self.translates:
             raise ValueError("this run captions pictures and translates nothing: use caption")
-        if isinstance(sentences, str):
-            return self.translate([sentences], beam, length_penalty, truecase=truecase, split=split,
-                                  copy=copy)[0]
+        texts, is_one = list_texts(sentences, "sentences")
         truecaser = require_truecaser(self.truecaser) if truecase else None
         copier = self.copier if copy else None
         search = {"beam": beam, "length_penalty": length_penalty, "batch_size": batch_size}
         with packed_linears(self.model):
-            return translate_texts(self, sentences, split=split, truecaser=truecaser, copier=copier,
-                                   **search)
+            translations = translate_texts(self, texts, split=split, truecaser=truecaser,
+                                           copier=copier, **search)
+        return translations[0] if is_one else translations
 
     def caption_batch(self, batch: Batch, beam: int = 3, length_penalty: float = 0.0) -> list[str]:
         """Return the captions or translations of a `batch` of B inputs.

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['source_sentences', 'map_by_length', 'split_text', 'split_texts', 'num_tokens',
-           'translate_parts', 'WholeWords', 'search_stand_ins', 'Translator',
-           'translate_texts']
+           'translate_parts', 'WholeWords', 'search_stand_ins', 'translate_around',
+           'Translator', 'translate_texts']
 
 # %% ../../nbs/library/runs/translation.ipynb #e22931d6
 import math
@@ -24,7 +24,7 @@ from ..data.batches import Batch
 from ..data.datasets import Item
 from ..decoding.search import constrained_beam_search
 from ..processors.base import Processor
-from ..processors.copying import COPY_MARKS, Copier, MarkedText
+from ..processors.copying import COPY_MARKS, Copier, MarkedText, keeps_numbers
 from ..processors.truecasing import Truecaser
 from ..text import SubwordVocabulary, Vocabulary, sentence_tokenizer
 
@@ -209,6 +209,38 @@ def search_stand_ins(
     return sentence_tokenizer(vocabulary.language or "").join(["-".join(one) for one in parts])
 
 # %% ../../nbs/library/runs/translation.ipynb #cpwd0006
+_PIECE = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)      # what to translate, and what is around it
+_REPEATED = re.compile(r"\b(\w+)(?: \1\b)+")         # as a translator writes of a word alone
+
+
+def translate_around(
+    text: str, spans: Sequence[tuple[int, int]], function: Callable[[list[str]], list[str]]
+) -> tuple[MarkedText, str]:
+    """Return what stays of a text, and the translation of the rest, with marks where that stood.
+
+    Args:
+        text: with its case.
+        spans: first and last place of what stays as it is; see `Copier.fixed_spans`.
+        function: translates a list of pieces.
+    """
+    pieces = []
+    end = 0
+    words = []
+    for mark, (first, last) in zip(COPY_MARKS, spans, strict=False):
+        pieces += [text[end:first], mark]
+        words.append(text[first:last])
+        end = last
+    pieces.append(text[end:])
+    parts = [cast("re.Match[str]", _PIECE.fullmatch(piece)).groups() for piece in pieces]
+    todo = [number for number, piece in enumerate(pieces) if any(map(str.isalpha, piece))]
+    translations = function([parts[number][1] for number in todo]) if todo else []
+    for number, translation in zip(todo, translations, strict=True):
+        before, _, after = parts[number]
+        once = _REPEATED.sub(r"\1", translation.rstrip(" ."))
+        pieces[number] = before + once + after
+    return MarkedText(text, [], words), "".join(pieces)
+
+
 class Translator(Protocol):
     """What `translate_texts` needs of a run."""
 
@@ -261,22 +293,24 @@ def translate_texts(
         marked = [copier.mark(text) if copier else MarkedText(text, [], []) for text in part]
         batch = run.processor([one.text for one in marked])
         translations = run.caption_batch(batch, beam, length_penalty)
-        for row, one in enumerate(marked):
-            if not one.stand_ins:
+        for row, (text, one) in enumerate(zip(part, marked, strict=True)):
+            if not copier:
                 continue
-            memory = run.encode(batch.select(torch.tensor([row])))
-            try:
-                translations[row] = search_stand_ins(
-                    run.model, memory, vocabulary, one.stand_ins, width=beam, **options
+            found = True
+            if one.stand_ins:
+                memory = run.encode(batch.select(torch.tensor([row])))
+                try:
+                    translations[row] = search_stand_ins(
+                        run.model, memory, vocabulary, one.stand_ins, width=beam, **options
+                    )
+                except ValueError:      # no translation holds all stand-ins
+                    found = False
+            is_good = found and keeps_numbers(text, one.restore(translations[row]))
+            if not (is_good and copier.has_words(text)):
+                marked[row], translations[row] = translate_around(
+                    text, copier.fixed_spans(text),
+                    lambda texts: run.caption_batch(run.processor(texts), beam, length_penalty),
                 )
-            except ValueError:  # the search found no translation that holds all stand-ins
-                warnings.warn(
-                    f"{', '.join(one.words)} cannot be copied and is left to the translator: "
-                    f"{part[row][:60]}",
-                    stacklevel=2,
-                )
-                original = run.processor([part[row]])
-                translations[row] = run.caption_batch(original, beam, length_penalty)[0]
         cased = map(truecaser, translations) if truecaser else translations
         return [one.restore(text) for one, text in zip(marked, cased, strict=True)]
 
