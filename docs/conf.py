@@ -1,5 +1,7 @@
 """The site: the course's notebooks with their outputs, and the reference, all of it offline."""
+import importlib.metadata
 import re
+import subprocess
 import sys
 from html import escape, unescape
 from inspect import getsourcefile, getsourcelines, unwrap
@@ -13,6 +15,7 @@ ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
 
 import convert  # noqa: E402
+import finding  # noqa: E402
 import glossary  # noqa: E402
 import reference  # noqa: E402
 import teaching  # noqa: E402
@@ -21,7 +24,8 @@ project = "captionlab"
 author = "The captionlab authors"
 copyright = "2026 onwards, The captionlab authors"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.linkcode",
-              "sphinx_copybutton", "sphinx-mathjax-offline"]
+              "sphinx_copybutton", "formulas"]
+html_math_renderer = "mathml"
 exclude_patterns = ["_build", "api/measured.md"]
 nitpicky = True
 # Only our own names have a page here; torch's and Python's have not.
@@ -53,16 +57,21 @@ copybutton_selector = "div.cell_input div.highlight pre, div.highlight-python pr
 
 # pages
 REPOSITORY = convert.REPOSITORY
-TAGLINE = "Transformer image captioning: a course in notebooks, and the library that they build."
-CARD = "https://raw.githubusercontent.com/captionlab/captionlab/main/docs/_static/demo.png"
+html_baseurl = "https://captionlab.github.io/captionlab/"  # canonical addresses, cards, sitemap
+release = importlib.metadata.version("captionlab")
+TAGLINE = "How a Transformer looks at a picture and writes a sentence about it: a course and a library."
+CARD = "_static/demo.png"
 html_theme = "sphinx_book_theme"
 html_title = "captionlab"
 templates_path = ["_templates"]
 html_static_path = ["_static"]
+html_extra_path = ["_extra"]
 html_css_files = ["captionlab.css"]
 html_js_files = ["choices.js", "predict.js", "review.js", "accessible.js"]
-html_context = {"default_mode": "auto"}
-html_search_scorer = str(HERE / "_static/search_order.js")
+TAGS = subprocess.run(["git", "tag", "--list", "v*"], cwd=ROOT, capture_output=True, text=True, check=False)
+html_context = {"default_mode": "auto", "html_baseurl": html_baseurl, "versions": ["main", *reversed(TAGS.stdout.split())]}
+html_sidebars = {"**": ["navbar-logo.html", "version.html", "icon-links.html", "search-button-field.html", "sbt-sidebar-nav.html"]}
+html_additional_pages = {"search": "search.html"}
 html_favicon = LOGO = "_static/logo.svg"
 html_copy_source = False
 html_theme_options = {
@@ -71,6 +80,8 @@ html_theme_options = {
     "use_repository_button": True,
     "home_page_in_toc": True,
     "show_toc_level": 2,
+    "collapse_navbar": True,
+    "use_issues_button": True,
     "use_download_button": False,
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
@@ -79,7 +90,7 @@ html_theme_options = {
 
 SPELLINGS: dict[str, str] = {}
 MEANINGS: dict[str, str] = {}  # of the glossary's terms
-FETCHED = re.compile(r'<(?:script|link|img|source)\b[^>]*?\b(?:src|href)="(?:https?:)?//[^"]*'
+FETCHED = re.compile(r'<(?:script|link(?! rel="canonical")|img|source)\b[^>]*?\b(?:src|href)="(?:https?:)?//[^"]*'
                      r"|@import[^;]*//")
 
 
@@ -89,19 +100,23 @@ def generate(app) -> None:
     convert.write(HERE / "api/measured.md", reference.measured(ROOT / "results/flickr8k"))
     terms = glossary.read_glossary(HERE / "glossary.yaml")
     MEANINGS.update({one.term: one.means for one in terms})
+    if (ROOT / "captionlab/cli").exists():
+        import commands
+        commands.command_reference(HERE / "tasks", HERE / "api/commands")
     pages = convert.notebook_pages(ROOT / "nbs")
     convert.write(HERE / "api/glossary.md", glossary.glossary_page(terms, pages))
     convert.convert(ROOT / "nbs", HERE / "course", SPELLINGS, terms)
 
 
 def drop_empty_parts(app, docname: str, content: list[str]) -> None:
-    """A part whose lessons are still to come has no list of them on the front page, nor has it links."""
+    """A part whose pages are still to come has no list of them on the front page; links to them are words."""
     if docname == "index":
-        there = lambda entry: entry[0] * any(HERE.glob(f"course/{entry[1]}.ipynb"))  # noqa: E731
-        content[0] = re.sub(r"^course/(\S+)\n", there, content[0], flags=re.M)
+        there = lambda entry: entry[0] * any(HERE.glob(f"{entry[1]}.*"))  # noqa: E731
+        content[0] = re.sub(r"^((?:course|tasks|api)/\S+)\n", there, content[0], flags=re.M)
         content[0] = re.sub(r"```{toctree}\n(:.*\n)*```\n", "", content[0])
-        written = lambda link: link[0] if (HERE / link[2]).exists() else link[1]  # noqa: E731
-        content[0] = re.sub(r"\[([^\]]+)\]\((course/[^)]+)\)", written, content[0])
+    if docname == "index" or docname.startswith("tasks/"):
+        written = lambda link: link[0] if (HERE / docname).parent.joinpath(link[2]).exists() else link[1]  # noqa: E731
+        content[0] = re.sub(r"\[([^\]]+)\]\(((?:\.\./)?(?:course|tasks|api)/[^)#]+)\)", written, content[0])
 
 
 def state_minutes(app, docname: str, content: list[str]) -> None:
@@ -110,14 +125,16 @@ def state_minutes(app, docname: str, content: list[str]) -> None:
         content[0] = teaching.fill(content[0], ROOT / "nbs")
 
 
-def keep_solutions_aside(app, doctree) -> None:
-    """Solutions are reached from their lesson; they are in no table of contents."""
-    if app.env.docname.startswith("course/solutions/"):
+def keep_aside(app, doctree) -> None:
+    """Solutions are reached from their lesson, module notebooks from the reference; no menu has them."""
+    if app.env.docname.startswith(("course/solutions/", "course/library/")):
         app.env.metadata[app.env.docname]["orphan"] = True
 
 
 def show_meanings(app, doctree, docname: str) -> None:
-    """A link to a term of the glossary shows its sentence when the pointer rests on it."""
+    """A link to a term of the glossary shows its sentence; a picture is fetched when it is reached."""
+    for image in doctree.findall(nodes.image):
+        image["loading"] = "lazy"
     places = app.env.get_domain("std").objects
     ids = {places["term", term][1]: means for term, means in MEANINGS.items()}
     for reference_node in doctree.findall(nodes.reference):
@@ -145,8 +162,11 @@ def describe(app, pagename: str, templatename: str, context: dict, doctree) -> N
     texts = (" ".join(one.astext().split()) for one in prose if "sources" not in one["classes"])
     words = shorten(next((text for text in texts if len(text) > 40), TAGLINE), 200, placeholder=" ...")
     title = re.sub(r"<[^>]+>", "", context.get("title", project))
+    pictures = (one["uri"] for one in doctree.findall(nodes.image)) if doctree else ()
+    drawn = next((f"_images/{Path(uri).name}" for uri in pictures if uri.endswith(".png")), CARD)
     facts = {"og:type": "article", "og:site_name": project, "og:title": unescape(title),
-             "og:description": words, "og:image": CARD, "twitter:card": "summary_large_image"}
+             "og:url": f"{html_baseurl}{pagename}.html", "og:description": words,
+             "og:image": html_baseurl + drawn, "twitter:card": "summary_large_image"}
     tags = [f'<meta name="description" content="{escape(words)}" />',
             *(f'<meta property="{key}" content="{escape(value)}" />' for key, value in facts.items())]
     context["metatags"] = context.get("metatags", "") + "\n".join(tags)
@@ -177,13 +197,24 @@ def inspect_pages(app, exception) -> None:
             raise ValueError(f"{path.relative_to(app.outdir)} has {found[0]}")
 
 
+def write_lists(app, exception) -> None:
+    """What the search page reads, smaller than Sphinx's own index, and the list for search engines."""
+    if exception:
+        return
+    finding.write_index(app, glossary.read_glossary(HERE / "glossary.yaml"))
+    pages = [f"{html_baseurl}{name}.html\n" for name in sorted(app.env.found_docs)]
+    (Path(app.outdir) / "sitemap.txt").write_text("".join(pages))
+
+
 def setup(app) -> None:
+    app.connect("builder-inited", lambda app: setattr(app.builder, "search", False))
     app.connect("builder-inited", generate)
     app.connect("env-get-outdated", lambda *_: ["index", "teaching"])
     app.connect("source-read", drop_empty_parts)
     app.connect("source-read", state_minutes)
-    app.connect("doctree-read", keep_solutions_aside)
+    app.connect("doctree-read", keep_aside)
     app.connect("doctree-resolved", show_meanings)
     app.connect("html-page-context", describe)
     app.connect("autodoc-process-docstring", link_names)
+    app.connect("build-finished", write_lists)
     app.connect("build-finished", inspect_pages)

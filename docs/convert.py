@@ -5,24 +5,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from glossary import PASSED, Entry, TermLinks
 
-PAPERS = {
-    "vaswani": "Attention Is All You Need (Vaswani et al. 2017)",
-    "translation": "Caption translation",
-    "rdrop": "R-Drop (Wu et al. 2021)",
-    "cptr": "CPTR (Liu et al. 2021)",
-    "pat": "Position-Aware Transformer",
-    "eta": "Entangled Transformer (ETA)",
-    "it": "Image Transformer",
-    "fang": "From Captions to Visual Concepts and Back (Fang et al. 2015)",
-    "bleu": "BLEU (Papineni et al. 2002)",
-    "rouge": "ROUGE-L (Lin 2004)",
-    "meteor": "METEOR (Denkowski and Lavie 2014)",
-    "ter": "TER (Snover et al. 2006)",
-    "cider": "CIDEr (Vedantam et al. 2015)",
-    "spice": "SPICE (Anderson et al. 2016)",
-}
+BIBLIOGRAPHY = yaml.safe_load(Path(__file__).with_name("papers.yaml").read_text())
+PAPERS = {one["equations"]: one for one in BIBLIOGRAPHY if "equations" in one}
 DIRECTIVE = re.compile(r"^\s*#\s*\|\s*([\w-]*)\s*:?\s*(.*?)\s*$")
 QUOTED = re.compile(r"""^(["'])(.*)\1$""")
 EQUATION = re.compile(r"\$\$((?:(?!\$\$).)+)\$\$((?:\s*<!--\s*eq-[\w-]+\s*-->)+)", re.S)
@@ -123,8 +110,8 @@ def cell(kind: str, source: str, **more) -> dict:
 
 def paper(label: str) -> str:
     """The words that name an equation's paper, or nothing for a paper that is not listed."""
-    name = PAPERS.get(label.split("-")[1], "")
-    return f" of {name.split(' (')[0]}" if name else ""
+    one = PAPERS.get(label.split("-")[1])
+    return f" of {one['short']}" if one else ""
 
 
 def number(label: str) -> str:
@@ -213,14 +200,20 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
                 caption = f"**Figure {figure_number(page, figures)}.** {markdown(caption, page, course)}"
                 new = [cell("markdown", diagram(name, words, caption))]
             else:
-                new = [cell("markdown", markdown(source, page, course, terms))]
+                new = [cell("markdown", markdown(titled(source, page), page, course, terms))]
         cells += new
-    cells[1:1] = [*sources(page), *index_entries(page, course.glossary)]
+    cells[1:1] = [*sources(page), *papers(page), *index_entries(page, course.glossary)]
     cells += ending(cells, page, course)
     # A notebook without a kernel's name is in Python, too, and is highlighted as such.
     metadata = {"language_info": {"name": "python"}} | raw["metadata"]
     metadata.pop("widgets", None)
     return raw | {"metadata": metadata, "cells": [one | {"id": f"cell-{i}"} for i, one in enumerate(cells)]}
+
+
+def titled(source: str, page: str) -> str:
+    """The title of a library notebook says of which module it is: two may both be called Text."""
+    module = page.removeprefix("library/").removesuffix(".ipynb").replace("/", ".")
+    return re.sub(r"\A# (.+)", rf"# \1 (`{module}`)", source) if page.startswith("library/") else source
 
 
 def figure_number(page: str, count: int) -> str:
@@ -240,6 +233,19 @@ def sources(page: str) -> list[dict]:
         f"{{download}}`Download the notebook <{up}nbs/{page}>`",
         f"[Edit]({REPOSITORY}/edit/main/nbs/{page})",
     ]))]
+
+
+def cited(one: dict, with_title: bool = True, short: bool = False) -> str:
+    """A paper as a link to where it can be read."""
+    words = one["short"] if short else f"{one['by']}, *{one['title']}*" if with_title else one["by"]
+    return f"[{words}]({one['url']})" if "url" in one else words
+
+
+def papers(page: str) -> list[dict]:
+    """Below a lesson's title: the papers that it is about."""
+    mine = [one for one in BIBLIOGRAPHY if page.split("_")[0] in one.get("lessons", ()) and "/" not in page]
+    links = " · ".join(cited(one, len(mine) < 4) for one in mine)
+    return [cell("markdown", f"{{.paper}}\n{'Papers' if len(mine) > 1 else 'Paper'}: {links}")] if mine else []
 
 
 def index_entries(page: str, glossary: tuple[Entry, ...]) -> list[dict]:

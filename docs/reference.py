@@ -8,10 +8,16 @@ from pathlib import Path
 from statistics import mean
 
 import yaml
-from convert import EQUATION, LABEL, PAPERS, directives, number, write
+from convert import BIBLIOGRAPHY, EQUATION, LABEL, PAPERS, cited, directives, number, write
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")
 TAG = re.compile(r"\\tag\{[^}]*\}")
+
+# In backticks these are mostly a command, a column of a file, a run: only with () are they links.
+WORDS = {"caption", "scenes", "ensemble", "load", "bench", "faithfulness", "demo", "doctor", "reproduce", "translate",
+         "main", "app", "echo", "check", "sample", "heads"}
+
+NAMES = {"human": "*people*", "vanilla": "plain Transformer"}  # in the table of the front page
 
 # What a reader should meet first: names of the package itself, with an example.
 EXAMPLES = {
@@ -111,11 +117,14 @@ def entry(module: str, name: str, node: ast.stmt, summary: str = "") -> str:
                    and ast.get_docstring(one) and not one.name.startswith("_")]
         members = f"   :members: {', '.join(methods)}\n" * bool(methods)
         return f".. autoclass:: {module}.{name}\n{members}"
-    if isinstance(node, ast.FunctionDef):
+    if isinstance(node, ast.FunctionDef) and not any("command(" in ast.unparse(one) for one in node.decorator_list):
         return f".. autofunction:: {module}.{name}\n"
-    long = len(ast.unparse(node)) > 90
-    return (f".. autodata:: {module}.{name}\n" + "   :no-value:\n" * long
-            + f"\n   {escape(summary)}\n" * bool(summary))
+    code = ast.unparse(node)
+    # A command is described on its own page; an option and a long constant are told, not printed.
+    kind = ("py:function" if isinstance(node, ast.FunctionDef)
+            else "py:data" if len(code) > 90 or "typer." in code else "autodata")
+    place = module + "." if kind == "autodata" else ""
+    return f".. {kind}:: {place}{name}{'(...)' * (kind == 'py:function')}\n\n   {escape(summary)}\n"
 
 
 def escape(words: str) -> str:
@@ -194,16 +203,22 @@ def api_index(found: dict[str, dict], lines: dict[str, str] | None = None, own: 
 # ---- what was measured
 
 def measured(results: Path) -> str:
-    """People and the captioners on Flickr8k's test photos, for the front page; oracles and parts of a model stay out.
-
-    Without results there is only the table's head.
-    """
-    from captionlab.runs.results import load_result, results_table
-    found = [load_result(str(path)) for path in sorted(results.glob("*-squeezenet-*.json")) if not path.stem.count(".")]
-    ours = [one for one in found if not one.get("variant") and one["split"] == "test"]
-    best_first = sorted(ours, key=lambda one: mean(run["metrics"]["CIDEr"] for run in one["runs"]), reverse=True)
-    people = [load_result(str(path)) for path in results.glob("human.json")]
-    return results_table([*people, *best_first], ("BLEU-4", "METEOR", "SPICE", "CIDEr")) + "\n"
+    """CIDEr of the papers' models, published and ours, for the front page; without results only the table's head."""
+    from captionlab.runs.results import load_result
+    best: dict[str, tuple[float, str]] = {}
+    for path in results.glob("*.json"):
+        name = path.stem.partition("-squeezenet-")
+        if path.stem != "human" and (name[2] not in ("xe", "scst") or "-" in name[0]):
+            continue
+        one = load_result(str(path))
+        reached = mean(run["metrics"]["CIDEr"] for run in one["runs"])
+        words = f"{reached:.1f}" + " (without rewards)" * (name[2] == "xe")
+        best[one["model"]] = max(best.get(one["model"], (0.0, "")), (reached, words))
+    published = {one["model"]: one for one in BIBLIOGRAPHY if "model" in one}
+    rows = [f"| {cited(published[model], short=True) if model in published else NAMES.get(model, model)} "
+            f"| {published.get(model, {}).get('cider', '')} | {words} |"
+            for model, (_, words) in sorted(best.items(), key=lambda item: -item[1][0])]
+    return "\n".join(["| model | published, on COCO | ours, on Flickr8k |", "| --- | ---: | ---: |", *rows]) + "\n"
 
 
 # ---- where each equation lives
@@ -269,8 +284,24 @@ def equations_page(found: dict[str, Equation]) -> str:
     papers = {label.split("-")[1] for label in found}
     for paper in [*(known for known in PAPERS if known in papers), *sorted(papers - PAPERS.keys())]:
         mine = [one for one in found.values() if one.label.split("-")[1] == paper]
-        text += f"\n## {PAPERS.get(paper, paper)}\n\n"
+        about = PAPERS.get(paper)
+        text += f"\n## {about['short']}\n\n{cited(about)}\n\n" if about else f"\n## {paper}\n\n"
         text += "\n".join(block(one) for one in sorted(mine, key=natural))
+    return text
+
+
+def papers_page(nbs: Path) -> str:
+    """The bibliography: the papers of the course, each with its lessons."""
+    text = ("---\nfind: papers, bibliography, references, literature, citations\n---\n# Papers\n\nThe papers that the lessons build, measure or name. A lesson's own papers stand under "
+            "its title, too; their equations are in the [table of equations](equations.md).\n")
+    parts = {"The five systems": BIBLIOGRAPHY[:5], "All others": BIBLIOGRAPHY[5:]}
+    for part, rows in parts.items():
+        text += f"\n## {part}\n\n"
+        for one in sorted(rows, key=lambda row: row["by"]) if part == "All others" else rows:
+            pages = [path.name for number in one.get("lessons", ()) for path in nbs.glob(f"{number}_*.ipynb")]
+            lessons = ", ".join(f"[lesson {page.split('_')[0]}](../course/{page})" for page in pages)
+            also = f" ([arXiv]({one['also']}))" if "also" in one else ""
+            text += f"- {cited(one)}{also}" + f" · {lessons}" * bool(lessons) + "\n"
     return text
 
 
@@ -309,13 +340,14 @@ def reference(root: Path, out: Path) -> dict[str, str]:
              for module, own in found.items()}
     package = {"captionlab.rst": package_page(root / "captionlab")}
     package = package if ".. autofunction" in package["captionlab.rst"] else {}
-    pages |= package | {"equations.md": equations_page(known),
+    pages |= package | {"equations.md": equations_page(known), "papers.md": papers_page(root / "nbs"),
                         "index.rst": api_index(found, lines, "captionlab" * bool(package))}
     checks = " ".join(check for one in known.values() for check in one.checks)
     pages |= {f"tests/{path.stem}.rst": test_page(path)
               for path in (root / "tests").glob("test_*.py") if f"tests/{path.stem}>" in checks}
-    for stale in {path.relative_to(out).as_posix() for path in out.rglob("*.*")} - pages.keys():
+    for stale in {path.relative_to(out).as_posix() for path in out.rglob("*.*")
+                  if "commands" not in path.parts} - pages.keys():
         (out / stale).unlink()
     for page, text in pages.items():
         write(out / page, text)
-    return names
+    return {spelling: name for spelling, name in names.items() if spelling not in WORDS}

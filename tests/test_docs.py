@@ -11,9 +11,14 @@ import yaml
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "docs"))
+import commands
 import convert
 import reference
 from glossary import Entry
+from typer.main import get_command
+
+from captionlab.cli import app
+from captionlab.runs.published import published_results
 
 SPHINX = [sys.executable, "-m", "sphinx", "-q", "--fail-on-warning", "--keep-going", "docs", "html"]
 PICTURE = {
@@ -130,7 +135,7 @@ def sample(tmp_path):
     shutil.copytree(
         ROOT / "docs",
         tmp_path / "docs",
-        ignore=shutil.ignore_patterns("_build", "course", "api", "__pycache__"),
+        ignore=shutil.ignore_patterns("_build", "course", "api", "tasks", "__pycache__"),
     )
     (tmp_path / "docs/teaching.md").write_text("# For teachers\n\n{{ lessons 01 }}\n")
     return tmp_path
@@ -464,14 +469,63 @@ def test_equations_show_their_formulas(sample):
 # ---- what was measured
 
 
-def test_the_front_page_names_the_best_captioner_first(tmp_path):
+def test_the_front_page_has_published_and_own_figures(tmp_path):
     rows = reference.measured(ROOT / "results/flickr8k").splitlines()[2:]
-    marks = [float(row.split("|")[-2].split("±")[0]) for row in rows]
-    assert rows[0].startswith("| human")
-    assert len(rows) > 5
-    assert marks == sorted(marks, reverse=True)
-    assert not any("oracle" in row or "fpn" in row for row in rows)
+    own = [float(row.split("|")[-2].split()[0]) for row in rows]
+    assert rows[0].startswith("| *people*")
+    assert len(rows) == 6
+    assert own == sorted(own, reverse=True)
+    assert "| [Image Transformer](https://doi.org/" in "".join(rows)
     assert len(reference.measured(tmp_path).splitlines()) == 2
+
+
+def test_published_figures_are_those_of_the_library():
+    known: dict[str, list[float]] = {}
+    for row in published_results("coco"):
+        name = row["model"].removesuffix(" (2020)").lower().replace(" ", "_")
+        known.setdefault(name, []).append(row["runs"][0]["metrics"]["CIDEr"])
+    papers = [one for one in convert.BIBLIOGRAPHY if "cider" in one]
+    assert len(papers) == 4
+    assert all(one["cider"] in known[one["model"]] for one in papers)
+
+
+# ---- papers
+
+
+def test_every_paper_has_an_address_but_the_text_that_has_none():
+    without = [one["key"] for one in convert.BIBLIOGRAPHY if "url" not in one]
+    assert without == ["maass"]
+    assert len({one["key"] for one in convert.BIBLIOGRAPHY}) == len(convert.BIBLIOGRAPHY)
+
+
+def test_a_lesson_links_its_papers_under_its_title():
+    [line] = convert.papers("32_cptr.ipynb")
+    assert "(https://arxiv.org/abs/2101.10804)" in line["source"]
+    assert convert.papers("solutions/32_cptr.ipynb") == convert.papers("99_none.ipynb") == []
+
+
+def test_a_paper_of_a_lesson_is_named_there():
+    for one in convert.BIBLIOGRAPHY:
+        for number in one.get("lessons", []):
+            [lesson] = (ROOT / "nbs").glob(f"{number}_*.ipynb")
+            names = {one["by"].split()[0], one["title"].split(":")[0], one.get("short", one["by"])}
+            text = lesson.read_text()
+            assert any(name in text for name in names), (one["title"], number)
+
+
+# ---- commands
+
+
+def test_every_command_has_a_page_with_its_options(tmp_path):
+    commands.command_reference(ROOT / "docs/tasks", tmp_path)
+    known = commands.commands(get_command(app))
+    assert len(list(tmp_path.glob("*.rst"))) == len(known) + 1
+    for name, command in known.items():
+        text = (tmp_path / f"{commands.page_of(name)}.rst").read_text()
+        assert all(f"{one.opts[0]}" in text for one in command.params if one.param_type_name == "option")
+    text = (tmp_path / "train.rst").read_text()
+    assert ".. option:: --seed <int>\n\n   Seed of weights, order, dropout. *Default: 0;" in text
+    assert "captionlab train --from photos --data mine.csv" in text
 
 
 # ---- the site
@@ -506,15 +560,17 @@ def test_the_site_builds(sample):
     assert 'title="A metric' in term
     assert "cl-term" in term
     assert lesson.count("(1)") == lesson.count("eq. (1)")
-    assert "\\tag{1}" in lesson
+    assert "<mtext>(1)</mtext>" in lesson
     assert "1 · Building blocks" in front
     assert 'href="course/01_sample.html"' in front
     assert "secret" not in lesson
     assert not re.search(r"#\||&lt;!--", lesson + other)
-    # Scripts of more than a megabyte only where they are needed.
-    assert "tex-chtml.js" in lesson
-    assert not [page for page in (front, teaching, api) if "tex-chtml.js" in page]
+    # Formulas are set; no page needs a script of more than a megabyte.
+    assert "tex-chtml.js" not in lesson
     assert "fontawesome.js" not in lesson + other + front
+    assert '<link rel="canonical" href="https://captionlab.github.io/captionlab/teaching.html"' in teaching
+    assert (sample / "html/404.html").exists()
+    assert "course/01_sample.html" in (sample / "html/sitemap.txt").read_text()
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from conftest import ROOT
@@ -26,6 +27,11 @@ SAMPLE = (
     "api/equations",
     "api/glossary",
     "api/captionlab.attention",
+    "api/captionlab.runs.run",
+    "api/commands/train",
+    "api/papers",
+    "tasks/caption",
+    "tasks/train",
     "course/00_start_here",
     "course/01_attention",
     "course/16_metrics",
@@ -34,12 +40,13 @@ SAMPLE = (
     "course/library/files",
 )
 
-# What a reader types: the page that should come first.
+# What a reader types: where the first result leads.
 QUERIES = {
     "attention": "course/01_",
     "dot product": "course/01_",
     "mask": "course/02_",
     "causal mask": "course/02_",
+    "attention mask": "course/02_",
     "position": "course/03_",
     "positional encoding": "course/03_",
     "patch": "course/04_",
@@ -54,13 +61,43 @@ QUERIES = {
     "BLEU": "course/16_",
     "metrics": "course/16_",
     "label smoothing": "course/21_",
+    "learning rate": "course/21_",
     "training": "course/21_",
     "beam search": "course/22_",
     "decoding": "course/22_",
+    "length penalty": "course/22_",
     "SCST": "course/23_",
     "distillation": "course/25_",
     "CPTR": "course/32_",
     "entangled attention": "course/34_",
+    "image transformer equation 5": "course/35_",
+    "pointing game": "course/40_",
+    "install": "tasks/install",
+    "how do I caption my own photo": "tasks/caption",
+    "caption a folder of images": "tasks/folder",
+    "fine-tune": "tasks/finetune",
+    "train on COCO": "tasks/train",
+    "evaluate": "tasks/evaluate",
+    "export to ONNX": "tasks/export",
+    "multiple GPUs": "tasks/gpu",
+    "add a new model": "tasks/extend",
+    "read a run folder": "tasks/runs",
+    "captionlab train": "api/commands/train",
+    "captionlab caption": "api/commands/caption",
+    "captionlab data get": "api/commands/data-get",
+    "--length-penalty": "api/commands/",
+    "length_penalty": "api/captionlab.",
+    "captionlab.load": "api/captionlab.html#captionlab.load",
+    "Run.caption": "api/captionlab.runs.run.html#captionlab.runs.run.Run.caption",
+    "Run.generate": "api/captionlab.runs.run.html#captionlab.runs.run.Run.generate",
+    "MultiHeadAttention": "api/captionlab.attention.html#",
+    "Vocabulary": "api/captionlab.text.html#",
+    "Trainer": "api/captionlab.training.",
+    "CaptionData": "api/captionlab.data.",
+    "generate_scene": "api/captionlab.scenes.",
+    "score": "api/captionlab.metrics.",
+    "papers": "api/papers",
+    "glossary": "api/glossary",
 }
 
 # Wider than their box, by how many pixels; what is folded has no width.
@@ -69,6 +106,14 @@ WIDE_CODE = """() => [...document.querySelectorAll('div.cell_input pre')]
     .map(box => [box.scrollWidth - box.clientWidth, box.innerText.slice(0, 60)])"""
 RAW_TABLES = """() => [...document.querySelectorAll('article p')]
     .map(paragraph => paragraph.innerText).filter(text => /^\\|/.test(text.trim()))"""
+WIDE_SIGNATURES = """() => [...document.querySelectorAll('dt.sig')]
+    .filter(line => line.scrollWidth > line.clientWidth + 1).map(line => line.id)"""
+SMALL_CODE = """() => [...document.querySelectorAll('article pre')]
+    .map(box => parseFloat(getComputedStyle(box).fontSize)).filter(size => size < 13.5)"""
+# Bytes of everything that a page asks for; a picture further down is fetched when it is reached.
+WEIGHT = """() => performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation'))
+    .reduce((sum, one) => sum + one.decodedBodySize, 0)"""
+HEAVY = 1_500_000
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -116,6 +161,9 @@ def visits(browser, address):
             "wide code": tab.evaluate(WIDE_CODE),
             "raw tables": tab.evaluate(RAW_TABLES),
             "overflow": tab.evaluate(OVERFLOW),
+            "wide signatures": tab.evaluate(WIDE_SIGNATURES),
+            "small code": tab.evaluate(SMALL_CODE),
+            "weight": tab.evaluate(WEIGHT),
         }
     context.close()
     return shown
@@ -141,6 +189,19 @@ class TestEveryPage:
 
     def test_no_page_scrolls_sideways(self, visits):
         assert faults(visits, "overflow") == {}
+
+    def test_signatures_fit(self, visits):
+        assert faults(visits, "wide signatures") == {}
+
+    def test_code_is_large_enough_to_read(self, visits):
+        assert faults(visits, "small code") == {}
+
+    def test_no_page_is_heavy(self, visits):
+        assert {name: shown["weight"] for name, shown in visits.items() if shown["weight"] > HEAVY} == {}
+
+    def test_options_are_told_and_not_printed(self, address):
+        pages = [path.name for path in SITE.rglob("*.html") if "OptionInfo" in path.read_text()]
+        assert pages == []
 
 
 @pytest.fixture
@@ -185,15 +246,59 @@ def test_words_in_tables_are_not_cut(browser, address):
     assert set(wraps) == {"normal"}
 
 
-@pytest.mark.parametrize(("query", "page"), QUERIES.items())
-def test_search_finds_the_lesson_first(browser, address, query, page):
-    context = browser.new_context(viewport=DESKTOP)
+class TestSearch:
+    @pytest.fixture(scope="class")
+    def search(self, browser):
+        context = browser.new_context(viewport=DESKTOP)
+        yield context.new_page()
+        context.close()
+
+    def ask(self, search, address, query):
+        search.goto(f"{address}/search.html?q={quote(query)}")
+        search.wait_for_function(
+            "/results|Nothing/.test(document.querySelector('#search-status').textContent)"
+        )
+        return [one.get_attribute("href") for one in search.locator("#search-results li a").all()]
+
+    @pytest.mark.parametrize(("query", "page"), QUERIES.items())
+    def test_the_right_page_comes_first(self, search, address, query, page):
+        links = self.ask(search, address, query)
+        assert links[0].startswith(page), links[:3]
+
+    def test_a_query_is_small(self, browser, address):
+        tab = browser.new_page()
+        requests: list[str] = []
+        tab.on("request", lambda request: requests.append(request.url))
+        self.ask(tab, address, "attention")
+        fetched = tab.evaluate("performance.getEntriesByName(new URL('search.json', location))[0]")
+        tab.close()
+        own = [url for url in requests if re.search(r"search(\.html|\.js)", url)]
+        assert len(own) == len(set(own)) <= 10
+        assert fetched["decodedBodySize"] < 1_000_000
+
+    def test_excerpts_are_prose(self, search, address):
+        self.ask(search, address, "attention")
+        shown = search.locator("#search-results").inner_text()
+        assert not re.search(r"\\\\[a-z]+|\\$|import |def ", shown)
+
+    def test_what_is_not_there_is_said(self, search, address):
+        assert self.ask(search, address, "qqxyz") == []
+        assert "Nothing found" in search.locator("#search-status").inner_text()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768])
+def test_pages_fit_a_phone_and_a_tablet(browser, address, width, theme):
+    """No page scrolls sideways, and no box of code does."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
     tab = context.new_page()
-    tab.goto(f"{address}/search.html?q={query}")
-    tab.locator("#search-results li a").first.wait_for(timeout=200_000)
-    links = [one.get_attribute("href") for one in tab.locator("#search-results li a").all()[:3]]
+    wide = {}
+    for page in SAMPLE:
+        tab.goto(f"{address}/{page}.html")
+        found = [tab.evaluate(OVERFLOW), *tab.evaluate(WIDE_CODE)]
+        wide |= {page: found} if any(found) else {}
     context.close()
-    assert links[0].startswith(page), links
+    assert wide == {}
 
 
 # Which predictions and reviews are settled, and what is said of them.
