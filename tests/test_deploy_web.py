@@ -1,9 +1,8 @@
 """The page's functions; gradio itself and a real browser where they are installed."""
 
-import re
 import sys
 from dataclasses import replace
-from itertools import pairwise
+from io import BytesIO
 from pathlib import Path
 
 import matplotlib as mpl
@@ -14,7 +13,14 @@ from typer.testing import CliRunner
 
 import captionlab
 from captionlab.cli import app
-from captionlab.deploy import PageContent, build_app, describe_picture
+from captionlab.deploy.web import (
+    PageContent,
+    build_app,
+    content_html,
+    describe_picture,
+    describe_run,
+    example_pictures,
+)
 from captionlab.runs import NoveltyWarning
 from captionlab.scenes import generate_scene, render
 
@@ -32,29 +38,50 @@ class TestContent:
     def test_captions_are_those_of_the_command_line(self, run, pixels, tmp_path):
         file = tmp_path / "scene.png"
         Image.fromarray(pixels).save(file)
-        rows = describe_picture(run, file, count=5).rows
+        captions = describe_picture(run, file, count=5).captions
         command = ["caption", "scenes", str(file), "--nbest", "5"]
         lines = CliRunner().invoke(app, command).stdout.splitlines()
-        assert [f"{file}: {text}" for text, *_ in rows] == lines
+        assert [f"{file}: {caption.text}" for caption in captions] == lines
         assert len(lines) == 5
 
-    def test_probabilities_are_those_of_the_model(self, run, pixels):
-        captions = run.generate(pixels, num_captions=3)
-        rows = describe_picture(run, pixels, count=3).rows
-        for caption, (text, probability, mean) in zip(captions, rows, strict=True):
-            assert text == caption.text
-            assert probability == f"{np.exp(caption.log_prob):.2%}"
-            assert mean == f"{np.exp(caption.log_prob / len(caption.ids)):.0%}"
-
-    def test_each_word_of_the_first_caption_has_a_heat_map(self, run, pixels):
+    def test_each_word_has_its_probability_and_a_heat_map(self, run, pixels):
         content = describe_picture(run, pixels, count=2)
-        assert len(content.rows) == 2
-        words = [label.split()[0] for _, label in content.maps]
-        assert words == content.rows[0][0].split()
-        assert all(image.ndim == 3 and image.std() > 1 for image, _ in content.maps)
+        best, other = content.captions
+        assert best == run.generate(pixels, num_captions=2)[0]
+        html = content_html(content)
+        for word, sure in zip(best.words, best.word_probs, strict=True):
+            assert f"aria-label='{word}'></meter>{sure:.0%}" in html
+        assert other.text in html
+        pictures = [Image.open(BytesIO(one)).convert("L") for one in content.maps]
+        assert len(pictures) == len(best.words)
+        assert all(np.asarray(one).std() > 1 for one in pictures)
+
+    def test_a_map_has_the_shape_of_the_photo(self, run):
+        wide = np.asarray(Image.fromarray(render(generate_scene(7), 100)).resize((300, 100)))
+        sizes = [Image.open(BytesIO(one)).size for one in describe_picture(run, wide).maps]
+        assert all(width == pytest.approx(3 * height, rel=0.02) for width, height in sizes)
 
     def test_no_picture_empties_it(self, run):
         assert describe_picture(run, None) == PageContent([], [], "")
+        assert "Drop a photo" in content_html(PageContent([], []))
+
+    def test_words_of_a_model_are_no_markup(self, run, pixels):
+        [caption] = run.generate(pixels, num_captions=1)
+        caption = replace(caption, text="<b>a</b>", words=("<b>",), word_probs=(0.5,))
+        html = content_html(PageContent([caption], [], "<i>unlike"))
+        assert "<b>a" not in html
+        assert "<i>" not in html
+
+    def test_the_page_says_what_the_model_knows(self, run):
+        words = describe_run(run)
+        assert "drawn scenes" in words
+        assert f"{len(run.vocabulary)} words" in words
+
+    def test_examples_are_of_the_kind_that_a_run_knows(self, run):
+        files = example_pictures(run, 2)
+        assert [Image.open(file).size for file in files] == [(192, 192)] * 2
+        photos = example_pictures(captionlab.load("photos"))
+        assert all(Path(file).exists() for file in photos)
 
     @pytest.mark.slow
     def test_a_picture_unlike_the_photos_has_a_warning(self, pixels, recwarn):
@@ -110,9 +137,8 @@ class TestBrowser:
         return tab
 
     def captions(self, tab):
-        """What stands before a probability on the page, from top to bottom."""
-        texts = re.split(r"\s*[\t\n]\s*", tab.locator("body").inner_text())
-        return [text for text, after in pairwise(texts) if re.fullmatch(r"\d+\.\d\d%", after)]
+        """The captions on the page, the best first."""
+        return tab.locator(".cl-caption, ol[start] li").all_inner_texts()
 
     def test_captions_are_those_of_generate_and_a_warning_comes_and_goes(
         self, browser, address, tmp_path
@@ -127,8 +153,40 @@ class TestBrowser:
         for file, is_unlike in ((scene, True), (person, False)):
             expected = [caption.text for caption in run.generate(file, num_captions=3)]
             tab.locator("input[type=file]").first.set_input_files(file)
-            tab.get_by_text(expected[0], exact=True).last.wait_for(timeout=60_000)
+            tab.get_by_text(expected[0], exact=True).first.wait_for(timeout=60_000)
             assert self.captions(tab) == expected
             warning.wait_for(state="visible" if is_unlike else "hidden", timeout=60_000)
             tab.screenshot(path=tmp_path / f"{file.stem}.page.png", full_page=True)
             tab.get_by_label("Remove Image").first.click()
+            tab.get_by_text("Drop a photo").wait_for(timeout=60_000)
+
+    def test_the_caption_is_large_and_the_maps_are_not_squashed(self, browser, address):
+        photo = Path(mpl.get_data_path()) / "sample_data" / "grace_hopper.jpg"
+        width, height = Image.open(photo).size
+        tab = self.open(browser, address)
+        tab.locator("input[type=file]").first.set_input_files(photo)
+        tab.locator(".cl-maps img").first.wait_for(timeout=60_000)
+        size = tab.locator(".cl-caption").evaluate("one => parseFloat(getComputedStyle(one).fontSize)")
+        assert size >= 28
+        box = tab.locator(".cl-maps img").first.bounding_box()
+        assert box["height"] / box["width"] == pytest.approx(height / width, rel=0.05)
+        tab.close()
+
+    def test_what_is_no_picture_is_told_in_words(self, browser, address, tmp_path):
+        text = tmp_path / "notes.png"
+        text.write_text("no picture")
+        tab = self.open(browser, address)
+        tab.locator("input[type=file]").first.set_input_files(text)
+        problem = tab.get_by_role("alert").filter(has_text="the file")
+        problem.wait_for(timeout=60_000)
+        assert "picture" in problem.inner_text() or "image" in problem.inner_text()
+        tab.close()
+
+    def test_buttons_have_names(self, browser, address):
+        tab = self.open(browser, address)
+        unnamed = tab.evaluate(
+            """() => [...document.querySelectorAll('button')].filter(one => one.checkVisibility()
+                && !(one.ariaLabel || one.title || one.innerText.trim())).map(one => one.outerHTML)"""
+        )
+        tab.close()
+        assert unnamed == []

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['OLDEST_TORCH', 'OnnxCaptioner', 'PageContent', 'Picture', 'build_app',
-           'describe_picture', 'draw_words', 'example_photos', 'export_onnx',
-           'prepare_picture']
+           'describe_picture', 'content_html', 'describe_run', 'draw_words',
+           'example_pictures', 'export_onnx', 'prepare_picture']
 
 # %% ../../nbs/library/deploy/index.ipynb #dep00002
 from ..lazy import lazy_attributes
@@ -13,7 +13,8 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/deploy/index.ipynb #dep00003
 _all_ = [
     "OLDEST_TORCH", "OnnxCaptioner", "PageContent", "Picture", "build_app", "describe_picture",
-    "draw_words", "example_photos", "export_onnx", "prepare_picture",
+    "content_html", "describe_run", "draw_words", "example_pictures", "export_onnx",
+    "prepare_picture",
 ]
 
 # %% ../../nbs/library/deploy/index.ipynb #dep00004
@@ -26,7 +27,8 @@ _SUBMODULES = {
         "OnnxCaptioner", "prepare_picture", "Picture",
     ],
     "web": [
-        "PageContent", "build_app", "describe_picture", "draw_words", "example_photos",
+        "PageContent", "build_app", "content_html", "describe_picture", "describe_run",
+        "draw_words", "example_pictures",
     ],
 }
 
