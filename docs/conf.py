@@ -193,8 +193,8 @@ def inspect_pages(app, exception) -> None:
     """No directive may be left on a page, and nothing may come from another host."""
     for path in [] if exception else sorted(Path(app.outdir).rglob("*.html")):
         text = path.read_text()
-        if found := FETCHED.search(text) or re.search(r"#\|.*", re.sub(r"<[^>]+>", "", text)):
-            raise ValueError(f"{path.relative_to(app.outdir)} has {found[0]}")
+        if found := FETCHED.search(text) or re.search(r"^\s*#\|.*", re.sub(r"<[^>]+>", "", text), re.M):
+            raise ValueError(f"{path.relative_to(app.outdir)} has {found[0].strip()}")
 
 
 def write_lists(app, exception) -> None:

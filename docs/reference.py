@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 
 import yaml
-from convert import BIBLIOGRAPHY, EQUATION, LABEL, PAPERS, cited, directives, number, write
+from convert import BIBLIOGRAPHY, EQUATION, HIDDEN, LABEL, PAPERS, cited, directives, number, write
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")
 TAG = re.compile(r"\\tag\{[^}]*\}")
@@ -29,9 +29,6 @@ print(run.caption("me.jpg"))
     "list_runs": """
 import captionlab
 print(captionlab.list_runs())
-""",
-    "check": """
-captionlab.course.check("01.2", answer)
 """,
 }
 
@@ -110,6 +107,37 @@ def summaries(package: Path, constants: Path) -> dict[str, str]:
     return lines
 
 
+def examples(nbs: Path, names: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """For each public name, the page and the code of the first short cell that calls it."""
+    found: dict[str, tuple[str, str]] = {}
+    for path in sorted(notebooks(nbs), key=lambda one: "library" not in one.parts):
+        page, local, module = path.relative_to(nbs).with_suffix("").as_posix(), dict[str, str](), ""
+        for one in json.loads(path.read_text())["cells"] if "solutions" not in path.parts else ():
+            said, code = directives("".join(one["source"])) if one["cell_type"] == "code" else ({}, "%")
+            module = f"captionlab.{said['default_exp']}" if "default_exp" in said else module
+            try:
+                tree = list(ast.walk(ast.parse(code)))
+            except SyntaxError:  # a command of the notebook
+                continue
+            for node in tree:
+                if isinstance(node, ast.ImportFrom):
+                    local |= {name.name: names.get(f"{node.module}.{name.name}", "") for name in node.names}
+            if "export" in said:
+                local |= {name: f"{module}.{name}" for name in defined(code)}
+            elif not HIDDEN & said.keys() and code.count("\n") < 14:
+                called = [node.func.id for node in tree
+                          if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+                for name in called:
+                    found.setdefault(local.get(name, ""), (page, code))
+    return found
+
+
+def example(shown: tuple[str, str] | None) -> str:
+    """The code of an example below an entry, with its source."""
+    lines = "\n".join(f"      {line}".rstrip() for line in shown[1].splitlines()) if shown else ""
+    return f"\n   Used in :doc:`/course/{shown[0]}`:\n\n   .. code-block:: python\n\n{lines}\n" if shown else ""
+
+
 def entry(module: str, name: str, node: ast.stmt, summary: str = "") -> str:
     """The autodoc directive of one public name."""
     if isinstance(node, ast.ClassDef):
@@ -152,22 +180,22 @@ def taught(nbs: Path) -> dict[str, Path]:
     return found
 
 
-def module_page(module: str, names: dict[str, ast.stmt], lesson: Path | None,
-                lines: dict[str, str] | None = None) -> str:
+def module_page(module: str, names: dict[str, ast.stmt], lesson: Path | None, lines: dict[str, str],
+                shown: dict[str, tuple[str, str]]) -> str:
     """One page of the reference."""
-    lines = lines or {}
     title = f"``{module}``"
     about = f"{escape(lines[module])}\n\n" if lines.get(module) else ""
-    built = f"Built step by step in :doc:`/course/{lesson.with_suffix('')}`.\n\n" if lesson else ""
+    kind = "module notebook" if lesson and lesson.parts[0] == "library" else "lesson"
+    built = f"Built step by step in the {kind} :doc:`/course/{lesson.with_suffix('')}`.\n\n" if lesson else ""
     return (f"{title}\n{'=' * len(title)}\n\n{about}{built}.. py:module:: {module}\n\n"
             + "\n".join(entry(module, name, node, lines.get(f"{module}.{name}", ""))
-                        for name, node in names.items()))
+                        + example(shown.get(f"{module}.{name}")) for name, node in names.items()))
 
 
 def package_page(package: Path) -> str:
     """The page of the names that `import captionlab` gives, the first with examples."""
     listed = re.search(r"^__all__ = (\[.*?\])", (package / "__init__.py").read_text(), re.M | re.S)
-    own = ast.literal_eval(listed[1]) if listed else []
+    own = [name for name in ast.literal_eval(listed[1]) if not (package / name).exists()] if listed else []
     title = f"``{package.name}``"
     text = (f"{title}\n{'=' * len(title)}\n\nThe names of the package itself. They are imported when "
             f"they are first used.\n\n.. py:module:: {package.name}\n\n")
@@ -336,7 +364,8 @@ def reference(root: Path, out: Path) -> dict[str, str]:
     if missing := problems(known):
         raise ValueError("; ".join(missing))
     lines = summaries(root / "captionlab", CONSTANTS)
-    pages = {f"{module}.rst": module_page(module, own, lessons.get(module), lines)
+    shown = examples(root / "nbs", names)
+    pages = {f"{module}.rst": module_page(module, own, lessons.get(module), lines, shown)
              for module, own in found.items()}
     package = {"captionlab.rst": package_page(root / "captionlab")}
     package = package if ".. autofunction" in package["captionlab.rst"] else {}
