@@ -176,7 +176,8 @@ def code(source: str, outputs: list[dict], place: str) -> list[dict]:
     if QUESTION.match(shown):  # the page shows the question itself
         tags = ["remove-input"]
     prompts = {"code_prompt_show": found.get("code-summary", "Show the code"),
-               "code_prompt_hide": "Hide the code"}
+               "code_prompt_hide": "Hide the code",
+               "image": {"alt": found.get("fig-cap") or found.get("code-summary") or "What the code above draws"}}
     shown = cell("code", shown, outputs=[out for out in outputs if out not in drawn],
                  metadata={"tags": tags, "mystnb": prompts})
     return [*ties(found), shown, *(figure(out, found, place) for out in drawn)]
@@ -211,9 +212,11 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
 
 
 def titled(source: str, page: str) -> str:
-    """The title of a library notebook says of which module it is: two may both be called Text."""
+    """The title of a library notebook names its module, as two may be called Text; a lesson's is followed by the lesson."""
     module = page.removeprefix("library/").removesuffix(".ipynb").replace("/", ".")
-    return re.sub(r"\A# (.+)", rf"# \1 (`{module}`)", source) if page.startswith("library/") else source
+    if page.startswith("library/"):
+        return re.sub(r"\A# (.+)", rf"# \1 (`{module}`)", source)
+    return re.sub(r"\A(# .+\n)\n> .+\n", r"\1", source)  # the docstring of its module
 
 
 def figure_number(page: str, count: int) -> str:

@@ -174,8 +174,17 @@ def test_code_folds_under_its_summary():
     cells, _ = shown('#| code-fold: true\n#| code-summary: "the plot: long"\nx = 1')
     assert cells[0]["metadata"] == {
         "tags": ["hide-input"],
-        "mystnb": {"code_prompt_show": "the plot: long", "code_prompt_hide": "Hide the code"},
+        "mystnb": {
+            "code_prompt_show": "the plot: long",
+            "code_prompt_hide": "Hide the code",
+            "image": {"alt": "the plot: long"},
+        },
     }
+
+
+def test_a_picture_without_a_label_is_described():
+    [cell], _ = shown('#| fig-cap: "A test photo."\nplot()', PICTURE)
+    assert cell["metadata"]["mystnb"]["image"] == {"alt": "A test photo."}
 
 
 def test_echo_false_keeps_only_the_output():
