@@ -18,7 +18,7 @@ from tqdm import tqdm
 from .captioner import Captioner, CaptionerWrapper, TransformerCaptioner
 from .data.batches import Batch, CaptionDataset, collate
 from .data.datasets import Item
-from .losses import caption_loss
+from .losses import caption_loss, real_rows
 
 # %% ../nbs/25_distillation.ipynb #8a1233bc
 def top_k_probs(logits: Tensor, k: int = 16) -> tuple[Tensor, Tensor]:
@@ -142,21 +142,14 @@ class Distilled(CaptionerWrapper):
         hard_loss, count = caption_loss(log_probs, targets, label_smoothing)
         ids = self.rows_at_targets(batch, "teacher_words")                      # (R, K)
         probs = self.rows_at_targets(batch, "teacher_chances")
-        soft_loss = -(self.teacher_log_probs(log_probs, ids.long()) * probs).sum()
+        # Where padding is left in (see `real_rows`), the teachers' chances count for nothing.
+        probs = probs.masked_fill((targets == 0)[:, None], 0.0)
+        soft_loss = -(log_probs.gather(-1, ids.long()) * probs).sum()
         return (1 - self.share) * hard_loss + self.share * soft_loss, count
-
-    def teacher_log_probs(self, log_probs: Tensor, ids: Tensor) -> Tensor:
-        """Return the student's log-probabilities of the teachers' tokens, `(R, K)`.
-
-        Args:
-            log_probs: of all the student's tokens, `(R, V)`.
-            ids: of the teachers' tokens, `(R, K)`.
-        """
-        return log_probs.gather(-1, ids)
 
     @staticmethod
     def rows_at_targets(batch: Batch, field: str) -> Tensor:
-        """Return a field's rows at the positions of real tokens, `(R, K)`.
+        """Return a field's rows at the positions of real tokens, `(R, K)`; see `real_rows`.
 
         Args:
             batch: with `captions` and the field.
@@ -165,9 +158,9 @@ class Distilled(CaptionerWrapper):
         Raises:
             ValueError: if the teachers' predictions are for shorter captions.
         """
-        real = batch.require("captions")[..., 1:] != 0                      # (B, C, T)
+        targets = batch.require("captions")[..., 1:]                        # (B, C, T)
         rows = batch.require(field)
-        if rows.shape[1] < real.shape[1] or rows.shape[2] < real.shape[2]:
+        if rows.shape[1] < targets.shape[1] or rows.shape[2] < targets.shape[2]:
             raise ValueError("the teachers' predictions are for fewer or shorter captions: "
                              "compute soft_targets of the same items")
-        return rows[:, :real.shape[1], :real.shape[2]][real]
+        return real_rows(rows[:, :targets.shape[1], :targets.shape[2]], targets)

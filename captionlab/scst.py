@@ -236,6 +236,8 @@ class SelfCritical(CaptionerWrapper):
         Rennie et al. 2017, equation (6), with the baseline of Luo 2020.
     """
 
+    reads_numbers = True        # the samples, for their rewards: a step is no single graph
+
     def __init__(self, model: Captioner, reward: Callable[[Tensor, Tensor], Tensor],
                  samples: int = 5, max_length: int = 30, suppress_tokens: Iterable[int] = ()):
         super().__init__(model)

@@ -9,8 +9,8 @@ __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split
            'TopK', 'TopP', 'SamplingSeed', 'MinLength', 'MaxLength', 'NoRepeatNgram',
            'RequiredWords', 'SuppressedWords', 'BeamSize', 'LengthPenalty', 'Truecase',
            'Copy', 'FeatureFolders', 'Boxes', 'Epochs', 'LearningRate', 'Warmup',
-           'Workers', 'BatchSize', 'Accumulation', 'Checkpointing', 'Compile', 'MinCount',
-           'Settings', 'Patience', 'split_run', 'find_pictures', 'is_given']
+           'Workers', 'BatchSize', 'Accumulation', 'Checkpointing', 'Compile', 'Graphs',
+           'MinCount', 'Settings', 'Patience', 'split_run', 'find_pictures', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
 from pathlib import Path
@@ -140,6 +140,8 @@ Checkpointing = Annotated[bool | None, typer.Option(
                             "about a third more time.")]
 Compile = Annotated[bool | None, typer.Option(
     "--compile", help="Compile the model with torch.compile before its first steps.")]
+Graphs = Annotated[bool | None, typer.Option(
+    "--graphs/--no-graphs", help="On a GPU: record steps and replay them, which is the default.")]
 MinCount = Annotated[int | None, typer.Option(
     help="How often a word must occur to get into the vocabulary.")]
 Settings = Annotated[list[str] | None, typer.Option(

@@ -6,18 +6,18 @@
 __all__ = ['Archive', 'Batch', 'BatchLoader', 'CORRUPT_ID', 'CaptionData', 'CaptionDataset',
            'DATASET_NAMES', 'ImageFinder', 'InputConfig', 'InputFunctions', 'Item',
            'MiniaturePicture', 'PICTURE_SUFFIXES', 'PixelInput', 'REGION_WIDTH',
-           'RangeHandler', 'ResumableBatchSampler', 'SMALL_DATA', 'UNREADABLE',
-           'batch_by_count', 'batch_by_tokens', 'caption_files', 'check_pictures',
-           'coco_karpathy', 'collate', 'dataset_path', 'default_workers',
-           'detect_dataset', 'download', 'epoch_permutation', 'error_reason',
-           'fetch_file', 'file_checksum', 'find_unreadable', 'flickr8k', 'from_files',
-           'get_archives', 'is_picture_name', 'join_files', 'lack_blanks',
-           'leave_out_unreadable', 'line_error', 'list_pictures', 'load_dataset',
-           'load_image', 'load_unreadable', 'miniature_pictures', 'multi30k',
-           'padding_fraction', 'read_json_file', 'read_lines', 'read_text',
-           'register_path', 'registry', 'save_unreadable', 'scenes', 'seeded_row',
-           'serve', 'space_needed', 'split_in_name', 'unpack', 'warn_of_missing_blanks',
-           'write_archives', 'write_regions']
+           'RangeHandler', 'ResidentLoader', 'ResumableBatchSampler', 'SMALL_DATA',
+           'UNREADABLE', 'batch_by_count', 'batch_by_tokens', 'caption_files',
+           'check_pictures', 'coco_karpathy', 'collate', 'dataset_path',
+           'default_workers', 'detect_dataset', 'download', 'epoch_permutation',
+           'error_reason', 'fetch_file', 'file_checksum', 'find_unreadable', 'fits_on',
+           'flickr8k', 'from_files', 'get_archives', 'is_picture_name', 'join_files',
+           'lack_blanks', 'leave_out_unreadable', 'line_error', 'list_pictures',
+           'load_dataset', 'load_image', 'load_unreadable', 'miniature_pictures',
+           'multi30k', 'padding_fraction', 'read_json_file', 'read_lines', 'read_text',
+           'register_path', 'registry', 'resident_bytes', 'save_unreadable', 'scenes',
+           'seeded_row', 'serve', 'space_needed', 'split_in_name', 'unpack',
+           'warn_of_missing_blanks', 'write_archives', 'write_regions']
 
 # %% ../../nbs/library/data/index.ipynb #data0002
 from ..lazy import lazy_attributes
@@ -26,16 +26,17 @@ from ..lazy import lazy_attributes
 _all_ = [
     "Archive", "Batch", "BatchLoader", "CORRUPT_ID", "CaptionData", "CaptionDataset",
     "DATASET_NAMES", "ImageFinder", "InputConfig", "InputFunctions", "Item", "MiniaturePicture",
-    "PICTURE_SUFFIXES", "PixelInput", "REGION_WIDTH", "RangeHandler", "ResumableBatchSampler",
-    "SMALL_DATA", "UNREADABLE", "batch_by_count", "batch_by_tokens", "caption_files",
-    "check_pictures", "coco_karpathy", "collate", "dataset_path", "default_workers",
-    "detect_dataset", "download", "epoch_permutation", "error_reason", "fetch_file",
-    "file_checksum", "find_unreadable", "flickr8k", "from_files", "get_archives",
-    "is_picture_name", "join_files", "lack_blanks", "leave_out_unreadable", "line_error",
-    "list_pictures", "load_dataset", "load_image", "load_unreadable", "miniature_pictures",
-    "multi30k", "padding_fraction", "read_json_file", "read_lines", "read_text", "register_path",
-    "registry", "save_unreadable", "scenes", "seeded_row", "serve", "space_needed",
-    "split_in_name", "unpack", "warn_of_missing_blanks", "write_archives", "write_regions",
+    "PICTURE_SUFFIXES", "PixelInput", "REGION_WIDTH", "RangeHandler", "ResidentLoader",
+    "ResumableBatchSampler", "SMALL_DATA", "UNREADABLE", "batch_by_count", "batch_by_tokens",
+    "caption_files", "check_pictures", "coco_karpathy", "collate", "dataset_path",
+    "default_workers", "detect_dataset", "download", "epoch_permutation", "error_reason",
+    "fetch_file", "file_checksum", "find_unreadable", "fits_on", "flickr8k", "from_files",
+    "get_archives", "is_picture_name", "join_files", "lack_blanks", "leave_out_unreadable",
+    "line_error", "list_pictures", "load_dataset", "load_image", "load_unreadable",
+    "miniature_pictures", "multi30k", "padding_fraction", "read_json_file", "read_lines",
+    "read_text", "register_path", "registry", "resident_bytes", "save_unreadable", "scenes",
+    "seeded_row", "serve", "space_needed", "split_in_name", "unpack", "warn_of_missing_blanks",
+    "write_archives", "write_regions",
 ]
 
 # %% ../../nbs/library/data/index.ipynb #data0004
@@ -80,6 +81,7 @@ _SUBMODULES = {
     "loading": [
         "seeded_row", "SMALL_DATA", "default_workers", "BatchLoader",
     ],
+    "resident": ["ResidentLoader", "fits_on", "resident_bytes"],
     "text_files": [
         "line_error", "read_text", "read_lines", "read_json_file",
         "lack_blanks", "warn_of_missing_blanks",

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
@@ -212,6 +213,16 @@ class Batch:
         for name in _FEATURE_FIELDS & moved.keys():
             moved[name] = moved[name].to(dtype)
         return replace(self, **moved)
+
+    def padded(self, multiple: int) -> Self:
+        """Return the batch with texts of a multiple of so many ids, so that few shapes occur."""
+        padded = {}
+        for name, ids in self._tensors().items():
+            if name in ("captions", "source"):
+                padded[name] = F.pad(ids, (0, -ids.shape[-1] % multiple))
+            elif name in ("teacher_words", "teacher_chances"):
+                padded[name] = F.pad(ids, (0, 0, 0, -ids.shape[-2] % multiple))
+        return replace(self, **padded)
 
     def pin_memory(self) -> Self:
         """Return the batch in page-locked memory, from where a GPU can copy it by itself."""

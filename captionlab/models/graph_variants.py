@@ -140,6 +140,7 @@ class SampledCaptioner(TransformerCaptioner):
         super().__init__(*args, **options)
         self.variant = variant
         self.sampling_interval = sampling_interval
+        self.reads_numbers = variant.scheduled_sampling
         self.sampling = 0.0         # share of sampled words, above 0 only inside `loss`
         # A buffer is saved with the weights, so that a resumed training goes on counting.
         self.register_buffer("samples_seen", torch.zeros((), dtype=torch.long))

@@ -69,6 +69,7 @@ class _RDropCaptioner(TransformerCaptioner):
         super().__init__(preset.config, preset.decoder_layers, vocabulary_size)
         self.consistency = preset.consistency
         self.rdrop_start = preset.rdrop_start
+        self.reads_numbers = preset.rdrop_start > 0
         # A buffer is saved with the weights, so that a resumed training goes on counting.
         self.register_buffer("samples_seen", torch.zeros((), dtype=torch.long))
 

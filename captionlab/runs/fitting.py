@@ -74,7 +74,7 @@ class NewModel:
 
 # %% ../../nbs/library/runs/fitting.ipynb #fitt0005
 _SETTINGS = ("epochs", "lr", "warmup", "batch_size", "min_count", "patience", "accumulation",
-             "checkpointing", "compile")
+             "checkpointing", "compile", "graphs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +109,7 @@ class FitConfig:
         accumulation: in how many parts a step is processed, which takes less memory.
         checkpointing: whether blocks are computed again in the backward pass, for less memory.
         compile: whether `torch.compile` compiles the model.
+        graphs: False keeps a GPU from recording and replaying steps, and the data from lying on it.
 
     Raises:
         ValueError: a value is out of its range.
@@ -134,6 +135,7 @@ class FitConfig:
     accumulation: int | None = None
     checkpointing: bool | None = None
     compile: bool | None = None
+    graphs: bool | None = None
 
     def __post_init__(self):
         for name in ("epochs", "warmup", "batch_size", "min_count", "patience", "accumulation"):

@@ -4,16 +4,16 @@
 
 # %% auto #0
 __all__ = ['AVERAGE_SHARE', 'BasePreset', 'DEVICES', 'LEAST_COVERAGE', 'LEAST_STEPS', 'MOST_EPOCHS',
-           'PRECISIONS', 'Trainer', 'TrainerState', 'TrainingConfig', 'WARMUP_SHARE',
-           'adapt_config', 'adapt_min_count', 'adapt_recipe', 'average_weights',
-           'best_device', 'bf16_speedup', 'changed_settings', 'check_device',
-           'check_same_progress', 'check_training_state', 'checkpoint_activations',
-           'compile_model', 'constant', 'cosine', 'epochs_since_best',
-           'explain_lost_process', 'half_speedup', 'inference_dtype', 'live_plot',
-           'load_checkpoint', 'noam', 'override_preset', 'param_groups', 'plain_names',
-           'read_checkpoint', 'requested_processes', 'resolve_precision', 'restore_names',
-           'start_missing_processes', 'step_decay', 'tune_malloc',
-           'unreadable_checkpoint', 'world_size', 'write_checkpoint']
+           'PRECISIONS', 'ReplayedStep', 'Trainer', 'TrainerState', 'TrainingConfig',
+           'WARMUP_SHARE', 'adapt_config', 'adapt_min_count', 'adapt_recipe',
+           'average_weights', 'best_device', 'bf16_speedup', 'changed_settings',
+           'check_device', 'check_same_progress', 'check_training_state',
+           'checkpoint_activations', 'compile_model', 'constant', 'cosine',
+           'epochs_since_best', 'explain_lost_process', 'half_speedup', 'inference_dtype',
+           'live_plot', 'load_checkpoint', 'noam', 'override_preset', 'param_groups',
+           'plain_names', 'read_checkpoint', 'record_graph', 'requested_processes',
+           'resolve_precision', 'restore_names', 'start_missing_processes', 'step_decay',
+           'tune_malloc', 'unreadable_checkpoint', 'world_size', 'write_checkpoint']
 
 # %% ../../nbs/library/training/index.ipynb #trai0002
 from ..lazy import lazy_attributes
@@ -21,14 +21,15 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/training/index.ipynb #trai0003
 _all_ = [
     "AVERAGE_SHARE", "BasePreset", "DEVICES", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS",
-    "PRECISIONS", "Trainer", "TrainerState", "TrainingConfig", "WARMUP_SHARE", "adapt_config",
-    "adapt_min_count", "adapt_recipe", "average_weights", "best_device", "bf16_speedup",
-    "changed_settings", "check_device", "check_same_progress", "check_training_state",
-    "checkpoint_activations", "compile_model", "constant", "cosine", "epochs_since_best",
-    "explain_lost_process", "half_speedup", "inference_dtype", "live_plot", "load_checkpoint",
-    "noam", "override_preset", "param_groups", "plain_names", "read_checkpoint",
-    "requested_processes", "resolve_precision", "restore_names", "start_missing_processes",
-    "step_decay", "tune_malloc", "unreadable_checkpoint", "world_size", "write_checkpoint",
+    "PRECISIONS", "ReplayedStep", "Trainer", "TrainerState", "TrainingConfig", "WARMUP_SHARE",
+    "adapt_config", "adapt_min_count", "adapt_recipe", "average_weights", "best_device",
+    "bf16_speedup", "changed_settings", "check_device", "check_same_progress",
+    "check_training_state", "checkpoint_activations", "compile_model", "constant", "cosine",
+    "epochs_since_best", "explain_lost_process", "half_speedup", "inference_dtype", "live_plot",
+    "load_checkpoint", "noam", "override_preset", "param_groups", "plain_names",
+    "read_checkpoint", "record_graph", "requested_processes", "resolve_precision",
+    "restore_names", "start_missing_processes", "step_decay", "tune_malloc",
+    "unreadable_checkpoint", "world_size", "write_checkpoint",
 ]
 
 # %% ../../nbs/library/training/index.ipynb #trai0004
@@ -47,6 +48,7 @@ _SUBMODULES = {
         "check_same_progress", "explain_lost_process", "requested_processes",
         "start_missing_processes", "tune_malloc", "world_size",
     ],
+    "graphs": ["ReplayedStep", "record_graph"],
     "loop": ["Trainer", "TrainerState", "epochs_since_best", "live_plot", "param_groups"],
     "memory": ["checkpoint_activations"],
     "schedules": ["constant", "cosine", "noam", "step_decay"],

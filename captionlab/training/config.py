@@ -48,6 +48,8 @@ class TrainingConfig:
             takes less memory and more time; see `captionlab.training.memory`.
         compile: whether `torch.compile` compiles the model before its first steps, which needs a
             C++ compiler on a CPU. The loss is the same up to rounding.
+        graphs: whether a GPU records a step and replays it, and the data lie on it if they fit;
+            without an effect elsewhere.
 
     Raises:
         ValueError: if a value is out of its range.
@@ -71,6 +73,7 @@ class TrainingConfig:
     accumulation: int = 1
     checkpointing: bool = False
     compile: bool = False
+    graphs: bool = True
 
     def __post_init__(self):
         self._check_whole_numbers()
@@ -102,6 +105,21 @@ class TrainingConfig:
             # True is an int to Python, and numpy's integers are not.
             if isinstance(value, bool) or not isinstance(value, Integral):
                 raise ValueError(f"{name} {value!r}: give a whole number")
+
+    def with_batch_size(self, pictures: int, usual: int) -> "TrainingConfig":
+        """Return the recipe for steps of so many pictures.
+
+        The learning rate grows with the root of the batch; warm-up and moving average span as many
+        pictures as before.
+
+        Args:
+            pictures: of a step.
+            usual: pictures of a step of this recipe.
+        """
+        ratio = pictures / usual
+        return replace(self, batch_size=pictures, max_tokens=0, lr=self.lr * ratio**0.5,
+                       warmup=max(1, round(self.warmup / ratio)),
+                       ema_decay=self.ema_decay**ratio)
 
     def batch_sampler(self, data: batches.CaptionDataset) -> batches.ResumableBatchSampler:
         """Return the sampler of the rows of `data` in each step of each epoch."""

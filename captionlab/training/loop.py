@@ -39,8 +39,10 @@ from captionlab.training.distributed import (
 from ..captioner import Captioner
 from ..data.batches import Batch, CaptionDataset
 from ..data.loading import BatchLoader, default_workers
+from ..data.resident import ResidentLoader, fits_on
 from .config import TrainingConfig
 from .devices import average_weights, compile_model, resolve_precision
+from .graphs import ReplayedStep
 from .memory import checkpoint_activations
 
 # %% ../../nbs/library/training/loop.ipynb #6fadc6d7
@@ -120,6 +122,9 @@ def _explain_memory(config: TrainingConfig, batch: Batch) -> Iterator[None]:
                           f"more parts, {again}a smaller batch_size (--batch-size)") from None
 
 # %% ../../nbs/library/training/loop.ipynb #9d7df4b7
+_LENGTHS = 6        # on a GPU texts have a multiple of so many ids, so that few steps are recorded
+
+
 class Trainer:
     """Trains a captioner on one device or several; it may be killed at any moment and resumed.
 
@@ -181,10 +186,25 @@ class Trainer:
             checkpoint_activations(averaged)
         if config.compile:
             model = compile_model(model, self.device.type)
+        on_gpu = self.device.type == "cuda"
         optimizer = torch.optim.AdamW(param_groups(model, config), config.lr, config.betas,
-                                      weight_decay=config.weight_decay, fused=True)
+                                      weight_decay=config.weight_decay, fused=True,
+                                      capturable=on_gpu)
+        self.optimizer = optimizer
+        self.place_rates()
         self.scheduler = LambdaLR(optimizer, config.lr_lambda(len(self.sampler)))
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        # Rewards, for one, are computed by the CPU in the middle of a step.
+        reads = any(getattr(module, "reads_numbers", False) for module in model.modules())
+        self.graphs = (config.graphs and on_gpu and config.accumulation == 1
+                       and self.accelerator.num_processes == 1 and not reads)
+        self.perform_step = ReplayedStep(self._step) if self.graphs else self._step
+
+    def place_rates(self) -> None:
+        """Put the learning rates on a GPU, where a recorded step finds the one of the day."""
+        if self.device.type == "cuda":
+            for group in self.optimizer.param_groups:
+                group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float).to(self.device)
 
     @property
     def lr(self) -> float:
@@ -208,10 +228,13 @@ class Trainer:
         workers = self.workers
         if workers is None:
             workers = default_workers(self.data, self.device.type)
-        self.loader = BatchLoader(
-            self.data, self.sampler, seed=self.config.seed, workers=workers, device=self.device,
-            pin_memory=self.device.type == "cuda", rank=self.accelerator.process_index,
-            processes=self.accelerator.num_processes)
+        if self.graphs and fits_on(self.data, self.device):
+            self.loader = ResidentLoader(self.data, self.sampler, self.device, self.config.seed)
+        else:
+            self.loader = BatchLoader(
+                self.data, self.sampler, seed=self.config.seed, workers=workers,
+                device=self.device, pin_memory=self.device.type == "cuda",
+                rank=self.accelerator.process_index, processes=self.accelerator.num_processes)
         with closing(self.loader):
             while self.state.epoch < self.config.epochs:
                 if self.history and 0 < self.config.patience <= epochs_since_best(self.history):
@@ -267,17 +290,25 @@ class Trainer:
             MemoryError: if the device's memory does not suffice.
         """
         with _explain_memory(self.config, batch):
-            in_parts = self.config.accumulation > 1
-            loss, tokens = self._accumulate(batch) if in_parts else self._loss(batch)
-            sums = torch.stack([loss.detach().float(), tokens.float()])
-            sums = cast(Tensor, self.accelerator.reduce(sums, "sum"))
-            self._update(loss, sums)
-            self.optimizer.zero_grad()
+            batch = batch.to(self.device, non_blocking=True)
+            if self.device.type != "cpu":
+                batch = batch.padded(_LENGTHS)
+            sums = self.perform_step(batch)
+        self.scheduler.step()
+        return sums
+
+    def _step(self, batch: Batch) -> Tensor:
+        """Do the part of `step` that happens on the device, without a read."""
+        in_parts = self.config.accumulation > 1
+        loss, tokens = self._accumulate(batch) if in_parts else self._loss(batch)
+        sums = torch.stack([loss.detach().float(), tokens.float()])
+        sums = cast(Tensor, self.accelerator.reduce(sums, "sum"))
+        self._update(loss, sums)
+        self.optimizer.zero_grad()
         return sums
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the summed loss and the number of tokens of pictures of this process."""
-        batch = batch.to(self.device, non_blocking=True)
         return self.model.train()(batch, self.config.label_smoothing)
 
     def _accumulate(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -308,7 +339,6 @@ class Trainer:
         adam: Any = self.optimizer.optimizer
         adam.found_inf = 1 - (total_loss.isfinite() & (total_tokens > 0)).float()
         self.optimizer.step()
-        self.scheduler.step()
         average_weights(self.ema_model, self.accelerator.unwrap_model(self.model))
 
     def read_losses(self) -> None:
@@ -404,6 +434,7 @@ def _load_checkpoint(trainer: Trainer, file: Path) -> None:
         trainer.history = checkpoint["history"]
         trainer.best = checkpoint["best"]
         trainer.optimizer.load_state_dict(checkpoint["optimizer"])
+        trainer.place_rates()
         known = trainer.scheduler.state_dict().keys() & checkpoint["scheduler"].keys()
         trainer.scheduler.load_state_dict({name: checkpoint["scheduler"][name] for name in known})
         model = trainer.accelerator.unwrap_model(trainer.model)

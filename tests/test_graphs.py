@@ -1,0 +1,151 @@
+"""Steps that are recorded and replayed, and data on the device: what of it needs no GPU."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import tiny_training
+import torch
+
+from captionlab import captioner, distillation
+from captionlab.data.batches import Batch, CaptionDataset, collate
+from captionlab.data.datasets import Item
+from captionlab.data.loading import BatchLoader
+from captionlab.data.resident import ResidentLoader, fits_on, resident_bytes
+from captionlab.distillation import Distilled
+from captionlab.models import find_preset, model_module
+from captionlab.text import Vocabulary
+from captionlab.training.config import TrainingConfig
+from captionlab.training.graphs import ReplayedStep
+
+def called_again(calls):
+    """Records as a GPU does, which computes nothing meanwhile; a replay calls the function."""
+
+    def record(call):
+        calls.append("record")
+
+        def replay():
+            calls.append("replay")
+            return call()
+
+        return replay
+
+    return record
+
+
+def weights_after(replayed, lengths=(7, 7, 7, 10, 7, 10, 10), most_shapes=24):
+    run = tiny_training.trainer(dropout=0.1)
+    calls = []
+    if replayed:
+        run.perform_step = ReplayedStep(run._step, called_again(calls), most_shapes)
+    for number, length in enumerate(lengths):
+        words = torch.Generator().manual_seed(number)
+        captions = torch.randint(4, 9, (2, 2, length), generator=words)
+        run.reseed(0, number)
+        run.step(Batch(grid=torch.full((2, 2, 3), number / 7), captions=captions))
+    return run.model.state_dict(), run.ema_model.state_dict(), calls
+
+
+def test_every_batch_is_trained_on_once():
+    *plain, _ = weights_after(False)
+    *replayed, calls = weights_after(True)
+    torch.testing.assert_close(replayed, plain, rtol=0, atol=0)
+    # Of each length the first takes the step itself; the second is recorded, then replayed.
+    assert calls == ["record", *3 * ["replay"], "record", "replay", "replay"]
+
+
+def test_further_shapes_are_not_recorded():
+    *plain, _ = weights_after(False)
+    *replayed, calls = weights_after(True, most_shapes=1)
+    torch.testing.assert_close(replayed, plain, rtol=0, atol=0)
+    assert calls.count("record") == 1
+
+
+def test_a_cpu_records_nothing():
+    run = tiny_training.trainer()
+    assert run.config.graphs
+    assert not run.graphs
+    assert not fits_on(run.data, run.device)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("image_transformer", {"variant": "sampling"}), ("image_transformer", {}), ("vanilla", {})],
+)
+def test_models_that_read_numbers_say_so(name, change):
+    model = model_module(name).Model(replace(find_preset(name, "tiny"), **change), 50)
+    reads = any(getattr(module, "reads_numbers", False) for module in model.modules())
+    assert reads == bool(change)
+
+
+def views():
+    """Rows with captions of several lengths, in two views."""
+    captions = [("a red circle",) * (1 + n % 2) + ("red " * (n % 4 + 1),) for n in range(9)]
+    items = [Item(str(number), texts) for number, texts in enumerate(captions)]
+    vocabulary = Vocabulary.build(text for item in items for text in item.captions)
+
+    def numbered(sign):
+        return {"grid": lambda item: torch.full((2, 3), sign * float(item.name) + sign)}
+
+    return CaptionDataset(items, vocabulary, inputs=numbered(1), augmentations=[numbered(-1)])
+
+
+def test_resident_batches_are_those_that_are_read():
+    data = views()
+    sampler = TrainingConfig(batch_size=4).batch_sampler(data)
+    seen = set()
+    for epoch in range(8):
+        sampler.set_epoch(epoch)
+        pairs = zip(ResidentLoader(data, sampler, "cpu"), BatchLoader(data, sampler), strict=True)
+        for ours, read in pairs:
+            captions = read.captions.shape[1]       # ours are padded to those of all rows
+            assert ours.captions[:, :captions].equal(read.captions)
+            assert not ours.captions[:, captions:].any()
+            assert ours.grid.abs().equal(read.grid.abs())
+            seen |= set(ours.grid[:, 0, 0].tolist())
+    assert len(seen) == 18      # each row in both views
+    first, again = (list(ResidentLoader(data, sampler, "cpu")) for _ in range(2))
+    assert all(a.grid.equal(b.grid) for a, b in zip(first, again, strict=True))
+    assert resident_bytes(data) == 9 * (2 * 2 * 6 + 8 * 3 * data.lengths.max())
+
+
+def test_a_training_takes_resident_data():
+    run = tiny_training.trainer(config=replace(tiny_training.RECIPE, epochs=2))
+    run.loader = ResidentLoader(run.data, run.sampler, "cpu")
+    run._train_epoch()
+    assert run.state.step == len(run.sampler)
+    assert math.isfinite(run.state.loss)
+
+
+def test_padded_texts_have_the_same_loss():
+    run = tiny_training.trainer(dropout=0.0)
+    batch = collate([run.data[row] for row in range(4)])
+    padded = batch.padded(6)
+    assert padded.captions.shape[-1] % 6 == 0
+    torch.testing.assert_close(run.model.loss(padded), run.model.loss(batch))
+
+
+def test_a_larger_batch_averages_over_as_many_pictures():
+    recipe = TrainingConfig(max_tokens=144, lr=8e-4, warmup=1000, ema_decay=0.998)
+    large = recipe.with_batch_size(64, usual=8)
+    assert (large.batch_size, large.max_tokens, large.warmup) == (64, 0, 125)
+    assert large.ema_decay == pytest.approx(0.998**8)
+    assert large.lr == pytest.approx(8e-4 * math.sqrt(8))
+
+
+@pytest.mark.parametrize("length", [6, 13])
+def test_teachers_count_the_same_with_padding(monkeypatch, length):
+    model = Distilled(model_module("vanilla").Model(find_preset("vanilla", "tiny"), 50), 0.5)
+    torch.manual_seed(0)
+    captions = torch.randint(4, 50, (3, 2, length))
+    captions[1, :, 4:] = 0
+    batch = Batch(
+        captions=captions,
+        grid=torch.rand(3, 64, 12),
+        teacher_words=torch.randint(4, 50, (3, 2, length, 5)),
+        teacher_chances=torch.rand(3, 2, length, 5),
+    )
+    plain = model.loss(batch, 0.1)
+    for module in (captioner, distillation):
+        monkeypatch.setattr(module, "real_rows", lambda x, ids: x.flatten(0, ids.ndim - 1))
+    torch.testing.assert_close(model.loss(batch.padded(6), 0.1), plain)
