@@ -23,7 +23,7 @@ from captionlab.data.catalog import load_dataset
 from captionlab.models import find_preset, model_module
 from captionlab.runs.coco_plan import COCO_CAPTIONERS, random_inputs
 from captionlab.runs.results import provenance
-from captionlab.scst import FastCiderD, SelfCritical
+from captionlab.scst import CiderD, SelfCritical
 from captionlab.text import Vocabulary, pad_sequences
 from captionlab.training.config import BasePreset
 from captionlab.training.loop import Trainer
@@ -84,7 +84,7 @@ def measure(name: str) -> dict[str, float]:
 
     seconds_per_step(xe, batches, WARMUP)
     values = {"xe_seconds": seconds_per_step(xe, batches, XE_STEPS), "pictures": len(batches[0])}
-    reward = FastCiderD([[row[1:] for row in five] for five in ids], VOCABULARY_SIZE)
+    reward = CiderD([[row[1:] for row in five] for five in ids])
     critic = SelfCritical(model, reward, max_length=preset.max_length or 30)
     scst = step_trainer(critic, replace(preset.scst, lr=1e-7, precision="no"), 10_000)
     seconds_per_step(scst, batches, 3)

@@ -16,7 +16,7 @@ from benchmarks import record, step_trainer
 from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
 from captionlab.models.vanilla import PRESETS, Model
-from captionlab.scst import FastCiderD, SelfCritical
+from captionlab.scst import CiderD, SelfCritical
 from captionlab.text import Vocabulary, pad_sequences
 from captionlab.training.loop import Trainer
 
@@ -60,7 +60,7 @@ def main() -> None:
     learning = step_trainer(model.train(), config, 10_000)
     for number in range(WARMUP):
         learning.step(batches[number % len(batches)])
-    reward = FastCiderD([[row[1:] for row in rows] for rows in ids], len(vocabulary))
+    reward = CiderD([[row[1:] for row in rows] for rows in ids])
     critic = SelfCritical(
         model, reward, SAMPLES, max_length=PRESET.max_length, suppress_tokens=[vocabulary.unk]
     )

@@ -5,6 +5,7 @@ one core, most of them for SPICE, which `captionlab metrics install-spice` bring
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,10 @@ import numpy as np
 from captionlab.data import datasets
 from captionlab.data.datasets import Item
 from captionlab.files import write_json
-from captionlab.metrics.agreement import (
-    caption_targets,
-    compare_pairs,
-    known_captions,
-    measure_agreement,
-)
+from captionlab.metrics.agreement import caption_targets, kendall_tau, known_captions
 from captionlab.metrics.captions import score_runs
 from captionlab.metrics.spice import find_spice, score_spice
+from captionlab.metrics.statistics import bootstrap_counts
 from captionlab.runs.catalog import load
 from captionlab.scenes import describe_scene
 
@@ -86,6 +83,81 @@ def score_kinds(kinds: Captions, items: list[Item]) -> tuple[dict, dict]:
             "CHAIR": targets[kind]["CHAIR"],
         }
     return scores, targets
+
+
+POOLS = {
+    "trained models": (),                       # all kinds that are not among the known ones
+    "one fact changed": ("true", "one fact changed"),
+    "shuffled words": ("true", "shuffled"),
+    "short and safe": ("one fact changed", "short and safe"),
+}
+_KNOWN = ("true", "one fact changed", "shuffled", "short and safe")
+
+
+def measure_agreement(
+    scores: Mapping[str, Mapping[str, np.ndarray]],
+    targets: Mapping[str, Mapping[str, np.ndarray]],
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> dict:
+    """Return Kendall's τ of metrics with truth and coverage, in pools of captions.
+
+    Args:
+        scores: for each kind of caption the scores by metric, each `(B,)` for the same B scenes.
+        targets: for each kind "truth" and "coverage", `(B,)`.
+        resamples: draws of B scenes.
+        seed: of the draws.
+
+    Returns:
+        By pool, target and metric the τ and its 95 % interval; None where all are equal.
+    """
+    models = tuple(kind for kind in scores if kind not in _KNOWN)
+    scenes = len(next(iter(targets.values()))["truth"])
+    drawn = np.vstack([np.ones((1, scenes)), bootstrap_counts(scenes, resamples, seed)])
+    table = {}
+    for pool, kinds in POOLS.items():
+        members = kinds or models
+        weights = np.tile(drawn, len(members))
+        table[pool] = {
+            target: {
+                metric: _interval(kendall_tau(
+                    _join(scores, members, metric), _join(targets, members, target), weights
+                ))
+                for metric in scores[members[0]]
+            }
+            for target in ("truth", "coverage")
+        }
+    return table
+
+
+def _join(values: Mapping, kinds: Sequence[str], name: str) -> np.ndarray:
+    """One array of all kinds, rounded so that sums in another order are still ties."""
+    return np.concatenate([values[kind][name] for kind in kinds]).round(9)
+
+
+def _interval(taus: np.ndarray) -> dict | None:
+    """The first of the values, and where the middle 95 % of the others lie."""
+    defined = taus[1:][~np.isnan(taus[1:])]
+    if np.isnan(taus[0]) or not len(defined):
+        return None
+    low, high = np.percentile(defined, (2.5, 97.5))
+    return {"tau": float(taus[0]), "interval": [float(low), float(high)]}
+
+
+def compare_pairs(better: np.ndarray, worse: np.ndarray) -> dict[str, int]:
+    """Return in how many scenes the better caption scores above, equal to and below the worse.
+
+    Args:
+        better: scores of the better captions, shape `(N,)`.
+        worse: scores of the worse captions of the same scenes, likewise.
+    """
+    gaps = (better - worse).round(9)
+    return {
+        "above": int((gaps > 0).sum()),
+        "equal": int((gaps == 0).sum()),
+        "below": int((gaps < 0).sum()),
+    }
 
 
 def mean_scores(scores: dict[str, np.ndarray], targets: dict[str, np.ndarray]) -> dict[str, float]:

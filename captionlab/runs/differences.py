@@ -19,12 +19,12 @@ import numpy as np
 
 from ..data.catalog import load_dataset
 from ..data.datasets import Item
-from ..metrics.ciderd import CiderDScorer
 from ..metrics.files import read_results
 from ..metrics.statistics import bootstrap_counts
 from ..metrics.tokenizer import tokenize
 from ..scenes.verification import truth
 from ..scenes.world import Scene
+from ..scst import CiderD
 from .reproduction import run_score, seed_deviation, seed_spread
 from .results import load_result, results_home
 from .tables import OTHER_PRESETS, PROTOCOLS, TABLES, PaperTable, TableRow
@@ -77,12 +77,13 @@ def picture_scores(
     tokens = {key: [[ids.setdefault(word, len(ids) + 1) for word in line.split()]
                     for line in lines] for key, lines in tokenize(texts).items()}
     references = [tokens["", item.image_id] for item in items]
-    scorer = CiderDScorer(references)
-    index = scorer.index(references)
+    cider = CiderD(references)
     scores = {}
     for name, by_image in captions.items():
         candidates = [tokens[name, item.image_id][0] for item in items]
-        scores[name] = {"CIDEr": 100 * scorer.score(candidates, np.arange(len(items)), index)}
+        pairs = zip(candidates, references, strict=True)
+        ciders = [cider.score([ids], texts)[0] for ids, texts in pairs]
+        scores[name] = {"CIDEr": 100 * np.array(ciders)}
         worlds = {item.image_id: item.image for item in items if isinstance(item.image, Scene)}
         if len(worlds) == len(items):
             holds = [truth([[by_image[key]]], [world])["all"] for key, world in worlds.items()]

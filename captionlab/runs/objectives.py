@@ -26,7 +26,7 @@ from ..captioner import Captioner, TransformerCaptioner
 from ..data.batches import CaptionDataset
 from ..distillation import Distilled, require_fixed_tokens, soft_targets
 from ..files import short_hash
-from ..scst import FastCiderD, Gleu, SelfCritical
+from ..scst import CiderD, Gleu, SelfCritical
 from ..training.config import BasePreset, TrainingConfig
 from ..training.devices import resolve_precision
 from .catalog import load
@@ -176,7 +176,7 @@ class SCST(Objective):
         else:
             # CIDEr-D weighs n-grams by how rare they are in the training captions, without bos.
             captions = [[ids[1:] for ids in row] for row in setup.examples.token_ids["captions"]]
-            reward = FastCiderD(captions, len(run.vocabulary))
+            reward = CiderD(captions)
         return SelfCritical(run.model, reward, self.samples, max_length=run.max_length,
                             suppress_tokens=[run.vocabulary.unk])
 

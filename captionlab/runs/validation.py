@@ -7,14 +7,13 @@ __all__ = ['quick_cider', 'quick_bleu', 'make_validate_fn']
 
 # %% ../../nbs/library/runs/validation.ipynb #vali0002
 from collections.abc import Callable, Sequence
-
-import numpy as np
+from statistics import mean
 
 from ..captioner import Captioner
 from ..data.datasets import Item
-from ..metrics.ciderd import CiderDScorer
 from ..metrics.translation import score_translations
 from ..processors.cache import InputTransforms
+from ..scst import CiderD
 from ..text import normalise
 from .run import Run, caption_split
 from .translation import source_sentences
@@ -36,9 +35,9 @@ def quick_cider(run: Run, items: Sequence[Item], inputs: InputTransforms) -> flo
 
     references = [[to_ids(text) for text in item.captions] for item in items]
     candidates = [to_ids(caption) for caption in captions]
-    scorer = CiderDScorer(references, len(numbers))
-    scores = scorer.score(candidates, np.arange(len(items)), scorer.index(references))
-    return 100 * float(scores.mean())
+    cider = CiderD(references)
+    pairs = zip(candidates, references, strict=True)
+    return 100 * mean(cider.score([ids], texts)[0] for ids, texts in pairs)
 
 
 def quick_bleu(run: Run, items: Sequence[Item]) -> float:
