@@ -17,6 +17,7 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 import convert  # noqa: E402
 import finding  # noqa: E402
 import glossary  # noqa: E402
+import live_parts  # noqa: E402
 import reference  # noqa: E402
 import teaching  # noqa: E402
 
@@ -208,6 +209,7 @@ def write_lists(app, exception) -> None:
 
 def setup(app) -> None:
     app.connect("builder-inited", lambda app: setattr(app.builder, "search", False))
+    live_parts.setup(app)
     app.connect("builder-inited", generate)
     app.connect("env-get-outdated", lambda *_: ["index", "teaching"])
     app.connect("source-read", drop_empty_parts)

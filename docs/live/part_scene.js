@@ -1,0 +1,46 @@
+// A scene to change: its caption, whether it is true, rival words and where one head looks.
+import { Panel } from "./panel.js";
+import { SceneEditor } from "./scene_editor.js";
+import { button, h, latest, loader, status } from "./ui.js";
+import { loadWorld } from "./world.js";
+
+const FIRST = [
+  { shape: "square", colour: "blue", size: "large", texture: "plain", x: 60, y: 60, radius: 43 },
+  { shape: "circle", colour: "brown", size: "small", texture: "plain", x: 60, y: 60, radius: 15 },
+  { shape: "star", colour: "yellow", size: "medium", texture: "plain", x: 140, y: 130, radius: 25 },
+];
+
+export default async function build(body) {
+  const world = await loadWorld();
+  let captioner = null;
+  let panel = null;
+  let example = -1;
+  const line = status();
+  const result = h("div");
+  const describe = latest(async () => {
+    if (!captioner) return;
+    const objects = editor.objects.map((one) => ({ ...one }));
+    const { size } = captioner.spec.preprocess;
+    const memory = await captioner.encode(world.render(objects, size));
+    const { ids } = await captioner.beam(memory, 3);
+    const caption = captioner.text(ids);
+    line.replaceChildren(`The model writes: ${caption}. `, h("strong", {},
+      world.isTrue(caption, objects) ? "True." : "Not true."));
+    panel.show(await captioner.read(memory, ids));
+  });
+  const editor = new SceneEditor(world, FIRST, describe);
+  const other = button("Another scene", () => {
+    example = (example + 1) % world.scenes.length;
+    editor.replace(world.scenes[example].objects);
+  });
+  editor.controls.append(other);
+  const load = await loader("scenes", "Load the captioner of scenes", (loaded) => {
+    captioner = loaded;
+    panel = new Panel(captioner, editor.picture);
+    result.append(panel.element);
+    return describe();
+  });
+  body.append(h("p", {}, "Choose a shape, then drag it or move it with the arrow keys; change its "
+    + "colour, shape, size or texture below."),
+  h("div", { class: "live-stage" }, editor.picture, h("div", {}, editor.controls, load, line, result)));
+}
