@@ -39,7 +39,7 @@
     const low = query.toLowerCase();
     const title = entry.title.toLowerCase();
     let score = 0;
-    if (entry.named && (entry.title === query || entry.title.endsWith(`.${query}`))) score += isCode(query) ? 900 : entry.inner ? 300 : 830;
+    if (entry.named && (entry.title === query || entry.title.endsWith(`.${query}`))) score += isCode(query) ? 900 : entry.inner || query === query.toUpperCase() ? 300 : 830;
     else if (entry.named && query !== low && (title === low || title.endsWith(`.${low}`))) score += 150;
     if (isCode(query) && entry.given.includes(low)) score += /\.[A-Z]\w+$/.test(entry.title) ? 400 : 300;
     if (entry.kind === "command" && (title === low || title.split(" ")[0] === low)) score += isCode(query) ? 800 : 350;
@@ -59,6 +59,7 @@
     const all = weights.reduce((sum, one) => sum + one, 0);
     const whole = tokens.length ? (matched / all) ** 3 : 1;
     const brief = 1 + 1 / (4 + entry.inTitle.length);
+    if (entry.named && query.includes(" ")) score *= 0.6;  // words, not a name
     return (score > 140 && !matched ? score : score * whole) * brief * KIND[entry.kind] * (entry.anchor && !entry.named ? 0.9 : 1);
   };
 
