@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak export check lab docs run bench hooks clean
+.PHONY: help demo test soak export check lab docs run bench gpu hooks clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /  make \1 \t/p' Makefile | expand -t 14
@@ -69,6 +69,9 @@ run: $(VENV)/.dev  ## NB=nbs/01_attention.ipynb: export, execute in place, clean
 
 bench: $(VENV)/.bench  ## measure against peers; rewrites results/bench.json
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m benchmarks
+
+gpu:  ## what only a GPU can show, with the Python that is there (PYTHON=python3); writes results/gpu.json
+	@PYTHONPATH=. $(PYTHON) -m benchmarks.gpu $(GPU)
 
 hooks:  # nbdev's git hooks, found from any shell
 	@$(BIN)/nbdev_install_hooks > /dev/null

@@ -1,0 +1,149 @@
+"""A full training as a benchmark: from files to features, a trained model, SCST and test scores.
+
+    python -m benchmarks.speedrun flickr8k|multi30k|scenes [--seed S] [--batch B] [--epochs E]
+
+Seconds of each phase, on a CPU also those of its cores together; start-up (imports, data) and what
+a phase needs besides its steps (validation, recording) stand apart. One row per machine goes into
+results/bench.json, one line into benchmarks/speedrun.md. `scenes` is a trial of a minute.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+BEGIN = time.perf_counter(), time.process_time()
+
+import torch  # noqa: E402
+
+from benchmarks import record  # noqa: E402
+from captionlab.data import load_dataset, scenes  # noqa: E402
+from captionlab.models import find_preset  # noqa: E402
+from captionlab.processors import ImageProcessor, open_feature_stores  # noqa: E402
+from captionlab.runs.evaluation import evaluate  # noqa: E402
+from captionlab.runs.fitting import FitConfig, NewModel, fit  # noqa: E402
+from captionlab.runs.objectives import SCST  # noqa: E402
+from captionlab.runs.results import provenance  # noqa: E402
+from captionlab.training.devices import best_device  # noqa: E402
+
+LOG = Path(__file__).with_name("speedrun.md")
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is run.
+
+    Args:
+        model: its name.
+        preset: of the model.
+        usual: pictures, or sentences, of a step of that preset.
+        gpu_batch: of a step on a GPU; a CPU takes the preset's.
+        score: the number that counts.
+        goal: seconds on a GPU that we aim at, without start-up.
+        scst: whether the second training follows.
+    """
+
+    model: str
+    preset: str
+    usual: int
+    gpu_batch: int
+    score: str
+    goal: float
+    scst: bool = True
+
+
+COURSES = {
+    "flickr8k": Course("vanilla", "small", 8, 64, "CIDEr", 120.0),
+    "multi30k": Course("translation", "strong", 64, 256, "BLEU", 120.0, scst=False),
+    "scenes": Course("vanilla", "tiny", 8, 8, "CIDEr", 60.0),
+}
+
+
+class Stopwatch:
+    """Measures phases: seconds, and seconds of all cores together."""
+
+    def __init__(self):
+        self.phases: dict[str, dict[str, float]] = {}
+        self.last = BEGIN
+
+    def lap(self, phase: str, **extra: float) -> None:
+        """End a phase."""
+        now = time.perf_counter(), time.process_time()
+        seconds, cores = (b - a for a, b in zip(self.last, now, strict=True))
+        self.phases[phase] = {"seconds": seconds, "core_seconds": cores} | extra
+        self.last = now
+        print(f"{phase:9} {seconds:8.1f} s {cores:8.1f} core s  {extra or ''}", flush=True)
+
+
+def run_course(name: str, course: Course, args: argparse.Namespace, folder: Path) -> dict:
+    """Run all phases; return them with the score."""
+    watch = Stopwatch()
+    on_gpu = best_device() == "cuda"
+    batch = args.batch or (course.gpu_batch if on_gpu else None)
+    data = scenes(48, 8, 8, novel=0) if name == "scenes" else load_dataset(name)
+    preset = find_preset(course.model, course.preset)
+    if batch:
+        recipe = preset.training.with_batch_size(batch, course.usual)
+        preset = replace(preset, training=recipe)
+    watch.lap("start")
+    if preset.inputs.backbone not in (None, "pixels"):
+        processor = ImageProcessor(preset)
+        for mirror in {False, preset.inputs.hflip}:
+            view = processor.with_preprocess(mirror=True) if mirror else processor
+            open_feature_stores(view, data)
+        watch.lap("features")
+    config = FitConfig(seed=args.seed, epochs=args.epochs, max_val_items=args.val)
+    start = NewModel(course.model, preset)
+    run = fit(start, data, config=config, out=folder / "xe")
+    watch.lap("xe", steps=run.metadata.train_seconds, val=run.metadata.history[-1]["score"])
+    if course.scst:
+        run = fit(folder / "xe", data, SCST(), config, out=folder / "scst")
+        watch.lap("scst", steps=run.metadata.train_seconds, val=run.metadata.history[-1]["score"])
+    found = evaluate(run, data, beam=args.beam, length_penalty=1.0, meteor=False, blind=False)
+    watch.lap("metrics")
+    scores = found["run"]["metrics"]
+    return {"data": name, "seed": args.seed, "batch": batch, "score": scores[course.score],
+            "phases": watch.phases, "device": best_device(), **provenance()}
+
+
+def log_line(result: dict, note: str) -> str:
+    """One line of the log."""
+    phases = ", ".join(f"{name} {lap['seconds']:.0f} s ({lap['core_seconds']:.0f} core s)"
+                       for name, lap in result["phases"].items())
+    return (f"| {result['data']} | {result['device']} | {result['seed']} | {result['score']:.1f} "
+            f"| {phases} | {result['commit']} | {note} |\n")
+
+
+def main(arguments: Sequence[str] = ()) -> dict:
+    """Run a course, by default the trial, and write its row and its line."""
+    parser = argparse.ArgumentParser(description="a full training as a benchmark")
+    parser.add_argument("data", nargs="?", choices=COURSES, default="scenes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batch", type=int, help="pictures of a step; by default the device's")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--beam", type=int, default=3)
+    parser.add_argument("--val", type=int, default=500, help="items judged after each epoch")
+    parser.add_argument("--note", default="", help="what was changed, for the log")
+    parser.add_argument("--out", type=Path, help="also write the result to this file, as JSON")
+    args = parser.parse_args(arguments)
+    course = COURSES[args.data]
+    torch.manual_seed(args.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        result = run_course(args.data, course, args, Path(folder))
+    if args.out:
+        args.out.write_text(json.dumps(result | {"course": asdict(course)}, indent=1) + "\n")
+    if args.data != "scenes":       # a trial leaves no row
+        used = sum(lap["seconds"] for name, lap in result["phases"].items() if name != "start")
+        record(f"speedrun-{args.data}-{result['device']}", used, course.goal, course.goal / used,
+               f"s without start-up; peer: our aim on a GPU; {course.score} {result['score']:.1f}")
+        with LOG.open("a") as log:
+            log.write(log_line(result, args.note))
+    return result
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,49 @@
+"""The benchmarks of whole trainings and of what only a GPU can show, in small."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu, speedrun
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.slow
+def test_a_trial_has_all_phases(tmp_path):
+    out = tmp_path / "run.json"
+    rows = (ROOT / "results" / "bench.json").read_text()
+    options = ["--epochs", "1", "--val", "8", "--beam", "1", "--out", str(out)]
+    result = speedrun.main(["scenes", *options])
+    assert [*result["phases"]] == ["start", "xe", "scst", "metrics"]
+    assert all(lap["seconds"] > 0 and lap["core_seconds"] > 0 for lap in result["phases"].values())
+    assert 0 < result["phases"]["xe"]["steps"] < result["phases"]["xe"]["seconds"]
+    assert json.loads(out.read_text())["score"] == result["score"]
+    assert speedrun.log_line(result, "none").startswith("| scenes |")
+    assert (ROOT / "results" / "bench.json").read_text() == rows    # a trial leaves no row
+
+
+@pytest.mark.slow
+def test_what_a_gpu_shows_runs_in_small_on_a_cpu(tmp_path):
+    out = tmp_path / "gpu.json"
+    command = [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--out", str(out)]
+    done = subprocess.run([*command, "same", "cptr", "scst"], cwd=ROOT, capture_output=True,
+                          text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    results = json.loads(out.read_text())
+    assert "megabytes: {'tree':" in done.stdout
+    assert results["same"]["largest_relative_gap"] == 0
+    assert results["cptr"]["share"] > 0
+    assert results["scst"].keys() >= {"vanilla", "image_transformer"}
+
+
+def test_every_course_has_a_preset_and_the_checks_a_goal():
+    for name, course in speedrun.COURSES.items():
+        preset = speedrun.find_preset(course.model, course.preset)
+        usual = preset.training.max_tokens // 18 if preset.training.max_tokens == 144 else None
+        assert usual in (None, course.usual), name
+    assert gpu.GOALS.keys() < set(gpu.COCO_CAPTIONERS)
+    assert gpu.sizes()["tree"] > 1
