@@ -34,7 +34,6 @@ except ImportError:  # on Windows
 
 import captionlab
 from captionlab.data.catalog import load_dataset
-from captionlab.metrics.chair import read_detections
 from captionlab.metrics.files import read_annotations, read_results
 from captionlab.models import vanilla
 from captionlab.models.translation import PRESETS as TRANSLATORS
@@ -180,12 +179,6 @@ def _regions(file: Path) -> object:
     return [opened[name].boxes.tolist() for name in opened]
 
 
-def _npz(folder: Path) -> Callable[[], object]:
-    arrays = {"names": ["a", "b"], "counts": [1, 1], "classes": [1, 0], "scores": [0.9, 0.8]}
-    np.savez(folder / "d.npz", class_names=["dog", "cat"], **arrays)
-    return lambda: read_detections(folder / "d.npz")
-
-
 def _picture(folder: Path, ending: str) -> Callable[[], object]:
     draw = np.random.default_rng(0)
     Image.fromarray(draw.integers(0, 255, (40, 50, 3), np.uint8)).save(folder / f"p.{ending}")
@@ -205,7 +198,6 @@ KINDS: dict[str, tuple[Callable[[Path], Callable[[], object]], bool]] = {
     "csv": (_csv, False),
     "boxes": (_boxes, False),
     "tsv": (_tsv, False),
-    "npz": (_npz, False),
     "png": (lambda folder: _picture(folder, "png"), False),
     "jpg": (lambda folder: _picture(folder, "jpg"), False),
     "gif": (lambda folder: _picture(folder, "gif"), False),

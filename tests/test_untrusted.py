@@ -16,7 +16,7 @@ from vision_helpers import one_line
 
 from captionlab.data.datasets import Item
 from captionlab.data.text_files import read_json_file, read_lines
-from captionlab.metrics import read_detections, read_results
+from captionlab.metrics import read_results
 from captionlab.untrusted import (
     check_archive,
     check_regular,
@@ -61,7 +61,7 @@ class TestPackedFiles:
         packed_zeros(tmp_path / "bomb.npz")
         assert (tmp_path / "bomb.npz").stat().st_size < 20_000
         monkeypatch.setattr(np, "load", lambda *_: pytest.fail("it was unpacked"))
-        for read in (open_boxes, read_detections, check_archive):
+        for read in (open_boxes, check_archive):
             with pytest.raises(ValueError, match="bomb.npz: its content would take 9 MB") as fault:
                 read(tmp_path / "bomb.npz")
             one_line(fault)
@@ -235,20 +235,6 @@ class TestMarkdown:
         assert len(rows) == 3
         assert rows[2].count("|") == 3
         assert "<img" not in rows[2]
-
-
-def test_arrays_that_do_not_belong_together_are_one_line(tmp_path):
-    arrays = {
-        "names": np.array(["a"]), "counts": np.array([1]), "classes": np.array([0]),
-        "scores": np.array([0.9]), "class_names": np.array(["dog"]),
-    }
-    np.savez(tmp_path / "a.npz", **arrays)
-    assert read_detections(tmp_path / "a.npz") == {"a": {"dog"}}
-    for name, value in (("names", np.array("a")), ("classes", np.array([7])), ("counts", 0.5)):
-        np.savez(tmp_path / "a.npz", **arrays | {name: value})
-        with pytest.raises(ValueError, match="a.npz: its arrays do not belong together") as fault:
-            read_detections(tmp_path / "a.npz")
-        one_line(fault)
 
 
 def test_results_in_json_stay_readable(tmp_path):
