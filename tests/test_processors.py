@@ -122,7 +122,7 @@ def _alone(tmp_path, monkeypatch):
     for module in (runs_catalog, cache):
         monkeypatch.setattr(module, "cache_home", lambda: tmp_path / "cache")
     module = SimpleNamespace(Model=Model, Preset=Preset, PRESETS={})
-    for user in (models, run_module, training):
+    for user in (models, run_module, fitting):
         monkeypatch.setattr(user, "model_module", lambda name: module)
     monkeypatch.setattr(image, "find_weights", lambda _: "0")
     for make in (Backbone, Pyramid):
