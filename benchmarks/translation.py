@@ -17,7 +17,7 @@ from captionlab.models.translation import PRESETS, Model
 from captionlab.positions import SinusoidalPositions
 from captionlab.text import pad_sequences
 
-PRESET = replace(PRESETS["strong"], consistency=0.0)
+PRESET = PRESETS["strong"]
 V, RECIPE = PRESET.subwords, PRESET.training
 
 

@@ -19,13 +19,14 @@ from captionlab.data.batches import Batch, CaptionDataset
 from captionlab.data.datasets import scenes
 from captionlab.metrics.translation import moses, score_translations
 from captionlab.models import vanilla
-from captionlab.models.translation import PRESETS, Model, Preset, symmetric_kl
+from captionlab.models.translation import PRESETS, Model, Preset, RDropped, symmetric_kl
 from captionlab.processors import image
 from captionlab.processors.text import TextProcessor
 from captionlab.runs import evaluation
 from captionlab.runs.blind_control import derangement
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.fitting import NewModel, fit
+from captionlab.runs.objectives import RDrop
 from captionlab.runs.run import Run
 from captionlab.text import (
     SubwordVocabulary,
@@ -161,27 +162,13 @@ class TestModel:
 
 
 class TestConsistency:
-    def test_alpha_0_is_the_plain_loss(self):
-        batch = some()
-        plain, zero = (
-            model_of(replace(SMALL, dropout=0.3), train=True),
-            model_of(replace(SMALL, dropout=0.3, consistency=0.0), train=True),
-        )
-        losses = []
-        for model in (plain, zero):
-            torch.manual_seed(5)
-            losses.append(
-                super(Model, model).loss(batch, 0.1) if model is plain else model.loss(batch, 0.1)
-            )
-        assert losses[0] == losses[1]
-
     def test_without_dropout_nothing_is_added(self):
-        batch, model = some(), model_of(replace(SMALL, consistency=5.0))
+        batch, model = some(), RDropped(model_of(SMALL), 5.0)
         total, count = model.eval().loss(batch, 0.1)
         torch.testing.assert_close(model.train().loss(batch, 0.1), (2 * total, 2 * count))
 
     def test_with_dropout_both_divergences_are(self):
-        batch, model = some(), model_of(replace(SMALL, dropout=0.3, consistency=5.0), train=True)
+        batch, model = some(), model_of(replace(SMALL, dropout=0.3), train=True)
         twice = batch.select(torch.arange(5).repeat(2))
         torch.manual_seed(5)
         hidden, words = model.target_hidden_states(twice)
@@ -195,22 +182,11 @@ class TestConsistency:
             / 2
         )
         torch.manual_seed(5)
-        found = model.loss(batch)[0]
+        found = RDropped(model, 5.0).loss(batch)[0]
         torch.testing.assert_close(
             found, F.cross_entropy(logits, words, reduction="sum") + 5 * divergence
         )
         assert divergence > 0.1
-
-    def test_it_begins_after_so_many_pairs(self):
-        """One pass until then; the count is part of a checkpoint, and judging does not count."""
-        batch, late = (
-            some(),
-            model_of(replace(SMALL, consistency=5.0, rdrop_start=2 * len(some())), train=True),
-        )
-        words = [late.loss(batch)[1].item() for _ in range(3)]
-        assert words == [words[0], words[0], 2 * words[0]]
-        late.eval().loss(batch)
-        assert late.state_dict()["samples_seen"] == 3 * len(batch)
 
     def test_disagreement_is_never_negative(self):
         x, y = torch.randn(2, 50, 9) * 20
@@ -322,8 +298,11 @@ class TestRun:
     @pytest.mark.slow
     def test_resumes_to_the_bit(self, trained, world, tmp_path, monkeypatch):
         """Killed in the second epoch, with BPE-dropout and two passes: all that is random."""
-        preset = replace(BRIEF, dropout=0.1, consistency=1.0, bpe_dropout=0.1)
-        whole = fit(NewModel("translation", preset), world, out=tmp_path / "whole", max_val_items=2)
+        preset = replace(BRIEF, dropout=0.1, bpe_dropout=0.1)
+        new = NewModel("translation", preset)
+        training = (new, world, RDrop(consistency=1.0))
+        whole = fit(*training, out=tmp_path / "whole", max_val_items=2)
+        assert whole.metadata.stage == "rdrop"
         plain, calls = loop.Trainer._train_epoch, []
 
         def dying(self):
@@ -334,15 +313,9 @@ class TestRun:
 
         monkeypatch.setattr(loop.Trainer, "_train_epoch", dying)
         with pytest.raises(KeyboardInterrupt):
-            fit(NewModel("translation", preset), world, out=tmp_path / "killed", max_val_items=2)
+            fit(*training, out=tmp_path / "killed", max_val_items=2)
         monkeypatch.undo()
-        resumed = fit(
-            NewModel("translation", preset),
-            world,
-            out=tmp_path / "killed",
-            resume=True,
-            max_val_items=2,
-        )
+        resumed = fit(*training, out=tmp_path / "killed", resume=True, max_val_items=2)
         torch.testing.assert_close(
             resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0
         )

@@ -119,7 +119,7 @@ def train(
     max_val_items: Annotated[int, typer.Option(
         min=1, help="How many validation items are captioned after each epoch.")] = 500,
     objective: Annotated[str | None, typer.Option(
-        help="cross-entropy; distillation, which --teacher stands for; "
+        help="cross-entropy; rdrop; distillation, which --teacher stands for; "
              "or scst: rewards, for a trained run.")] = None,
     start: Annotated[Path | None, typer.Option(
         "--from", metavar="RUN",

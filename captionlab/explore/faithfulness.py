@@ -22,8 +22,8 @@ from ..captioner import Captioner, Memory
 from ..decoding.generation import BOS, EOS, PAD
 from ..files import check_writable, read_json_object, write_json
 from ..processors.cache import input_transforms, open_feature_stores, require_features
-from ..runs.data import DataSource, Folders, load_run_data
 from ..runs.evaluation import result_metadata, result_name
+from ..runs.preparation import DataSource, Folders, load_run_data
 from ..runs.results import diff_metadata, provenance, result_file
 from ..runs.run import Run, make_batch, require_metadata
 from ..text import SubwordVocabulary, Vocabulary, pad_sequences

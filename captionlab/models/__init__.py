@@ -172,7 +172,7 @@ _INPUT_NAMES = {
 }
 _PRESET_NAMES = {
     "longest": "max_length", "recipe": "training", "scenes": "num_scenes",
-    "eyes_hidden": "encoder_hidden", "patch": "patch_size", "begins": "rdrop_start",
+    "eyes_hidden": "encoder_hidden", "patch": "patch_size",
     "piece_dropout": "bpe_dropout", "every": "sampling_interval",
 }
 
@@ -190,7 +190,8 @@ def upgrade_preset(values: dict) -> dict:
     if "inputs" in values:
         return values
     inputs = {new: values[old] for old, new in _INPUT_NAMES.items() if old in values}
-    rest = {name: value for name, value in values.items() if name not in _INPUT_NAMES}
+    gone = {"consistency", "begins"}
+    rest = {name: value for name, value in values.items() if name not in {*_INPUT_NAMES, *gone}}
     rest = _rename_keys(rest, _PRESET_NAMES)
     for stage in {"training", "scst"} & rest.keys():
         rest[stage] = _rename_keys(rest[stage], _TRAINING_NAMES)

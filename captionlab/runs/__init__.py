@@ -7,7 +7,7 @@ __all__ = ['CAPTION_FORMATS', 'COCO_CAPTIONERS', 'COCO_METRICS', 'Caption', 'Cap
            'CocoStep', 'CrossEntropy', 'DEFAULT_USE_CPU', 'DataSource', 'Difference',
            'Distillation', 'FORMAT', 'FitConfig', 'Folders', 'GenerationConfig',
            'MODEL_KEYS', 'NewModel', 'NoveltyDetector', 'NoveltyWarning', 'OBJECTIVES',
-           'OTHER_PRESETS', 'Objective', 'PROTOCOLS', 'PaperTable', 'Protocol',
+           'OTHER_PRESETS', 'Objective', 'PROTOCOLS', 'PaperTable', 'Protocol', 'RDrop',
            'READABLE_FORMATS', 'Reproduction', 'Run', 'RunMetadata', 'RunSettings',
            'SCST', 'TABLES', 'TableRow', 'TrainingSetup', 'Translator', 'WholeWords',
            'artifact_path', 'assign_stores', 'augmentations', 'build_processor',
@@ -37,9 +37,9 @@ __all__ = ['CAPTION_FORMATS', 'COCO_CAPTIONERS', 'COCO_METRICS', 'Caption', 'Cap
            'run_errors', 'run_score', 'save_novelty', 'save_run_detector', 'save_weights',
            'score_split', 'search_stand_ins', 'seed_deviation', 'seed_spread',
            'set_device', 'source_sentences', 'spherical_kmeans', 'split_text',
-           'split_texts', 'stream_results', 'training_set', 'translate_parts',
-           'translate_texts', 'trials_table', 'unique_tensors', 'upgrade_tensors',
-           'write_captions']
+           'split_texts', 'stream_results', 'training_set', 'translate_around',
+           'translate_parts', 'translate_texts', 'trials_table', 'unique_tensors',
+           'upgrade_tensors', 'write_captions']
 
 # %% ../../nbs/library/runs/index.ipynb #runs0002
 from ..lazy import lazy_attributes
@@ -50,8 +50,8 @@ _all_ = [
     "CrossEntropy", "DEFAULT_USE_CPU", "DataSource", "Difference", "Distillation", "FORMAT",
     "FitConfig", "Folders", "GenerationConfig", "MODEL_KEYS", "NewModel", "NoveltyDetector",
     "NoveltyWarning", "OBJECTIVES", "OTHER_PRESETS", "Objective", "PROTOCOLS", "PaperTable",
-    "Protocol", "READABLE_FORMATS", "Reproduction", "Run", "RunMetadata", "RunSettings", "SCST",
-    "TABLES", "TableRow", "TrainingSetup", "Translator", "WholeWords", "artifact_path",
+    "Protocol", "RDrop", "READABLE_FORMATS", "Reproduction", "Run", "RunMetadata", "RunSettings",
+    "SCST", "TABLES", "TableRow", "TrainingSetup", "Translator", "WholeWords", "artifact_path",
     "assign_stores", "augmentations", "build_processor", "caption_files", "caption_split",
     "check_caption_path", "check_data_fits_model", "check_mergeable", "check_resume_config",
     "check_run_folder", "check_weights", "coco_commands", "collect_results", "committed_result",
@@ -73,8 +73,8 @@ _all_ = [
     "row_commands", "row_results", "run_command_line", "run_errors", "run_score", "save_novelty",
     "save_run_detector", "save_weights", "score_split", "search_stand_ins", "seed_deviation",
     "seed_spread", "set_device", "source_sentences", "spherical_kmeans", "split_text",
-    "split_texts", "stream_results", "training_set", "translate_parts", "translate_texts",
-    "trials_table", "unique_tensors", "upgrade_tensors", "write_captions",
+    "split_texts", "stream_results", "training_set", "translate_around", "translate_parts",
+    "translate_texts", "trials_table", "unique_tensors", "upgrade_tensors", "write_captions",
 ]
 
 # %% ../../nbs/library/runs/index.ipynb #runs0004
@@ -93,9 +93,6 @@ _SUBMODULES = {
     "coco_plan": [
         "COCO_CAPTIONERS", "CocoStep", "coco_commands", "count_operations", "random_inputs",
         "prepare_miniature",
-    ],
-    "data": [
-        "DataSource", "Folders", "check_data_fits_model", "load_training_data", "load_run_data",
     ],
     "differences": [
         "row_results", "mean_score", "picture_scores", "Difference", "has_collapsed",
@@ -122,7 +119,8 @@ _SUBMODULES = {
     ],
     "preparation": [
         "build_processor", "augmentations", "training_set", "TrainingSetup", "prepare_training",
-        "grid_inputs",
+        "grid_inputs", "DataSource", "Folders", "check_data_fits_model", "load_training_data",
+        "load_run_data", "quick_cider", "quick_bleu", "make_validate_fn",
     ],
     "published": ["COCO_METRICS", "published_results", "flickr8k_test", "human_baseline"],
     "reproduction": [
@@ -144,11 +142,11 @@ _SUBMODULES = {
         "TABLES", "find_table",
     ],
     "translation": [
-        "map_by_length", "split_text", "split_texts", "num_tokens", "translate_parts",
-        "source_sentences", "WholeWords", "search_stand_ins", "Translator", "translate_texts",
+        "map_by_length", "split_text", "split_texts", "num_tokens", "source_sentences",
+        "WholeWords", "search_stand_ins", "Translator", "translate_texts", "translate_around",
+        "translate_parts",
     ],
-    "validation": ["quick_cider", "quick_bleu", "make_validate_fn"],
-    "objectives": ["Objective", "CrossEntropy", "Distillation", "SCST", "OBJECTIVES"],
+    "objectives": ["Objective", "CrossEntropy", "Distillation", "SCST", "OBJECTIVES", "RDrop"],
     "fitting": ["NewModel", "FitConfig", "fit", "preset_variant", "finetuning_config"],
 }
 

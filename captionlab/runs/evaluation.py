@@ -37,10 +37,10 @@ from ..scenes.world import FACT_KINDS, Scene
 from ..vision.attributes import AttributeDetector, oracle_attributes, split_fingerprint
 from ..vision.features import FeatureStore
 from .blind_control import derangement
-from .data import DataSource, Folders, load_run_data
 from .ensembles import ensemble
 from .folder import model_config
 from .formats import format1_preset
+from .preparation import DataSource, Folders, load_run_data
 from .results import check_mergeable, merge_run, provenance, result_file
 from .run import Run, caption_split, require_metadata
 

@@ -9,7 +9,7 @@ __all__ = ['NewModel', 'FitConfig', 'fit', 'preset_variant', 'finetuning_config'
 import os
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,9 +19,18 @@ from captionlab.runs.folder import (
     check_resume_config,
     check_run_folder,
     lock_folder,
-    model_config,
     processor_fingerprint,
     set_device,
+)
+from captionlab.runs.preparation import (
+    DataSource,
+    Folders,
+    TrainingSetup,
+    build_processor,
+    load_run_data,
+    load_training_data,
+    make_validate_fn,
+    prepare_training,
 )
 from captionlab.training.recipes import (
     adapt_min_count,
@@ -43,14 +52,11 @@ from ..training.config import BasePreset, TrainingConfig
 from ..training.loop import Trainer
 from ..vision.attributes import AttributeDetector, split_fingerprint
 from .catalog import load
-from .data import DataSource, Folders, load_run_data, load_training_data
 from .extension import extend_model, extend_vocabulary, freeze_vision
 from .metadata import RunMetadata
 from .novelty import NoveltyDetector, pooled_items
 from .objectives import SCST, CrossEntropy, Objective
-from .preparation import TrainingSetup, build_processor, prepare_training
 from .run import Run, require_metadata
-from .validation import make_validate_fn
 
 # %% ../../nbs/library/runs/fitting.ipynb #fitt0004
 @dataclass(frozen=True)
@@ -261,6 +267,8 @@ def _check_request(start: object, objective: Objective, config: FitConfig) -> No
 def _description(job: _Job, objective: Objective, config: FitConfig) -> dict:
     """Return what must stay the same when a training is resumed, as plain values."""
     run = job.run
+    preset = asdict(run.processor.preset)
+    del preset["training"], preset["scst"]      # the checkpoint compares the recipe
     return {
         "model": run.metadata.model,
         "data": run.metadata.data,
@@ -270,7 +278,7 @@ def _description(job: _Job, objective: Objective, config: FitConfig) -> dict:
         "pictures": split_fingerprint(job.setup.data["train"]),
         "processor": processor_fingerprint(run.processor),
         "all_weights": config.all_weights,
-        **model_config(str(run.metadata.model), run.processor.preset),
+        **preset,
     }
 
 

@@ -7,6 +7,7 @@ __all__ = ['DEFAULT_USE_CPU', 'check_run_folder', 'lock_folder', 'set_device', '
            'model_config', 'processor_fingerprint', 'check_resume_config']
 
 # %% ../../nbs/library/runs/folder.ipynb #0607246b
+import json
 import os
 import shlex
 import sys
@@ -161,6 +162,7 @@ def check_resume_config(folder: Path, config: dict) -> dict:
     Raises:
         ValueError: the training in the folder was begun with other settings.
     """
+    config = json.loads(json.dumps(config))     # as JSON has it: tuples become lists
     file = folder / "begun.json"
     begun = {}
     if file.exists() and (folder / "checkpoint.pt").exists():

@@ -46,6 +46,8 @@ def upgrade_tensors(tensors: dict[str, Tensor], expected: Collection[str]) -> di
     for name, tensor in tensors.items():
         parts = [_PARAMETER_NAMES.get(part, part) for part in name.split(".")]
         new_name = ".".join(parts)
+        if new_name == "samples_seen" and new_name not in expected:
+            continue        # translators no longer count
         use_new = name not in expected and new_name in expected
         upgraded[new_name if use_new else name] = tensor
     return upgraded
@@ -64,7 +66,7 @@ _MODEL_FIELDS = {
     "image_transformer": (
         "variant", "backbone", "channels", "boxes", "most", "cells", "word_dropout", "every",
     ),
-    "translation": ("subwords", "shared", "consistency", "begins", "piece_dropout"),
+    "translation": ("subwords", "shared", "piece_dropout"),
 }  # fmt: skip
 _TRAINING_FIELDS = (
     "epochs", "pictures", "tokens", "rate", "encoder_rate", "warmup", "schedule", "smoothing",
@@ -89,6 +91,8 @@ def format1_preset(model: str, preset: BasePreset) -> dict:
     old_names = upgrade_preset(old_fields | {"recipe": old_training, "scst": old_training})
     values = _with_names(preset, old_names)
     values |= _with_names(preset.inputs, old_names["inputs"])
+    if model == "translation":
+        values |= {"consistency": 0.0, "begins": 0}     # fields that are gone
     values["recipe"] = _with_names(preset.training, old_names["training"])
     values["scst"] = _with_names(preset.scst, old_names["scst"])
     return json.loads(json.dumps(values))  # makes tuples lists

@@ -190,7 +190,7 @@ class Trainer:
         optimizer = torch.optim.AdamW(param_groups(model, config), config.lr, config.betas,
                                       weight_decay=config.weight_decay, fused=True,
                                       capturable=on_gpu)
-        self.optimizer = optimizer
+        self.optimizer: Any = optimizer
         self.place_rates()
         self.scheduler = LambdaLR(optimizer, config.lr_lambda(len(self.sampler)))
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
@@ -336,8 +336,8 @@ class Trainer:
         self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
         # The optimiser leaves the weights as they are if this is 1: after a loss that is not a
         # number, and for pictures without a caption.
-        adam: Any = self.optimizer.optimizer
-        adam.found_inf = 1 - (total_loss.isfinite() & (total_tokens > 0)).float()
+        can_learn = total_loss.isfinite() & (total_tokens > 0)
+        self.optimizer.optimizer.found_inf = 1 - can_learn.float()
         self.optimizer.step()
         average_weights(self.ema_model, self.accelerator.unwrap_model(self.model))
 
