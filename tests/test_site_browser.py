@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, skip_browser_test
 
 pytestmark = pytest.mark.slow
 
@@ -128,7 +128,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 def address():
     """Where the built site is served."""
     if not (SITE / "index.html").exists():
-        pytest.skip(f"no built site at {SITE}: run `make docs`, or set CAPTIONLAB_SITE")
+        skip_browser_test(f"no built site at {SITE}: run `make docs`, or set CAPTIONLAB_SITE")
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=SITE))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"

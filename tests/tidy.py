@@ -18,6 +18,7 @@ STORED = NBS.parent / "captionlab/course/stored.json"
 FOLDED = re.compile(r"^#\| *(hide *$|default_exp|code-fold: *true)", re.M)
 CALL = re.compile(r"^(captionlab\.course\.)?(predict|review)\(", re.M)
 END = re.compile(r"^(#|> \*\*Predict\.)", re.M)  # of a text that answers
+KERNEL = {"display_name": "python3", "language": "python", "name": "python3"}  # else one is asked for
 OPEN = '<details class="cl-answer"><summary>What came out</summary>\n\n'
 CLOSE = "\n\n</details>"
 
@@ -94,6 +95,7 @@ def printed(cell: dict) -> str:
 def tidy(notebook: dict) -> None:
     """Bring a notebook in step."""
     cells = notebook["cells"]
+    notebook["metadata"].setdefault("kernelspec", KERNEL)
     for cell in cells:
         if cell["cell_type"] == "code":
             fold(cell)

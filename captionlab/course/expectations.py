@@ -129,7 +129,7 @@ def _difference(actual: Any, expected: np.ndarray, name: str) -> str:
     wrong = ~np.isclose(values, expected, rtol=1e-4, atol=1e-4)
     first = tuple(int(index) for index in np.argwhere(wrong)[0])
     position = first[0] if len(first) == 1 else first
-    return f"{name} is wrong in {wrong.sum()} of {wrong.size} places, first at {position}"
+    return f"{name}: {wrong.sum()} of {wrong.size} numbers are wrong, the first at {position}"
 
 # %% ../../nbs/library/course/expectations.ipynb #79cf32ac
 def expect_equal(

@@ -7,13 +7,23 @@ __all__ = []
 
 # %% ../../nbs/solutions/00_start_here.ipynb #s00impt0
 from dataclasses import replace
+from functools import cache
 
+from ..data.datasets import scenes
 from ..scenes.verification import verify_caption
 from ..scenes.world import Object, Scene
 from .expectations import expect, expect_close, expect_equal, expect_type
 from .registry import add_rubric, exercise
 
 # %% ../../nbs/solutions/00_start_here.ipynb #s001scn
+@cache
+def _known_words():
+    """Return the words that captions of scenes are made of."""
+    items = scenes(train=300, val=0, test=0, novel=0)["train"]
+    captions = [caption for item in items for caption in item.captions]
+    return {word for caption in captions for word in caption.lower().strip(" .").split()}
+
+
 def _first_scene():
     """Return the drawing of the lesson: a circle in a square, and a star."""
     return Scene((
@@ -37,6 +47,8 @@ def _check_sentences(answer):
     expect(len(set(answer)) == len(answer), "two of the sentences are the same")
     for number, sentence in enumerate(answer, 1):
         claims = verify_caption(sentence, _first_scene())
+        unknown = sorted(set(sentence.lower().strip(" .").split()) - _known_words())
+        expect(not unknown, f"sentence {number}: the scenes have no word {', '.join(unknown)}")
         expect(claims, f"the grammar cannot read sentence {number}")
         is_true = all(all(claim.values()) for claim in claims or [])
         if number == len(answer):

@@ -25,7 +25,7 @@ def _check_shapes(answer):
         isinstance(answer, list | tuple) and len(answer) == 3,
         "the answer is a list of three: a shape or \"error\" for each pair",
     )
-    shapes = [one if isinstance(one, str) else tuple(one) for one in answer]
+    shapes = [one.lower() if isinstance(one, str) else tuple(one) for one in answer]
     expect(shapes[0] != "error", "the first pair agrees: sizes are compared from the right")
     expect_equal(shapes[0], (8, 7, 6), "the first shape", misconceptions={
         "an axis of size 1 takes the size of the other, so none stays 1": (8, 1, 6),
@@ -68,6 +68,7 @@ def _check_descent(descend):
     before = start.clone()
     answer = descend(lambda point: (point**2).sum(), start, 0.1, 3)
     expect(bool(torch.equal(start, before)), "start was changed; work on a copy")
+    expect(not start.requires_grad, "start records gradients now; begin with start.clone()")
     right = before * 0.8**3  # each step takes a tenth of 2 x away
     expect_close(answer, right, "the point after three steps", misconceptions={
         "this goes uphill; subtract the gradient": before * 1.2**3,

@@ -61,6 +61,10 @@ def _check_window(window_mask):
     expect(not mask[0, 0].equal(full.tril() & full.triu(-3)),
            "a span of 3 is the word and the two before it")
     expect(mask[0, 0].equal(full.tril() & full.triu(-2)), "a word sees the wrong words before it")
+    for length, span in ((6, 2), (5, 5), (4, 1)):
+        right = torch.ones(length, length).tril().triu(1 - span).bool()
+        expect(torch.as_tensor(window_mask(length, span)).bool().equal(right[None, None]),
+               f"right for a span of 3, wrong for a length of {length} and a span of {span}")
 
 # %% ../../nbs/solutions/02_masks.ipynb #ck020004
 @exercise(

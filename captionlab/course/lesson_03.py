@@ -64,6 +64,10 @@ def _check_heads(two_heads):
     expect(not largest[0].equal(place + 1), "the first head looks forward; it was to look back")
     expect(largest[0].equal(place - 1), "the first head does not look one word back")
     expect(largest[1].equal(place + 1), "the second head does not look one word forward")
+    expect_close(weights.sum(-1), torch.ones(2, 9), "the sum of each row of weights")
+    turned = torch.as_tensor(two_heads(sinusoids(9, 32).flip(0)))[:, 1:-1].argmax(-1)
+    expect(turned[0].equal(place + 1), "it does not depend on the encodings: in another order "
+                                       "they have their neighbours elsewhere")
 
 # %% ../../nbs/solutions/03_positions.ipynb #ck030004
 @exercise(
@@ -99,6 +103,8 @@ def _check_rotary(rotary):
            "a turn does not change the length of a word; this does")
     scores = turned @ rotary(k.expand(20, 16)).T
     expect(scores[0].std() > 0.1, "the scores do not depend on the positions")
+    expect(torch.linalg.matrix_rank(turned, rtol=1e-4) > 2,
+           "all pairs turn at the same frequency; each has one of its own")
     for distance in (-3, 1, 8):
         expect(scores.diagonal(distance).std() < 1e-3,
                "the scores depend on more than the distance")

@@ -58,7 +58,11 @@ def _check_relations(answer):
 def _check_ring(in_ring):
     coordinate = 2 * np.arange(-100, 100) + 1
     squared = coordinate[None, :] ** 2 + coordinate[:, None] ** 2
-    actual = np.asarray(in_ring(coordinate[None, :], coordinate[:, None], 200))
+    grid = coordinate[None, :], coordinate[:, None], 200
+    try:
+        actual = np.asarray(in_ring(*grid))
+    except ValueError:      # `and` of arrays: a function of one point
+        actual = np.vectorize(in_ring, otypes=[bool])(*grid)
     expect(actual.shape == squared.shape, "it should return one value for each point of a grid")
     disc = squared <= 200**2
     expect(not actual[100, 100], "the middle of the hole is covered")
@@ -113,7 +117,7 @@ def _check_blind(answer):
     right = _blind_truth(200)
     expect(answer.keys() == right.keys(), f"the dictionary should have {len(right)} keys of truth")
     expect(answer["all"] < 1, "all captions are true: each scene has its own")
-    wrong = [kind for kind in right if abs(answer[kind] - right[kind]) > 1e-6]
+    wrong = [kind for kind in right if abs(answer[kind] - right[kind]) > 1e-3]
     expect(not wrong, f"other shares for {', '.join(wrong)}: which scene's captions has scene 0?")
 
 # %% ../../nbs/solutions/11_scenes.ipynb #4e2de809

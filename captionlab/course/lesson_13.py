@@ -59,6 +59,9 @@ def _expect_bars(padded):
     expect(abs(colour - [124, 116, 104]).max() <= 1, f"the bars have the colour {colour.tolist()}")
     share = (wide[:, 32].min(-1) > 250).mean()
     expect(0.2 < share < 0.3, "the shape of the image is not kept")
+    own = np.asarray(padded(size=64, mean=(0.2, 0.4, 0.6)).pixels(Image.new("RGB", (200, 50))))
+    expect(abs(own[5, 32] - np.array([51, 102, 153])).max() <= 1,
+           "the colour should be that of self.mean, whatever it is")
     tall = np.asarray(padded(size=64).pixels(Image.new("RGB", (50, 200), "white")))
     expect(tall[32, 5].max() < 130, "a tall image has no bars at its sides")
 
@@ -108,7 +111,7 @@ def _check_black(on_black):
 )
 def _check_sight(answer):
     expect_type(answer, str, 'one of "large cells", "far sight" and "both alike"')
-    expect_equal(answer, "far sight", misconceptions={
+    expect_equal(answer.strip(" .").lower(), "far sight", misconceptions={
         "the pooled map has cells as large, and most of its trace stays inside the box":
             "large cells",
         "compare the shares of the trace inside the box: they differ much": "both alike",

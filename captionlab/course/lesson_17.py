@@ -15,7 +15,7 @@ from ..files import read_json_object
 from ..metrics.chair import shapes_in_caption
 from ..metrics.perturbations import change_fact
 from ..runs.results import results_home
-from ..scenes import describe_scene
+from ..scenes import describe_scene, parse
 from .expectations import expect, expect_close, expect_equal, expect_type
 from .registry import add_rubric, exercise
 
@@ -87,6 +87,7 @@ def _check_noticed(answer):
 def _check_perfect(answer):
     expect_type(answer, str, "one caption, a string")
     expect(answer.strip(), "the caption is empty")
+    expect(parse(answer), f'the grammar of the scenes cannot read "{answer.strip()}"')
     named = shapes_in_caption(answer)
     tests = _test_items()
     wrong = [item for item in tests if named - {thing.shape for thing in item.image.objects}]
