@@ -78,7 +78,12 @@ _STYLE = """<style>
 .cl-maps figure { margin: 0; width: 9em; } .cl-maps img { width: 100%; }
 .cl-maps figcaption { text-align: center; }
 .cl-warning { border-left: .3em solid #b34a00; padding: .2em .8em; }
+/* gradio's own: pale words, and links to its makers */
+.min_value, .max_value { color: inherit !important; } footer { display: none !important; }
 </style>"""
+# Pictures that can be clicked have names for those who cannot see them.
+_NAMES = """() => setInterval(() => document.querySelectorAll(".gallery-item").forEach(
+    (one, place) => { one.ariaLabel = `Example ${place + 1}`; }), 300)"""
 
 
 def content_html(content: PageContent) -> str:
@@ -100,7 +105,7 @@ def content_html(content: PageContent) -> str:
     ]
     more = "".join(f"<li>{escape(caption.text)}</li>" for caption in others)
     return (
-        f'{_STYLE}<p class="cl-caption">{escape(best.text)}</p>'
+        f'<p class="cl-caption">{escape(best.text)}</p>'
         + warning * bool(content.warning)
         + f'<h2>How sure it was of each word</h2><ul class="cl-words">{"".join(words)}</ul>'
         "<p>The probability that the model gave to the word, after the words before it: how sure "
@@ -187,9 +192,10 @@ def build_app(run: Run) -> Any:
             return content_html(describe_picture(run, picture, int(count)))
         except (ValueError, OSError) as error:
             problem = str(error).replace(str(picture), "the file")
-            return f'{_STYLE}<p class="cl-warning" role="alert">{escape(problem)}</p>'
+            return f'<p class="cl-warning" role="alert">{escape(problem)}</p>'
 
     with gradio.Blocks(title="Caption a photo - captionlab", analytics_enabled=False) as app:
+        gradio.HTML(_STYLE)
         gradio.Markdown(f"# Caption a photo\n\n{describe_run(run)}")
         with gradio.Row():
             with gradio.Column():
@@ -203,4 +209,5 @@ def build_app(run: Run) -> Any:
                 shown = gradio.HTML(update(None, 1))
         for component in (picture, count):
             component.change(update, [picture, count], shown)
+        app.load(js=_NAMES)
     return app
