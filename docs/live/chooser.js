@@ -5,7 +5,7 @@ import { h, status } from "./ui.js";
 
 const HERE = new URL(".", import.meta.url);
 
-export async function photoChooser(onPicture) {
+export async function photoChooser(body, onPicture) {
   const { photos } = await manifest();
   const picture = h("div", { class: "live-picture" });
   const line = status();
@@ -39,10 +39,12 @@ export async function photoChooser(onPicture) {
   const input = h("input", { type: "file", accept: "image/*", change: () => own(input.files[0]) });
   const drop = h("label", { class: "live-drop" }, "Your own photo, chosen here or dropped: it stays on "
     + "your machine. ", input);
-  drop.addEventListener("dragover", (event) => event.preventDefault());
-  drop.addEventListener("drop", (event) => {
+  // A photo may be dropped anywhere on the part: elsewhere the browser would open it instead.
+  body.addEventListener("dragover", (event) => event.preventDefault());
+  body.addEventListener("drop", (event) => {
     event.preventDefault();
-    own(event.dataTransfer.files[0]);
+    if (event.dataTransfer.files.length) own(event.dataTransfer.files[0]);
+    else line.textContent = "This was no file: save the picture first, then drop the file.";
   });
   const choices = h("div", { class: "live-photos", role: "group", "aria-label": "Photos to choose from" },
     ...buttons);

@@ -53,11 +53,11 @@ export default async function build(body) {
     const trace = await captioner.read(memory, found.ids);
     const total = trace.steps.reduce((sum, { logProbs }, step) => sum + logProbs[trace.ids[step]], 0);
     const text = captioner.text(found.ids);
-    const verdict = world.isTrue(text, world.scenes[scene].objects) ? "true" : "not true";
-    line.textContent = `${text}: log-probability ${total.toFixed(2)}, ${verdict}.`;
+    const verdict = world.verdict(text, world.scenes[scene].objects);
+    line.textContent = `${text} (${verdict}), log-probability ${total.toFixed(2)}`;
     tree.replaceChildren(...(found.tree ? [drawTree(captioner, found)] : []));
     if (options.method === "sample") {
-      samples.prepend(h("li", {}, `${text} (${total.toFixed(1)}, ${verdict})`));
+      samples.prepend(h("li", {}, `${text} (${verdict}), ${total.toFixed(1)}`));
       while (samples.children.length > KEPT) samples.lastChild.remove();
     }
     panel.show(trace);

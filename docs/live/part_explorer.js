@@ -30,7 +30,7 @@ export default async function build(body) {
     const trace = await captioner.read(memory, ids);
     panel.show(trace);
     line.textContent = `Your caption has ${bits(trace).toFixed(1)} bits, the model's own `
-      + `${bits(now.trace).toFixed(1)}: the fewer, the likelier the model finds it.`;
+      + `${bits(now.trace).toFixed(1)}: the fewer, the likelier the model finds it. Below are the words of yours.`;
   };
   const form = h("form", { class: "live-controls", submit: (event) => {
     event.preventDefault();
@@ -41,9 +41,8 @@ export default async function build(body) {
     now?.panel.show(now.trace);
     line.textContent = "";
   }));
-  await photoPart(body, { heads: true, onTrace: (found) => {
+  await photoPart(body, { heads: true, extra: [form, line], onTrace: (found) => {
     now = found;
     line.textContent = "";
   } });
-  body.append(form, line);
 }

@@ -1,8 +1,7 @@
 // Switch cross-attention heads off, and compare the caption with that of the whole model.
 import { top } from "./captioner.js";
-import { bars, h, latest, loader, status } from "./ui.js";
 import { SceneEditor } from "./scene_editor.js";
-import { button } from "./ui.js";
+import { bars, button, h, latest, loader, status } from "./ui.js";
 import { loadWorld } from "./world.js";
 
 export default async function build(body) {
@@ -22,7 +21,7 @@ export default async function build(body) {
     }
     const [whole, changed] = traces;
     const verdict = (trace) => `${captioner.text(trace.ids)} (${
-      world.isTrue(captioner.text(trace.ids), objects) ? "true" : "not true"})`;
+      world.verdict(captioner.text(trace.ids), objects)})`;
     line.textContent = `All heads: ${verdict(whole)}. Without ${off.length} of ${boxes.length}: ${verdict(changed)}.`;
     const step = whole.ids.findIndex((id, i) => id !== changed.ids[i]);
     const at = step < 0 ? whole.ids.length - 1 : step;

@@ -18,10 +18,7 @@ export default async function build(body) {
       CIDEr: words.length ? cider(words, known, world) : 0 };
     table.replaceChildren(...Object.entries(rows).map(([name, value]) =>
       h("div", {}, h("dt", {}, name), h("dd", {}, value.toFixed(1)))));
-    const claims = world.check(input.value, objects);
-    const wrong = claims?.flat().filter(([, holds]) => !holds).map(([word]) => word);
-    line.textContent = !claims ? "This is no sentence of the scenes' grammar, so it counts as not true."
-      : wrong.length ? `Not true: ${[...new Set(wrong)].join(", ")}.` : "True: everything that it says holds.";
+    line.textContent = `The caption is ${world.verdict(input.value, objects)}.`;
   };
   const show = () => {
     const { objects, captions } = world.scenes[scene];

@@ -6,8 +6,9 @@ import { h, latest, loader, status } from "./ui.js";
 
 const BEAM = 3;                 // as `run.caption` has it
 
-// The chooser, the picture and the panel; `onTrace` gets what the model wrote.
-export async function photoPart(body, { heads = false, onTrace = () => {} } = {}) {
+// The chooser, the picture and the panel; `onTrace` gets what the model wrote, `extra` stands between
+// its caption and the words.
+export async function photoPart(body, { heads = false, onTrace = () => {}, extra = [] } = {}) {
   let captioner = null;
   let panel = null;
   let image = null;
@@ -24,7 +25,7 @@ export async function photoPart(body, { heads = false, onTrace = () => {} } = {}
     panel.show(trace);
     onTrace({ captioner, memory, panel, trace });
   });
-  const chooser = await photoChooser((newImage) => {
+  const chooser = await photoChooser(body, (newImage) => {
     image = newImage;
     return describe();
   });
@@ -36,7 +37,7 @@ export async function photoPart(body, { heads = false, onTrace = () => {} } = {}
   });
   body.append(h("p", {}, "The captioner has seen Flickr8k's photos, most of them of people and dogs "
     + "outdoors: of other pictures it may say what is not there."), chooser.element, h("div", { class: "live-stage" }, chooser.picture,
-    h("div", {}, load, line, result)));
+    h("div", {}, load, line, ...extra, result)));
   chooser.first();
 }
 

@@ -24,8 +24,8 @@ export default async function build(body) {
     const memory = await captioner.encode(world.render(objects, size));
     const { ids } = await captioner.beam(memory, 3);
     const caption = captioner.text(ids);
-    line.replaceChildren(`The model writes: ${caption}. `, h("strong", {},
-      world.isTrue(caption, objects) ? "True." : "Not true."));
+    line.replaceChildren(`The model writes: ${caption} (`, h("strong", {},
+      world.verdict(caption, objects)), ")");
     panel.show(await captioner.read(memory, ids));
   });
   const editor = new SceneEditor(world, FIRST, describe);

@@ -192,8 +192,11 @@ export class World {
     return this.parse(text)?.map((claim) => this.verify(claim, objects)) ?? null;
   }
 
-  isTrue(text, objects) {
+  // "true", or why it is not.
+  verdict(text, objects) {
     const claims = this.check(text, objects);
-    return Boolean(claims?.flat().every(([, holds]) => holds));
+    if (!claims) return "not true: no sentence of the scenes' grammar";
+    const wrong = claims.flat().filter(([, holds]) => !holds).map(([word]) => word);
+    return wrong.length ? `not true: ${[...new Set(wrong)].join(", ")}` : "true";
   }
 }
