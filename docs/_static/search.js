@@ -41,7 +41,7 @@
     let score = 0;
     if (entry.named && (entry.title === query || entry.title.endsWith(`.${query}`))) score += isCode(query) ? 900 : entry.inner || query === query.toUpperCase() ? 300 : 830;
     else if (entry.named && query !== low && (title === low || title.endsWith(`.${low}`))) score += 150;
-    if (isCode(query) && entry.given.includes(low)) score += /\.[A-Z]\w+$/.test(entry.title) ? 400 : 300;
+    if (isCode(query) && entry.given.includes(low)) score += /Config$/.test(entry.title) ? 500 : 300;
     if (entry.kind === "command" && (title === low || title.split(" ")[0] === low)) score += isCode(query) ? 800 : 350;
     if (entry.keys.includes(low)) score += entry.kind === "task" ? 600 : 500;
     if (title.includes(low)) score += 60;
