@@ -161,7 +161,7 @@ class TestMistakes:
         command = ["export", "scenes", "--onnx", str(tmp_path / "folder")]
         result = CliRunner().invoke(app, command)
         assert result.exit_code == 1
-        assert "pip install 'captionlab[export]'" in result.output
+        assert "pip install '.[export]'" in result.output
         assert not (tmp_path / "folder").exists()
 
     def test_a_folder_without_an_export_says_so(self, tmp_path):

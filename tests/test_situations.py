@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,11 @@ from typer.testing import CliRunner
 
 import captionlab
 from captionlab.cli import app
-from captionlab.data import load_dataset
+from captionlab.cli.application import format_error
+from captionlab.data import CaptionDataset, load_dataset
+from captionlab.metrics.files import read_results
+from captionlab.metrics.translation import judge_translations
+from captionlab.runs.objectives import SCST
 
 
 def call(*words):
@@ -247,6 +252,24 @@ class TestUnreadable:
         assert data.left_out == {"train": 1, "val": 1, "test": 1}
         assert lines == ["own: 3.png, 7.png, 11.png cannot be read and are left out"]
 
+    @pytest.mark.slow
+    def test_skip_unreadable_leaves_them_out_everywhere(self, own, monkeypatch):
+        monkeypatch.chdir(own.parent)
+        skip = "--skip-unreadable"
+        words = ("train", "cptr", "--data", "own.csv", "--out", "run", "--epochs", 1, "--warmup", 1)
+        success(*words, skip)
+        assert "3.png" in mistake("caption", "scenes", "0.png", "3.png")
+        assert "3.png" in success("caption", "scenes", "0.png", "3.png", skip)
+        words = ("faithfulness", "run", "--split", "test")
+        assert "11.png" in mistake(*words)
+        success(*words, skip)
+        success("attributes", "train", "--data", "own.csv", "--num-words", 2, "--out", "d.st", skip)
+        images = [{"id": n, "file_name": f"{n}.png"} for n in (2, 3)]
+        (own.parent / "images.json").write_text(json.dumps({"images": images}))
+        words = ("export-coco", "scenes", "images.json", "--name", "mine")
+        mistake(*words)
+        assert "1 captions written" in success(*words, skip)
+
 
 class TestTranslate:
     UNCHANGED = (
@@ -279,3 +302,103 @@ class TestTranslate:
         for wrong in (None, 3, [None], {"A dog": "x"}, {"A dog"}, b"A dog", [b"A dog"]):
             with pytest.raises(ValueError, match="sentences"):
                 run.translate(wrong)
+
+
+def learn(folder, count=3, text="a dog and a cat", **columns):
+    """A table with pictures and captions."""
+    rows = []
+    for number in range(count):
+        picture(folder / f"{number}.png", number)
+        rows.append(f"{number}.png,{text} {number},{columns.get('split', 'train')}")
+    return table(folder / "own.csv", *rows)
+
+
+class TestTraining:
+    def test_no_word_is_an_error(self, tmp_path):
+        words = ("train", "cptr", "--data", learn(tmp_path), "--out", tmp_path / "run")
+        assert "no word occurs 100 times" in mistake(*words, "--min-count", 100)
+
+    def test_scst_on_one_picture_is_an_error(self, tmp_path):
+        data = load(learn(tmp_path, count=1))[0]
+        run = captionlab.load("scenes")
+        examples = CaptionDataset(data["train"], run.vocabulary)
+        with pytest.raises(ValueError, match="with one picture the reward CIDEr-D is 0"):
+            SCST().check(examples)
+
+    @pytest.mark.slow
+    def test_captions_that_are_cut_have_a_line_and_can_be_kept(self, tmp_path):
+        file = learn(tmp_path, text="a dog " * 25)
+        words = ("train", "--from", "photos", "--data", file, "--epochs", 1, "--warmup", 1)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            success(*words, "--out", tmp_path / "cut")
+        assert any("3 of 3 captions are cut after 18 tokens" in str(one.message) for one in caught)
+        success(*words, "--set", "max_length=80", "--out", tmp_path / "whole")
+        assert captionlab.load(tmp_path / "whole").max_length == 79
+        assert "max_length can change" in mistake(*words, "--set", "width=8", "--out", "no")
+
+
+class TestScoring:
+    @pytest.mark.java
+    @pytest.mark.slow
+    @pytest.mark.parametrize("suffix", ["json", "jsonl", "csv"])
+    @pytest.mark.parametrize("scores", [(), ("--scores", "--nbest", 2)])
+    def test_score_reads_what_caption_writes(self, tmp_path, suffix, scores):
+        images = []
+        for number in range(2):
+            picture(tmp_path / f"{number}.png", number)
+            images.append({"id": number + 7, "file_name": f"{number}.png"})
+        out = tmp_path / f"captions.{suffix}"
+        success("caption", "scenes", tmp_path / "0.png", tmp_path / "1.png", "--out", out, *scores)
+        notes = [{"id": one["id"], "image_id": one["id"], "caption": "a red circle"}
+                 for one in images]
+        file = tmp_path / "notes.json"
+        file.write_text(json.dumps({"images": images, "annotations": notes}))
+        assert "2 of 2 annotated pictures" in success("score", out, file)
+
+    def test_whole_numbers_are_ids_and_truth_is_none(self, tmp_path):
+        file = tmp_path / "r.json"
+        file.write_text('[{"image_id": 1.0, "caption": "a dog"}]')
+        assert read_results(file) == {1: "a dog"}
+        file.write_text('[{"image_id": true, "caption": "a dog"}]')
+        with pytest.raises(ValueError, match="has no id"):
+            read_results(file)
+
+    def test_references_may_be_nested_as_sacrebleus(self):
+        nested = judge_translations(["ein Hund"], [["ein Hund"]], ter=False)
+        assert nested.corpus_scores == judge_translations(["ein Hund"], ["ein Hund"], ter=False
+                                                          ).corpus_scores
+        for wrong in ([["x"], ["y"]], [None], [{"x": 1}]):
+            with pytest.raises(ValueError, match="references"):
+                judge_translations(["ein Hund"], wrong)
+
+
+class TestLines:
+    def test_an_option_out_of_its_range_says_the_range(self, tmp_path):
+        picture(tmp_path / "0.png")
+        words = ("caption", "scenes", tmp_path / "0.png", "--sample")
+        assert "take a number above 0 to 1" in mistake(*words, "--top-p", 0)
+        assert "1e+308" not in mistake(*words, "--temperature", 0)
+        assert "beam" in mistake("caption", "scenes", tmp_path / "0.png", "--beam", 10**20)
+
+    def test_an_empty_value_is_no_folder(self, tmp_path):
+        assert "empty value" in mistake("train", "cptr", "--data", learn(tmp_path), "--out", "")
+
+    def test_what_may_not_be_written_says_what_to_do(self):
+        error = PermissionError(13, "Permission denied", "/home/me/.cache/captionlab")
+        assert "XDG_CACHE_HOME" in format_error(error)
+        assert "/home/me/.cache/captionlab" in format_error(error)
+
+    def test_features_under_another_name_are_named(self, tmp_path):
+        np.savez(tmp_path / "0.npz", bbox=np.zeros((1, 4)), image_w=4, image_h=4, feat=np.ones((1, 2)))
+        picture(tmp_path / "0.png")
+        words = ("features", "extract", tmp_path / "0.png", "--kind", "regions", "--backbone", "file")
+        printed = mistake(*words, "--boxes", tmp_path, "--out", tmp_path / "out")
+        assert "bbox, feat, image_h, image_w" in printed
+
+    def test_extras_are_installed_from_a_clone(self):
+        root = Path(captionlab.__file__).parent.parent
+        files = [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("nbs/**/*.ipynb"),
+                 *root.glob("captionlab/**/*.py")]
+        wrong = [file for file in files if "pip install 'captionlab[" in file.read_text()]
+        assert wrong == []

@@ -10,6 +10,7 @@ __all__ = ['app', 'data_app', 'features_app', 'attributes_app', 'metrics_app', '
 import os
 import warnings
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -30,6 +31,11 @@ def echo(text: str, err: bool = False) -> None:
 
 def format_error(error: Exception) -> str:
     """Return the message of an `error` in one line."""
+    if isinstance(error, PermissionError) and error.strerror:
+        place = error.filename or "a file or folder"
+        return (f"{place}: {error.strerror}: make it writable, or name other folders: "
+                "CAPTIONLAB_DATA for data, XDG_CACHE_HOME and TORCH_HOME for what is computed or "
+                "downloaded")
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return " ".join(str(error).split()) or type(error).__name__
@@ -37,6 +43,13 @@ def format_error(error: Exception) -> str:
 # %% ../../nbs/library/cli/application.ipynb #ab874d06
 class _OneLineErrors(TyperGroup):
     """A group of commands that reports errors of the user in one line."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        for option, value in pairwise(args):
+            # An empty variable in a script: as a path it would be the current folder.
+            if option.startswith("--") and option != "--" and not value:
+                ctx.fail(f"{option} has an empty value")
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: typer.Context) -> object:
         variable = os.environ.get("CAPTIONLAB_DEBUG", "0")

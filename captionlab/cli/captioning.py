@@ -36,6 +36,7 @@ from captionlab.cli.options import (
     Sampling,
     SamplingSeed,
     Scores,
+    SkipUnreadable,
     SuppressedWords,
     Temperature,
     TopK,
@@ -96,6 +97,7 @@ def caption(
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     seed: SamplingSeed = None,
+    skip_unreadable: SkipUnreadable = False,
 ) -> None:
     """Caption pictures, and draw what the words attended to."""
     run, paths = split_run(run, images or [])
@@ -117,9 +119,10 @@ def _caption(
         errors = _caption_to_file(captioner, files, config, out=out, **job)
     else:
         errors = print_captions(captioner, files, config, scores=options["scores"])
-    for error in errors[:-1]:
+    skip = options["skip_unreadable"]
+    for error in errors if skip else errors[:-1]:
         echo(f"captionlab: {format_error(error)}", err=True)
-    if errors:
+    if errors and not skip:
         raise errors[-1]  # printed by the application, which also sets the exit code
     if attention:
         penalty = config.length_penalty

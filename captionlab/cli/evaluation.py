@@ -49,6 +49,7 @@ def evaluate(
     ensemble: Annotated[list[str] | None, typer.Option(
         metavar="RUN",
         help="Another run whose probabilities are averaged; may be given several times.")] = None,
+    skip_unreadable: options.SkipUnreadable = False,
 ) -> None:
     """Caption a split and score the captions, with the blind control."""
     from captionlab.runs import evaluation
@@ -56,9 +57,12 @@ def evaluate(
 
     where: dict[str, Any] = {"boxes": boxes, "device": device, "precision": precision}
     first = load(run, **where)
+    source: Any = data
+    if skip_unreadable:
+        source = options.readable_data(data or str(first.metadata.source))
     others = [load(name, **where) for name in ensemble or ()]
     scores = evaluation.evaluate(
-        first, data, split, beam=beam, length_penalty=length_penalty,
+        first, source, split, beam=beam, length_penalty=length_penalty,
         features=features or (), oracle=oracle, truecase=truecase, members=others,
         check_output=json,
     )
@@ -78,13 +82,18 @@ def faithfulness(
     json: options.WriteResult = False,
     features: options.FeatureFolders = None,
     boxes: options.Boxes = None,
+    skip_unreadable: options.SkipUnreadable = False,
 ) -> None:
     """Erase what each word attends to most, and measure the fall of its probability."""
     from captionlab.explore.faithfulness import evaluate_faithfulness, write_faithfulness
     from captionlab.runs.catalog import load
 
+    loaded = load(run, boxes=boxes)
+    source: Any = data
+    if skip_unreadable:
+        source = options.readable_data(data or str(loaded.metadata.source))
     scores = evaluate_faithfulness(
-        load(run, boxes=boxes), data, split, beam=beam,
+        loaded, source, split, beam=beam,
         length_penalty=length_penalty, features=features or (), check_output=json,
     )
     echo(f"{scores['words']} words with a mean probability of {scores['probability']:.1f} %. "
@@ -148,6 +157,7 @@ def export_coco(
     beam: options.BeamSize = 3,
     length_penalty: options.LengthPenalty = 0.0,
     boxes: options.Boxes = None,
+    skip_unreadable: options.SkipUnreadable = False,
 ) -> None:
     """Caption the pictures of a COCO file and write captions_<split>_<name>_results.json."""
     import re
@@ -164,11 +174,13 @@ def export_coco(
     captioner = load(run, boxes=boxes)
     # The server takes no empty captions: each has a word before its end.
     results = cast(list[list[Caption]], captioner.generate(
-        files, beam=beam, length_penalty=length_penalty, min_length=2))
+        files, beam=beam, length_penalty=length_penalty, min_length=2,
+        on_error="warn" if skip_unreadable else "raise"))
     captions: dict[object, str] = {
-        key: nbest[0].text for key, nbest in zip(names, results, strict=True)
+        key: nbest[0].text for key, nbest in zip(names, results, strict=True) if nbest
     }
-    file = coco_results.export_coco(captions, images_json, out, split=split, name=system)
+    file = coco_results.export_coco(captions, images_json, out, split=split, name=system,
+                                    partial=skip_unreadable)
     echo(f"{len(captions)} captions written to {file}")
 
 # %% ../../nbs/library/cli/evaluation.ipynb #e82ae223

@@ -8,15 +8,19 @@ __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split
            'CaptionFile', 'NumCaptions', 'Scores', 'ResumeJob', 'Sampling', 'Temperature',
            'TopK', 'TopP', 'SamplingSeed', 'MinLength', 'MaxLength', 'NoRepeatNgram',
            'RequiredWords', 'SuppressedWords', 'BeamSize', 'LengthPenalty', 'Truecase',
-           'Copy', 'FeatureFolders', 'Boxes', 'Epochs', 'LearningRate', 'Warmup',
-           'Workers', 'BatchSize', 'Accumulation', 'Checkpointing', 'Compile', 'Graphs',
-           'MinCount', 'Settings', 'Patience', 'split_run', 'find_pictures', 'is_given']
+           'Copy', 'FeatureFolders', 'SkipUnreadable', 'Boxes', 'Epochs', 'LearningRate',
+           'Warmup', 'Workers', 'BatchSize', 'Accumulation', 'Checkpointing', 'Compile',
+           'Graphs', 'MinCount', 'Settings', 'Patience', 'split_run', 'find_pictures',
+           'readable_data', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from captionlab.runs.data import DataSource
 
 # %% ../../nbs/library/cli/options.ipynb #39610880
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="folder or name of a run")]
@@ -79,6 +83,17 @@ def find_pictures(paths: list[Path]) -> list[Path]:
         files += inside or [path]
     return list(dict.fromkeys(files))
 
+
+def readable_data(data: str) -> "DataSource":
+    """Return a data set without the pictures that cannot be read; of scenes their name.
+
+    Args:
+        data: name, folder or file of the data set.
+    """
+    from captionlab.data.catalog import load_dataset
+
+    return data if data == "scenes" else load_dataset(data, skip_unreadable=True)
+
 # %% ../../nbs/library/cli/options.ipynb #ae3ffacc
 Images = Annotated[list[Path] | None, typer.Argument(
     metavar="IMAGE...", help="picture files, or folders of them")]
@@ -119,6 +134,8 @@ Copy = Annotated[bool, typer.Option(
 # %% ../../nbs/library/cli/options.ipynb #0f90b3d6
 FeatureFolders = Annotated[list[Path] | None, typer.Option(
     help="A folder made by features extract; may be given several times.")]
+SkipUnreadable = Annotated[bool, typer.Option(
+    "--skip-unreadable", help="Leave out pictures that cannot be read.")]
 Boxes = Annotated[str | None, typer.Option(
     help="For models that read regions: a file of boxes, or a detector; "
          "those of the training by default.")]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,9 +30,11 @@ from captionlab.cli.options import (
     Patience,
     Seed,
     Settings,
+    SkipUnreadable,
     TrainingData,
     Warmup,
     Workers,
+    readable_data,
 )
 
 from .application import app, attributes_app, echo
@@ -143,6 +145,7 @@ def train(
     all_weights: Annotated[bool, typer.Option(
         "--all-weights", help="With --from RUN --data MINE: let all weights learn, for thousands "
                               "of captions; by default only those that write.")] = False,
+    skip_unreadable: SkipUnreadable = False,
 ) -> None:
     """Train a model on a data set, or a trained run further, into a folder."""
     if not (model or start):
@@ -150,12 +153,13 @@ def train(
     of_loss = [text for text in settings or () if text.startswith("objective.")]
     settings = [text for text in settings or () if text not in of_loss]
     loss = _make_objective(objective, teacher or [], of_loss)
-    of_model = {"preset": preset, "variant": variant, "detector": detector, "set": settings}
+    of_model = {"preset": preset, "variant": variant, "detector": detector}
     for name, value in of_model.items():
         if start and value:
             raise ValueError(f"a training from {start} keeps its model: leave --{name} out")
     if start and model:
         raise ValueError(f"{start} has its model: leave {model} out")
+    from captionlab.runs.catalog import load
     from captionlab.runs.fitting import FitConfig, NewModel, fit
     from captionlab.training.distributed import start_missing_processes
 
@@ -168,10 +172,14 @@ def train(
         out = out or _default_folder(data_name, model, variant, preset or "tiny", stage, seed or 0)
     # Its fields have the names of these options.
     given = {one.name: ctx.params[one.name] for one in fields(FitConfig) if one.name in ctx.params}
-    config = FitConfig(**given | {"out": out, "adapt": True, "compile": compiled})
+    given |= {"out": out, "adapt": True, "compile": compiled}
+    config = FitConfig(**given | {"settings": settings if start else ()})
     new = NewModel(str(model), preset or "tiny", variant, settings, detector)
     with _resume_hint(out):
-        run = fit(start or new, data if start else data or "scenes", loss, config)
+        source: Any = data if start else data or "scenes"
+        if skip_unreadable:
+            source = readable_data(source or load(start).metadata.source)
+        run = fit(start or new, source, loss, config)
     _report_training(run, out)
 
 # %% ../../nbs/library/cli/training.ipynb #7338a7ec
@@ -236,6 +244,7 @@ def attributes_train(
     settings: Settings = None,
     resume: Annotated[bool, typer.Option(
         "--resume", help="Go on with an interrupted training.")] = False,
+    skip_unreadable: SkipUnreadable = False,
 ) -> None:
     """Train a detector of the frequent words of a data set's captions."""
     from captionlab.data.catalog import load_dataset
@@ -245,7 +254,7 @@ def attributes_train(
     from captionlab.runs.results import check_mergeable
     from captionlab.vision import attributes
 
-    dataset = load_dataset(data)
+    dataset = load_dataset(data, skip_unreadable=skip_unreadable)
     out = out or attributes.detector_file(dataset.name)
     if out.exists():
         raise ValueError(f"{out} exists already: choose another file with --out, or delete it")

@@ -188,6 +188,7 @@ def load_dataset(
         FileNotFoundError: its files are not there.
     """
     data, home = _read_dataset(name, folder)
+    data = replace(data, origin=str(name))
     if split is not None:
         data = replace(data, splits={split: data[split]})
     unreadable = load_unreadable(home)

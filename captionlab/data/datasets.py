@@ -80,6 +80,7 @@ class CaptionData:
         language: of the captions.
         source: language of the sentences to translate; None for captions of pictures.
         left_out: number of pictures by split that cannot be read and are left out.
+        origin: what `load_dataset` reads it from again; "" if it was not read so.
     """
 
     name: str
@@ -87,6 +88,7 @@ class CaptionData:
     language: str = "en"
     source: str | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
+    origin: str = ""
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{split} {number:,}" for split, number in self.counts.items())

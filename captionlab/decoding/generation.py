@@ -38,8 +38,9 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
         number = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = least - 1
-    if number < least:
-        raise ValueError(f"{name} is {_short_repr(value)}: take a whole number of at least {least}")
+    if not least <= number < 2**31:
+        raise ValueError(f"{name} is {_short_repr(value)}: take a whole number of at least {least}"
+                         ", and below 2^31")
     return number
 
 
@@ -54,7 +55,9 @@ def check_number(name: str, value: Any, low: float, high: float) -> None:
     """
     is_number = hasattr(value, "__float__") and not isinstance(value, bool)
     if not is_number or not low <= float(value) <= high:
-        raise ValueError(f"{name} is {_short_repr(value)}: take a number from {low:g} to {high:g}")
+        least = "above 0" if 0 < low < 1e-300 else f"from {low:g}"
+        most = "" if high > 1e300 else f" to {high:g}"
+        raise ValueError(f"{name} is {_short_repr(value)}: take a number {least}{most}")
 
 
 def _short_repr(value: object) -> str:

@@ -244,7 +244,7 @@ def _check_exportable(run: Run) -> None:
                          "without device and precision")
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
-        raise ImportError(f"{', '.join(missing)} is missing: pip install 'captionlab[export]'")
+        raise ImportError(f"{', '.join(missing)} is missing: pip install '.[export]'")
     if run.translates:
         raise ValueError("this run translates sentences: only captioners of pictures are exported")
     if run.vocabulary.to_dict()["kind"] != "words":

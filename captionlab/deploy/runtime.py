@@ -79,7 +79,7 @@ def _import_onnxruntime() -> Any:
         import onnxruntime
     except ImportError:
         raise ImportError(
-            "onnxruntime is missing: pip install 'captionlab[export]'") from None
+            "onnxruntime is missing: pip install '.[export]'") from None
     return onnxruntime
 
 # %% ../../nbs/library/deploy/runtime.ipynb #rt000008

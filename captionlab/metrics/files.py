@@ -6,6 +6,7 @@
 __all__ = ['read_json', 'read_results', 'read_annotations', 'score_files', 'format_report']
 
 # %% ../../nbs/library/metrics/files.ipynb #cea5895f
+import csv
 import json
 import warnings
 from collections import Counter
@@ -14,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..data.text_files import read_lines
 from ..files import check_output_path, write_json
 from ..untrusted import check_regular, check_size
 from .captions import SCORER, Scores, example_of, score_runs
@@ -71,20 +73,53 @@ def _caption_pairs(path: str | Path, entries: object, kind: str) -> list[tuple[i
         fields = entry if isinstance(entry, dict) else {}
         image_id = fields.get("image_id")
         caption = fields.get("caption")
-        if not isinstance(image_id, int | str) or not isinstance(caption, str):
+        if isinstance(image_id, float) and image_id.is_integer():      # as pandas writes them
+            image_id = int(image_id)
+        is_id = isinstance(image_id, int | str) and not isinstance(image_id, bool)
+        if not is_id or not isinstance(caption, str):
             raise ValueError(f"{path}: entry {number} has no id or no caption: {_FORMATS[kind]}")
         pairs.append((image_id, caption))
     return pairs
 
 
+def _captioned_files(path: str | Path) -> object:
+    """Return the content of a results file; what `captionlab caption --out` writes as COCO's."""
+    suffix = Path(path).suffix.lower()
+    if suffix == ".json":
+        records = read_json(path)
+        if not isinstance(records, list):
+            return records
+    elif suffix == ".jsonl":
+        lines = read_lines(Path(path))
+        try:
+            records = [json.loads(line, parse_constant=_refuse_constant) for line in lines]
+        except (RecursionError, ValueError) as error:
+            raise ValueError(f"{path}: not JSON lines ({error})") from None
+    else:
+        table = csv.DictReader(read_lines(Path(path)))
+        records = [{"image_id": row.get("image"), "caption": row.get("caption")} for row in table
+                   if row.get("rank", "1") == "1"]
+    return [_best_caption(record) for record in records]
+
+
+def _best_caption(record: Any) -> Any:
+    """Return an entry of COCO's results of a picture's captions, the best first; others as is."""
+    captions = record.get("captions") if isinstance(record, dict) else None
+    if not isinstance(captions, list) or not captions:
+        return record
+    best = captions[0]["text"] if isinstance(captions[0], dict) else captions[0]
+    return {"image_id": record.get("image"), "caption": best}
+
+
 def read_results(path: str | Path) -> dict[int | str, str]:
-    """Return the one caption of each picture in a COCO results file.
+    """Return the one caption of each picture in a file of results.
 
     Args:
-        path: JSON, a list of `{"image_id": ..., "caption": ...}`.
+        path: JSON, a list of `{"image_id": ..., "caption": ...}`; or what `captionlab caption
+            --out` writes, of which the first caption of a picture counts.
 
     Returns:
-        Captions by picture id.
+        Captions by picture id, or by file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -93,7 +128,7 @@ def read_results(path: str | Path) -> dict[int | str, str]:
     Warns:
         UserWarning: captions are empty, as a model may leave them.
     """
-    pairs = _caption_pairs(path, read_json(path), "results")
+    pairs = _caption_pairs(path, _captioned_files(path), "results")
     counts = Counter(image_id for image_id, _ in pairs)
     repeated = [image_id for image_id, times in counts.items() if times > 1]
     if repeated:
@@ -146,6 +181,22 @@ def _matching_references(results: str | Path, candidates: Mapping, references: M
     return {key: texts for key, texts in references.items() if key in candidates}
 
 
+def _by_id(
+    candidates: Mapping[int | str, str], annotations: str | Path, annotated: Mapping
+) -> dict[int | str, str]:
+    """Return captions by the ids of annotations, if they are by the files that these list."""
+    if candidates.keys() & annotated.keys():
+        return dict(candidates)
+    listed = read_json(annotations).get("images", [])
+    files = [(Path(str(one.get("file_name"))).name, one.get("id")) for one in listed]
+    ids = dict(files)
+    renamed = {ids.get(Path(str(key)).name, key): text for key, text in candidates.items()}
+    if len(ids) < len(files) or len(renamed) < len(candidates):
+        raise ValueError(f"{annotations}: two pictures have a file of the same name, so the "
+                         "captions need image ids in place of files")
+    return renamed
+
+
 def score_files(
     results: str | Path,
     annotations: str | Path,
@@ -178,12 +229,12 @@ def score_files(
     """
     check_output_path(out, results, annotations, other)
     find_java()  # before files are read, since reading COCO takes a while
-    candidates = read_results(results)
     annotated = read_annotations(annotations)
+    candidates = _by_id(read_results(results), annotations, annotated)
     references = _matching_references(results, candidates, annotated)
     runs = {"results": candidates}
     if other:
-        runs["other"] = read_results(other)
+        runs["other"] = _by_id(read_results(other), annotations, annotated)
         if runs["other"].keys() != candidates.keys():
             raise ValueError(
                 f"{other}: captions other pictures than {results}: compare on the same"

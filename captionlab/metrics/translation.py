@@ -15,6 +15,7 @@ import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.ter import TER
 
+from ..arguments import list_texts
 from .captions import Scores
 from .statistics import resampled_scores
 
@@ -83,7 +84,8 @@ def judge_translations(
 
     Args:
         hypotheses: S translations, as written.
-        references: for each of them its one reference translation.
+        references: for each of them its one reference translation; or, as sacreBLEU takes them,
+            a list of one such list.
         ter: whether to compute TER, which takes more time than the others together.
 
     Returns:
@@ -93,6 +95,11 @@ def judge_translations(
     Raises:
         ValueError: there is nothing to score, or not one reference for each translation.
     """
+    hypotheses, _ = list_texts(hypotheses, "translations")
+    references = list(references)
+    if len(references) == 1 and isinstance(references[0], list | tuple):
+        references = list(references[0])        # as sacreBLEU has them: a list of all first ones
+    references, _ = list_texts(references, "references")
     if not len(hypotheses) == len(references) > 0:
         raise ValueError(
             f"{len(hypotheses)} translations and {len(references)} references: "

@@ -32,7 +32,7 @@ from ..scenes.world import Scene
 from ..text import SubwordVocabulary, Vocabulary
 from ..training.config import BasePreset
 from ..vision.attributes import AttributeDetector, to_ids
-from ..vision.boxes import RegionFile, open_boxes
+from ..vision.boxes import RegionFile, describe_arrays, open_boxes
 from ..vision.detectors import DETECTORS, Detector
 from ..vision.images import FULL_WINDOW, Preprocess
 from ..vision.pixels import pixel_grid, pixel_regions
@@ -345,8 +345,8 @@ class ImageProcessor:
         if self.backbone_name == "file" and not getattr(boxes, "width", 0):
             raise ValueError(
                 "this preset reads features that come with the boxes, and "
-                f"{self.boxes_source} brings none: name a file that has them with --boxes, "
-                "or take another preset"
+                f"{self.boxes_source} brings none{describe_arrays(self.boxes_source)}: name a file "
+                "that has them with --boxes, or take another preset"
             )
         return boxes
 

@@ -106,6 +106,8 @@ class FitConfig:
             always trained so.
         all_weights: on other captions, let all weights learn, not only those that write; see
             `freeze_vision`.
+        settings: on other captions, another `max_length` of the run, as in ["max_length=80"]; of a
+            new model see `NewModel`.
         epochs: times through the data; the preset's if None, and so are the following.
         lr: peak learning rate, above 0 and at most 1.
         warmup: steps until the peak.
@@ -132,6 +134,7 @@ class FitConfig:
     on_epoch_end: Callable[[list[dict]], None] | None = None
     adapt: bool = False
     all_weights: bool = False
+    settings: Sequence[str] = ()
     epochs: int | None = None
     lr: float | None = None
     warmup: int | None = None
@@ -256,6 +259,10 @@ def _check_request(start: object, objective: Objective, config: FitConfig) -> No
     if config.all_weights and (is_new or objective.continues):
         raise ValueError("all_weights (--all-weights) is for a run that goes on with other "
                          "captions: leave it out")
+    others = [text for text in config.settings if not text.startswith("max_length=")]
+    if others or (config.settings and (is_new or objective.continues)):
+        raise ValueError("a run that is trained further keeps its preset, and only on other "
+                         "captions max_length can change: leave other settings (--set) out")
     if config.min_count and objective.continues and not is_new:
         raise ValueError("a run that goes on with its own data keeps its words: leave min_count "
                          "(--min-count) out")
@@ -310,7 +317,7 @@ def preset_variant(model: str, preset_name: str, preset: BasePreset) -> str | No
 
 def _source_name(data: DataSource) -> str:
     """Return what a data set is loaded from again."""
-    return data.name if isinstance(data, CaptionData) else str(data)
+    return data.origin or data.name if isinstance(data, CaptionData) else str(data)
 
 
 def _new_model(
@@ -417,6 +424,7 @@ def _other_captions(
     seed = run.metadata.seed if config.seed is None else config.seed
     recipe = finetuning_config(run.processor.preset.training, seed, config.all_weights)
     original = replace(run.processor.preset, training=recipe, min_count=1)
+    original = override_preset(original, config.settings)
     given = config.preset(original)
     warn_of_missing_blanks(loaded.captions("train"))
     vocabulary = extend_vocabulary(run.vocabulary, loaded.captions("train"), given.min_count)
@@ -432,6 +440,9 @@ def _other_captions(
                              max_val_items=config.max_val_items,
                              fixed_captions=objective.fixed_captions)
     processor.preset = adapt_recipe(given, setup.examples, config.given, given)
+    overrides = changed_settings(original, processor.preset)
+    if config.settings:
+        overrides["settings"] = list(config.settings)
     metadata = replace(
         run.metadata,
         data=loaded.name,
@@ -441,7 +452,7 @@ def _other_captions(
         start=Path(start).resolve().name,
         seed=seed,
         parameters=sum(x.numel() for x in model.parameters()),
-        overrides=changed_settings(original, processor.preset) or None,
+        overrides=overrides or None,
         teachers=None,
     )
     tuned = replace(run, model=model, vocabulary=vocabulary, processor=processor, metadata=metadata,

@@ -188,6 +188,12 @@ class SCST(Objective):
         stages = [before, self.stage] if before in ("distilled", "rdrop") else [self.stage]
         return replace(metadata, stage="-".join(stages))
 
+    def check(self, examples: CaptionDataset) -> None:
+        """Raise a `ValueError` unless rewards can differ."""
+        if len(examples) < 2 and examples.vocabularies["source"] is None:
+            raise ValueError("with one picture the reward CIDEr-D is 0 whatever the caption says: "
+                             "SCST needs at least two")
+
     def learner(self, run: Run, setup: TrainingSetup) -> Captioner:
         """Return the model with the loss of `SelfCritical`."""
         if run.translates:

@@ -10,6 +10,7 @@ __all__ = ['DataSource', 'Folders', 'check_data_fits_model', 'load_training_data
 
 # %% ../../nbs/library/runs/preparation.ipynb #prep0002
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -170,6 +171,9 @@ def build_processor(
         return _build_text_processor(data, preset)
     warn_of_missing_blanks(data.captions("train"))
     vocabulary = Vocabulary.build(data.captions("train"), preset.min_count)
+    if len(vocabulary) == len(vocabulary.special):
+        raise ValueError(f"no word occurs {preset.min_count} times in the captions of {data.name}: "
+                         "take a smaller min_count (--min-count)")
     reads_attributes = "attributes" in preset.inputs.fields
     if detector and not reads_attributes:
         raise ValueError(
@@ -313,6 +317,21 @@ class TrainingSetup:
     examples: CaptionDataset
 
 
+def _warn_of_cut_captions(examples: CaptionDataset) -> None:
+    """Warn in one line of captions whose ends the model never sees."""
+    vocabulary = examples.vocabularies["captions"]
+    rows = zip(examples.items, examples.token_ids["captions"], strict=True)
+    pairs = [pair for item, ids in rows for pair in zip(item.captions, ids, strict=True)]
+    cut = [text for text, ids in pairs if ids[-1] != vocabulary.eos]
+    if cut:
+        longest = max(len(vocabulary.encode(text)) for text in cut)
+        warnings.warn(
+            f"{len(cut):,} of {len(pairs):,} captions are cut after {examples.max_length} tokens, "
+            f"so that their ends are not learned: --set max_length={longest} keeps all",
+            stacklevel=3,
+        )
+
+
 def prepare_training(
     data: CaptionData,
     vocabulary: Vocabulary | SubwordVocabulary,
@@ -344,6 +363,7 @@ def prepare_training(
     probe_inputs(inputs, val_items)
     examples = training_set(data, vocabulary, processor, inputs,
                             fixed_captions=fixed_captions, corner_crops=corner_crops)
+    _warn_of_cut_captions(examples)
     return TrainingSetup(data, inputs, val_items, examples)
 
 # %% ../../nbs/library/runs/preparation.ipynb #vali0003

@@ -28,7 +28,7 @@ from ..untrusted import printable
 from ..zip_files import file_size
 from .attributes import AttributeDetector, load_detector
 from .backbones import Backbone, Pyramid, find_weights
-from .boxes import RegionFile, check_boxes_unique, open_boxes
+from .boxes import RegionFile, check_boxes_unique, describe_arrays, open_boxes
 from .detectors import DETECTORS, Detector
 from .features import FeatureRows, FeatureStore, batched, fill_store
 from .images import Preprocess
@@ -233,8 +233,9 @@ def _check_region_inputs(boxes: BoxSource, names: Sequence[str],
     if isinstance(boxes, RegionFile):
         check_boxes_unique(boxes, zip(names, names, strict=True))
     if not width:
-        raise ValueError("these boxes bring no features: name a --backbone whose map they are "
-                         "pooled from")
+        arrays = describe_arrays(boxes.file) if isinstance(boxes, RegionFile) else ""
+        raise ValueError(f"these boxes bring no features{arrays}: name a --backbone whose map they "
+                         "are pooled from")
 
 # %% ../../nbs/library/vision/extraction.ipynb #5f648506
 def extract_regions(images: Mapping[str, ImageFile], boxes: BoxSource, out: str | os.PathLike,
