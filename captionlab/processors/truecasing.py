@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sacremoses import MosesPunctNormalizer, MosesTokenizer, MosesTruecaser
 
+from ..arguments import list_texts
 from .word_lists import load_word_lists, save_word_lists
 
 # %% ../../nbs/library/processors/truecasing.ipynb #4d06b808
@@ -52,7 +53,7 @@ class Truecaser:
         """
         normaliser = MosesPunctNormalizer(language)
         tokenizer = MosesTokenizer(language)
-        texts = map(normaliser.normalize, sentences)
+        texts = map(normaliser.normalize, list_texts(sentences, "sentences")[0])
         rows = [tokenizer.tokenize(text, escape=False) for text in texts]
         best = MosesTruecaser().train(rows)["best"]
         return cls([word for lower, word in best.items() if word != lower], language)

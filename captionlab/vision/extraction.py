@@ -28,11 +28,11 @@ from ..untrusted import printable
 from ..zip_files import file_size
 from .attributes import AttributeDetector, load_detector
 from .backbones import Backbone, Pyramid, find_weights
-from .boxes import RegionFile, check_boxes_unique, describe_arrays, open_boxes
+from .boxes import RegionFile, check_boxes_unique, open_boxes
 from .detectors import DETECTORS, Detector
 from .features import FeatureRows, FeatureStore, batched, fill_store
 from .images import Preprocess
-from .regions import Regions, region_fields
+from .regions import Regions, describe_arrays, region_fields
 
 # %% ../../nbs/library/vision/extraction.ipynb #d2f850b0
 ImageFile = str | os.PathLike | Image.Image         # a file, or an open image

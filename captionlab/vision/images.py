@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..arguments import one_or_many
 from ..data.picture_files import load_image
 from ..files import fingerprint
 
@@ -120,7 +121,10 @@ class Preprocess:
 
     def __call__(self, sources: Sequence[str | os.PathLike | Image.Image]) -> Tensor:
         """Return B files or open images as one batch (B, 3, size, size)."""
-        return self.normalise(np.stack([self.pixels(source) for source in sources]))
+        several, _ = one_or_many(
+            sources, lambda one: isinstance(one, str | os.PathLike | Image.Image), "pictures"
+        )
+        return self.normalise(np.stack([self.pixels(source) for source in several]))
 
     def to_dict(self) -> dict:
         """Return the choices as plain values for JSON; `mirror` and `window` only if not default.

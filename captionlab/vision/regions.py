@@ -5,14 +5,17 @@
 # %% auto #0
 __all__ = ['BOX_TOLERANCE', 'validate_boxes', 'Regions', 'scene_regions', 'region_fields',
            'cell_boxes', 'region_field_names', 'as_regions', 'mean_region',
-           'regions_from_store']
+           'regions_from_store', 'describe_arrays']
 
 # %% ../../nbs/library/vision/regions.ipynb #ca1c484e
+import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -293,3 +296,18 @@ def regions_from_store(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         The same; the mask is True for real regions.
     """
     return {**rows, "region_mask": rows["region_mask"] > 0}
+
+# %% ../../nbs/library/vision/regions.ipynb #regarr01
+def describe_arrays(source: str | os.PathLike) -> str:
+    """Return what a message says of the arrays in a source of boxes without features.
+
+    Args:
+        source: a `.npz`, or a folder of them, whose first file counts; of others nothing is said.
+    """
+    file = Path(source)
+    file = next(iter(sorted(file.glob("*.npz"))), file)
+    if file.suffix.lower() != ".npz" or not file.is_file():
+        return ""
+    with np.load(file) as data:
+        names = ", ".join(sorted(data.files))
+    return f" (its arrays are {names}; features are called x or features)"
