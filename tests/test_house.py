@@ -1,10 +1,9 @@
-"""The rules of the house, held by tests: small functions, documented shapes, tidy notebooks."""
+"""The rules of the house, held by tests: documented shapes, tidy notebooks."""
 
 import ast
 import inspect
 import json
 import re
-import statistics
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -19,18 +18,6 @@ MODULES = sorted(p for p in (ROOT / "captionlab").rglob("*.py") if not p.name.st
 LESSONS = sorted((ROOT / "nbs").glob("[0-9]*.ipynb"))
 LIBRARY = sorted((ROOT / "nbs/library").rglob("*.ipynb"))
 SHAPE = re.compile(r"\(\s*(\.\.\.|[A-Z]\b|\d|[a-z]+,)[^()]*\)")
-
-
-def functions(path: Path):
-    """Every function of a module, as syntax trees."""
-    tree = ast.parse(path.read_text())
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-
-
-def body_lines(node: ast.FunctionDef) -> int:
-    """Lines of a function's body, without its docstring."""
-    body = node.body[1:] if ast.get_docstring(node) else node.body
-    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
 
 
 def public_names() -> list:
@@ -66,11 +53,6 @@ def handles_arrays(thing) -> bool:
     returns = str(signature_of(thing).return_annotation)
     is_module = inspect.isclass(thing) and issubclass(thing, nn.Module)
     return is_module or "Tensor" in annotations + returns or "ndarray" in annotations + returns
-
-
-def test_median_function_is_short():
-    lengths = [body_lines(node) for path in MODULES for node in functions(path)]
-    assert statistics.median(lengths) <= 8
 
 
 @pytest.mark.parametrize("thing", public_names())
