@@ -61,11 +61,10 @@ class TestOneDecoder:
             client = Client(url, verbose=False)
             for name in ("16 bits.png", "transparent.png"):
                 shown = client.predict(handle_file(tmp_path / name), 3, api_name="/update")
-                captions = [caption.text for caption in run.generate(tmp_path / name, beam=3,
-                                                                     num_captions=3)]
-                assert captions[0] in str(shown)
-            with pytest.raises(Exception, match="cannot read the file as a picture"):
-                client.predict(handle_file(tmp_path / "broken.png"), 3, api_name="/update")
+                words = run.caption(tmp_path / name).split()
+                assert all(word in str(shown) for word in words)
+            shown = client.predict(handle_file(tmp_path / "broken.png"), 3, api_name="/update")
+            assert "cannot read the file as a picture" in str(shown)
         finally:
             page.close()
         assert "Traceback" not in capfd.readouterr().err
