@@ -47,7 +47,7 @@ def folder(tmp_path, monkeypatch):
         photo.resize((160, 160)).save(f"{name}.jpg")
     Path("mine.csv").write_text(
         "image,caption,split\ncat1.jpg,a grey cat sleeps,train\ncat2.jpg,a kitten plays,train\n"
-        "cat3.jpg,a cat looks up,val\ncat3.jpg,a cat watches,val\n"
+        "cat3.jpg,a cat looks up,val\nyou.jpg,a woman in uniform,val\n"
     )
     Path("results.json").write_text(json.dumps([{"image_id": 1, "caption": "a dog runs"}]))
     annotations = [{"id": 1, "image_id": 1, "caption": "a brown dog runs"}]
