@@ -222,7 +222,7 @@ def fit(
     out = Path(config.out)
     check_run_folder(out, config.resume)
     set_device(config.device)
-    if not isinstance(start, NewModel) and objective.continues:
+    if not isinstance(start, NewModel) and objective.keeps_data:
         job = _same_data(start, data, objective, config)
     elif data is None:
         raise ValueError("name the captions to learn from (--data); on its own data a run goes on "
@@ -240,8 +240,8 @@ def fit(
             validate=make_validate_fn(run, job.setup.val_items, job.setup.inputs),
             on_epoch_end=config.on_epoch_end, workers=config.workers,
         )
-        model = trainer.fit()
-        run.model = model.model if isinstance(model, CaptionerWrapper) else model
+        learner = trainer.fit()
+        run.model = learner.model if isinstance(learner, CaptionerWrapper) else learner
         seconds = sum(record["seconds"] for record in trainer.history)
         run.metadata = replace(run.metadata, **origin, history=trainer.history,
                                train_seconds=round(seconds, 1))
@@ -256,14 +256,14 @@ def _check_request(start: object, objective: Objective, config: FitConfig) -> No
     is_new = isinstance(start, NewModel)
     if is_new and isinstance(objective, SCST):
         raise ValueError("SCST goes on from a trained run: name it (--from RUN)")
-    if config.all_weights and (is_new or objective.continues):
+    if config.all_weights and (is_new or objective.keeps_data):
         raise ValueError("all_weights (--all-weights) is for a run that goes on with other "
                          "captions: leave it out")
     others = [text for text in config.settings if not text.startswith("max_length=")]
-    if others or (config.settings and (is_new or objective.continues)):
+    if others or (config.settings and (is_new or objective.keeps_data)):
         raise ValueError("a run that is trained further keeps its preset, and only on other "
                          "captions max_length can change: leave other settings (--set) out")
-    if config.min_count and objective.continues and not is_new:
+    if config.min_count and objective.keeps_data and not is_new:
         raise ValueError("a run that goes on with its own data keeps its words: leave min_count "
                          "(--min-count) out")
     if config.compile and isinstance(objective, SCST):

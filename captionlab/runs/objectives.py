@@ -43,13 +43,13 @@ class Objective:
 
     Attributes:
         stage: of a new model that is trained with it, in its metadata and results.
-        continues: whether a run that is trained further with it keeps its data and vocabulary.
+        keeps_data: whether a run that is trained further with it keeps its data and vocabulary.
         fixed_captions: whether the tokens of a caption are the same each time it is read.
         corner_crops: whether the preset's corner crops of pictures are used.
     """
 
     stage: ClassVar[str]
-    continues: ClassVar[bool] = False
+    keeps_data: ClassVar[bool] = False
     fixed_captions: ClassVar[bool] = False
     corner_crops: ClassVar[bool] = True
 
@@ -109,7 +109,7 @@ class Distillation(Objective):
     share: float = 0.9
 
     stage: ClassVar[str] = "distilled"
-    continues: ClassVar[bool] = True
+    keeps_data: ClassVar[bool] = True
     fixed_captions: ClassVar[bool] = True
 
     def __post_init__(self):
@@ -174,7 +174,7 @@ class SCST(Objective):
     samples: int = 5
 
     stage: ClassVar[str] = "scst"
-    continues: ClassVar[bool] = True
+    keeps_data: ClassVar[bool] = True
     fixed_captions: ClassVar[bool] = True       # rewards compare words, which pieces do not change
     corner_crops: ClassVar[bool] = False
 
