@@ -148,7 +148,7 @@ def test_wrong_answers_must_fail_each_with_its_line(answers, problem, mean):
         (expect_close, ("0.5", 0.5), "one number, not a str"),
         (expect_close, ([0.5, "x"], [0.5, 1]), "not a list"),
         (expect_close, ([1, 2, 3], [1, 2]), r"its shape is \(3,\)"),
-        (expect_close, ([1.0, 3.0], [1, 2]), "wrong in 1 of 2 places, first at 1"),
+        (expect_close, ([1.0, 3.0], [1, 2]), "1 of 2 numbers are wrong, the first at 1"),
         (expect_close, ([float("nan")], [1]), "NaN"),
         (expect_equal, ([1, 2, 2], {1, 3}), "lacks 1 and has 1"),
         (expect_equal, ((1, 2), [1, 3]), "from position 1"),
