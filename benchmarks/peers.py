@@ -2,7 +2,7 @@
 
 Training step, greedy search and beam search, in 32 bits and in bf16. Seconds are CPU seconds of
 one thread, so that other processes on the machine hardly change them. Both keep freed memory, as
-our jobs do. Our weights are packed once, as a run does for all pictures of a call.
+our jobs do.
 """
 
 import math
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,6 @@ from captionlab.data.batches import Batch
 from captionlab.data.inputs import InputConfig
 from captionlab.decoding.beam import beam_search
 from captionlab.decoding.generation import EOS, greedy
-from captionlab.decoding.packing import packed_linears
 from captionlab.models.cptr import Model, Preset
 from captionlab.text import pad_sequences
 from captionlab.training.config import TrainingConfig
@@ -204,14 +202,10 @@ def main() -> None:
         peer = make_peer().eval().to(dtype)
         images = batch.images.to(dtype)
         for search, beams in (("greedy", 1), ("beam5", BEAMS)):
-            # Packed layers hide their products from the counter: count those of plain layers.
-            with patch("captionlab.decoding.packing._can_pack", return_value=False):
-                operations = flops(our_search(model, images, beams))
-            with packed_linears(model):
-                compare(
-                    f"{search}-vs-transformers{suffix}",
-                    our_search(model, images, beams),
-                    peer_search(peer, images, beams),
-                    operations=operations,
-                    peak=peak,
-                )
+            compare(
+                f"{search}-vs-transformers{suffix}",
+                our_search(model, images, beams),
+                peer_search(peer, images, beams),
+                operations=flops(our_search(model, images, beams)),
+                peak=peak,
+            )

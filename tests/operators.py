@@ -9,18 +9,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class OperatorCounter(TorchDispatchMode):
-    """A context in which calls are counted by name, such as "aten::mm"."""
-
-    def __init__(self):
-        super().__init__()
-        self.counts = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.counts[func.name().partition(".")[0]] += 1
-        return func(*args, **(kwargs or {}))
-
-
 class WaitCounter(TorchDispatchMode):
     """A context that counts where a program would wait if tensors were on a GPU.
 

@@ -16,7 +16,7 @@ from test_decoding import (
 )
 
 from captionlab.data.batches import Batch
-from captionlab.decoding.beam import beam_search
+from captionlab.decoding.beam import beam_search, nbest_search
 from captionlab.decoding.constraints import (
     MinLength,
     NoRepeatNgram,
@@ -24,7 +24,6 @@ from captionlab.decoding.constraints import (
     SuppressSequences,
 )
 from captionlab.decoding.generation import BOS, EOS, generate, log_probabilities, sample
-from captionlab.decoding.search import constrained_beam_search
 
 WORDS, LONGEST = 5, 4  # the words are 3 and 4
 RULES = st.sampled_from(["none", "min_length", "ngram", "suppress"])
@@ -34,6 +33,10 @@ REQUIRED = st.sampled_from([(), ((3,),), ((3,), (4,)), ((3, 4),), ((4, 3), (3,))
 def contains(ids, sequence):
     size = len(sequence)
     return any(tuple(ids[i : i + size]) == sequence for i in range(len(ids) - size + 1))
+
+
+def machine(sequences, words=WORDS):
+    return RequiredSequences(sequences, words) if sequences else None
 
 
 def ngrams_repeat(ids, size):
@@ -74,7 +77,7 @@ def test_a_search_that_keeps_everything_finds_the_n_best_of_all_captions(
     ]
     if not right:
         return
-    found = constrained_beam_search(
+    found = nbest_search(
         model,
         memory,
         200,
@@ -82,7 +85,7 @@ def test_a_search_that_keeps_everything_finds_the_n_best_of_all_captions(
         num_captions=count,
         max_length=LONGEST,
         constraints=CONSTRAINTS[rule],
-        required=required,
+        required=machine(required),
     )
     for row, hypotheses in enumerate(found):
         scores = {
@@ -101,7 +104,7 @@ def test_a_search_that_keeps_everything_finds_the_n_best_of_all_captions(
 def test_with_one_caption_and_no_constraint_it_is_beam_search(seed, penalty, width, max_length):
     model, memory = encoded(seed, 4, 7)
     options = {"max_length": max_length, "suppress_tokens": [3]}
-    found = constrained_beam_search(model, memory, width, penalty, **options)
+    found = nbest_search(model, memory, width, penalty, **options)
     assert [one for one, in found] == beam_search(model, memory, width, penalty, **options)
 
 
@@ -110,7 +113,7 @@ def test_with_one_caption_and_no_constraint_it_is_beam_search(seed, penalty, wid
 def test_narrow_searches_and_samples_obey_the_constraints(seed, rule, width):
     model, memory = encoded(seed)
     options = {"max_length": 6, "constraints": CONSTRAINTS[rule]}
-    for hypotheses in constrained_beam_search(model, memory, width, **options, required=[(4,)]):
+    for hypotheses in nbest_search(model, memory, width, **options, required=machine([(4,)])):
         assert all(4 in one.ids and ALLOWED[rule](one.ids) for one in hypotheses)
     ids, _ = sample(model, memory, 5, **options, generator=torch.Generator().manual_seed(seed))
     for tokens in ids.flatten(0, 1).tolist():
@@ -190,8 +193,10 @@ def test_the_machine_accepts_exactly_the_captions_with_all_sequences(ids, requir
 )
 def test_searches_that_cannot_be(options, line):
     model, memory = encoded(0, words=12)
+    options = dict(options)
     with pytest.raises(ValueError, match=line):
-        constrained_beam_search(model, memory, 3, **{"max_length": 12, **options})
+        required = machine(options.pop("required", ()), 12)
+        nbest_search(model, memory, 3, **{"max_length": 12, "required": required, **options})
 
 
 @pytest.mark.parametrize("constraint", [MinLength, NoRepeatNgram])
@@ -204,7 +209,7 @@ def test_constraints_of_no_number_are_refused(constraint, number):
 def test_scores_are_log_probabilities_of_the_model():
     """Constraints remove captions, and do not change the probabilities of the others."""
     model, memory = encoded(5)
-    (best,) = constrained_beam_search(
+    (best,) = nbest_search(
         model, memory.select(torch.tensor([0])), 3, max_length=6, constraints=[MinLength(4)]
     )[0]
     assert best.score == pytest.approx(log_probability(model, memory, 0, best.ids), rel=1e-5)

@@ -563,7 +563,7 @@ class TestRuns:
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
         one, other = (
             evaluate(
-                first, world, beam=1, meteor=False, blind=False, oracle=True, members=[second]
+                ensemble(first, [second]), world, beam=1, meteor=False, blind=False, oracle=True
             )["captions"]
             for first, second in ((visual, semantic), (semantic, visual))
         )
@@ -576,13 +576,13 @@ class TestRuns:
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
         semantic.metadata.train_seconds = None
         with pytest.raises(ValueError, match="does not say its train_seconds"):
-            evaluate(visual, world, meteor=False, members=[semantic])
+            ensemble(visual, [semantic])
 
     @pytest.mark.java
     @pytest.mark.slow
     def test_fused_runs_speak_as_their_ensemble(self, world):
         visual, semantic = run_of(world, "visual"), run_of(world, "semantic", seed=1)
-        found = evaluate(visual, world, meteor=False, members=[semantic])
+        found = evaluate(ensemble(visual, [semantic]), world, meteor=False)
         batch = semantic.processor([item.image for item in world["test"]])
         seen = visual.processor([item.image for item in world["test"]])
         both = replace(seen, attributes=batch.attributes)

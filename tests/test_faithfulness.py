@@ -82,7 +82,7 @@ class TestErasure:
         words, weights = run.trace(item.image, beam=1)
         seen = run.processor([item.image])
         scores = erase_attended(
-            run.model, run.model.encode(seen), torch.tensor([run.search(seen, 1)[0].ids])
+            run.model, run.model.encode(seen), torch.tensor([run.search(seen, beam=1)[0].ids])
         )
         assert scores.positions[scores.is_word()].tolist() == weights.argmax(1).tolist()
         assert scores.is_word().sum() == len(words)
@@ -120,7 +120,7 @@ class TestErasure:
     @pytest.mark.slow
     def test_one_model_twice_is_explained_as_the_model(self, trained, world):
         model, seen = trained.model, trained.processor([world["test"][0].image])
-        twice, ids = Ensemble([model, model]).eval(), torch.tensor([trained.search(seen, 1)[0].ids])
+        twice, ids = Ensemble([model, model]).eval(), torch.tensor([trained.search(seen, beam=1)[0].ids])
         one, both = (
             erase_attended(model, model.encode(seen), ids),
             erase_attended(twice, twice.encode(seen), ids),

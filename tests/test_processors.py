@@ -31,6 +31,7 @@ from captionlab.runs import catalog as runs_catalog
 from captionlab.runs import evaluation, fitting, preparation
 from captionlab.runs import run as run_module
 from captionlab.runs.evaluation import evaluate
+from captionlab.runs.ensembles import ensemble
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.objectives import SCST
 from captionlab.runs.run import Run, caption_split
@@ -864,10 +865,8 @@ def test_stores_go_to_those_of_several_runs_that_read_them(photos, tmp_path):
     )
     (store,) = open_feature_stores(visual.processor, data)
     first, both = (
-        evaluate(visual, data, meteor=False, blind=False, members=others, features=folders)[
-            "captions"
-        ]
-        for others, folders in (([], ()), ([visual], store.folder))
+        evaluate(one, data, meteor=False, blind=False, features=folders)["captions"]
+        for one, folders in ((visual, ()), (ensemble(visual, [visual]), store.folder))
     )
     assert first == both  # a run beside itself
     handed = evaluation.assign_stores(
@@ -881,7 +880,7 @@ def test_stores_go_to_those_of_several_runs_that_read_them(photos, tmp_path):
     )
     assert handed == [[store.folder], []]
     nobody = [SimpleNamespace(processor=SimpleNamespace(feature_kinds=["attributes"]))] * 2
-    assert evaluation.assign_stores(store.folder, nobody) == [[], [store.folder]]
+    assert evaluation.assign_stores(store.folder, nobody) == [[store.folder], []]
 
 
 def test_boxes_without_features_for_a_model_that_wants_theirs(photos):

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
-from operators import OperatorCounter
 from PIL import Image
 
 import captionlab
@@ -28,6 +27,7 @@ from captionlab.files import short_hash
 from captionlab.metrics import score, score_translations
 from captionlab.models import cptr, find_preset, list_models, model_module, vanilla
 from captionlab.processors import cache, image
+from captionlab.decoding import GenerationConfig
 from captionlab.processors.cache import input_transforms, open_feature_stores
 from captionlab.processors.image import ImageProcessor
 from captionlab.processors.text import TextProcessor
@@ -63,7 +63,7 @@ from captionlab.scenes.world import render
 from captionlab.text import SubwordVocabulary, Vocabulary
 from captionlab.vision.features import FeatureStore
 
-SEARCH = {"beam": 3, "length_penalty": 0.0}
+SEARCH = GenerationConfig()
 os.environ["TQDM_DISABLE"] = "1"
 BRIEF = replace(
     vanilla.PRESETS["tiny"], training=replace(vanilla.PRESETS["tiny"].training, epochs=1)
@@ -141,20 +141,6 @@ class TestSavedAndLoaded:
         files = [sorted(path.name for path in folder.iterdir()) for folder in (plain, compiled)]
         assert files[0] == files[1]  # the name of weights is a hash of their content
         storage.load_weights(run.model, next(plain.glob("*.safetensors")))
-
-    @pytest.mark.skipif(
-        torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"),
-        reason="weights are packed for some processors only",
-    )
-    def test_weights_are_packed_once_for_all_batches_of_a_call(self):
-        run = fresh("vanilla")
-        pictures = [item.image for item in scenes(train=0, val=0, test=4, novel=0)["test"]]
-        packed = []
-        for count in (1, 4):
-            with OperatorCounter() as operators:
-                run.caption(pictures[:count], batch_size=1)
-            packed.append(operators.counts["mkldnn::_reorder_linear_weight"])
-        assert packed[0] == packed[1] > 0
 
     def test_tied_weights_are_stored_once_and_stay_tied(self, tmp_path):
         run = fresh("vanilla")
@@ -647,7 +633,7 @@ class TestEvaluation:
             evaluate(later, world, beam=2, length_penalty=0.5, meteor=False, check_output=True)
         captions = json.loads(path.with_name("vanilla-own-xe.seed3.captions.json").read_text())
         assert [one["caption"] for one in captions] == run.caption(
-            [item.image for item in world["test"]], 2, 0.5
+            [item.image for item in world["test"]], beam=2, length_penalty=0.5
         )
 
     def test_what_was_not_used_is_no_other_setting(self, trained):
@@ -708,7 +694,7 @@ class TestEvaluation:
 
     def test_results_are_filed_by_data_and_split(self, trained):
         metadata = evaluation.result_metadata(
-            trained[0], CaptionData("photos", {"val": []}), "val", **SEARCH
+            trained[0], CaptionData("photos", {"val": []}), "val", SEARCH
         )
         assert metadata["trained_on"] == "scenes"
         assert evaluation.result_name(metadata) == "photos/vanilla-own-xe-val"
@@ -756,7 +742,7 @@ def test_decoding_writes_as_many_tokens_as_training_predicts(world, cut, targets
     monkeypatch.setattr(run.model, "step", endless_step)
     batch = run.processor([world["test"][0].image])
     for beam in (1, 3):
-        assert len(run.search(batch, beam)[0].ids) == targets
+        assert len(run.search(batch, beam=beam)[0].ids) == targets
     critic = SCST().learner(run, TrainingSetup(world, {}, [], examples))
     captions = critic.sample_captions(run.model.encode(batch))
     assert captions.shape[-1] == targets
@@ -1163,12 +1149,12 @@ def test_results_on_another_data_set_of_the_same_name_are_told_apart(
     found = scenes(train=0, val=0, test=6, novel=0)["test"]
     one, other = (CaptionData("mine", {"test": items}) for items in (found[:3], found[3:]))
     monkeypatch.chdir(tmp_path)
-    abouts = [evaluation.result_metadata(run, data, "test", **SEARCH) for data in (one, other)]
+    abouts = [evaluation.result_metadata(run, data, "test", SEARCH) for data in (one, other)]
     merge_run("mine/a", abouts[0], {"seed": 0, "metrics": {}})
     with pytest.raises(ValueError, match=r"mine/a.json: its judged_on is .*write to another file"):
         merge_run("mine/a", abouts[1], {"seed": 1, "metrics": {}})
     assert "judged_on" not in evaluation.result_metadata(
-        run, scenes(train=0, val=0, test=1, novel=0), "test", **SEARCH
+        run, scenes(train=0, val=0, test=1, novel=0), "test", SEARCH
     )
 
 
@@ -1279,7 +1265,7 @@ def test_a_program_that_was_run_as_a_module_is_named_as_a_shell_needs_it(monkeyp
 def test_a_folder_that_has_a_data_sets_name_does_not_replace_its_results(trained):
     run, _ = trained
     few = CaptionData("flickr8k", {"test": [Item("a", ("a dog",))]})
-    assert "judged_on" in evaluation.result_metadata(run, few, "test", **SEARCH)
+    assert "judged_on" in evaluation.result_metadata(run, few, "test", SEARCH)
     assert "judged_on" not in evaluation.result_metadata(
-        run, CaptionData("flickr8k", {"test": few["test"] * 1000}), "test", **SEARCH
+        run, CaptionData("flickr8k", {"test": few["test"] * 1000}), "test", SEARCH
     )

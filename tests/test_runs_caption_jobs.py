@@ -11,8 +11,8 @@ from PIL import Image
 
 import captionlab
 from captionlab.cli.options import find_pictures, split_run
+from captionlab.decoding import GenerationConfig
 from captionlab.runs import (
-    GenerationConfig,
     caption_files,
     journal_settings,
     read_journal,

@@ -7,14 +7,18 @@ import torch
 from PIL import Image
 
 import captionlab
-from captionlab.decoding import EOS, sequence_log_probs
 from captionlab.course.toys import BigramCaptioner, empty_memory
+from captionlab.decoding import (
+    EOS,
+    GenerationConfig,
+    generate_hypotheses,
+    required_ids,
+    sequence_log_probs,
+)
 from captionlab.runs import (
     CaptioningError,
-    GenerationConfig,
     collect_results,
-    generate_captions,
-    required_ids,
+    make_captions,
     stream_results,
 )
 from captionlab.scenes import generate_scene
@@ -64,8 +68,9 @@ def test_a_caption_of_pieces_may_be_empty(sample):
     logits = torch.full((len(vocabulary), len(vocabulary)), -1e4)
     logits[:, EOS] = 0.0
     config = GenerationConfig(sample=sample, beam=1)
-    ((caption,),) = generate_captions(BigramCaptioner(logits).eval(), empty_memory(1), vocabulary,
-                                      config, max_length=5)
+    toy = BigramCaptioner(logits).eval()
+    found = generate_hypotheses(toy, empty_memory(1), vocabulary, config, max_length=5)
+    ((caption,),) = make_captions(toy, empty_memory(1), vocabulary, found)
     assert (caption.text, caption.words, caption.word_probs) == ("", (), ())
     assert caption.ids == (EOS,)
 

@@ -59,9 +59,10 @@ def test_one_warning_for_all_long_sentences():
 
 
 def test_parts_come_back_in_their_texts():
-    upper = lambda part: [text.upper() for text in part]  # noqa: E731
+    upper = lambda part, *_: [text.upper() for text in part]  # noqa: E731
     assert translate_parts([["a", "b"], [""], ["c"]], upper) == ["A B", "", "C"]
     assert map_by_length(["ccc", " ", "a"], 1, upper) == ["CCC", "", "A"]
+    assert map_by_length(["ccc", " ", "a"], 2, lambda _, places: [*map(str, places)]) == ["0", "", "2"]
 
 
 @pytest.mark.slow

@@ -8,9 +8,12 @@ __all__ = ['app', 'data_app', 'features_app', 'attributes_app', 'metrics_app', '
 
 # %% ../../nbs/library/cli/application.ipynb #d71ce1ac
 import os
+import sys
 import warnings
 from importlib.metadata import version
+from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -104,9 +107,24 @@ def _options(
         "--debug", help="Show the traceback of an error (or set CAPTIONLAB_DEBUG=1).")] = False,
     show_version: Annotated[bool, typer.Option(
         "--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
+    plugin: Annotated[list[Path] | None, typer.Option(
+        metavar="FILE",
+        help="A Python file of yours that registers models, metrics or rules; may be given "
+             "several times.")] = None,
 ) -> None:
     """Transformer image captioning, from the first dot product to five published systems."""
     warnings.formatwarning = _format_warning
+    for file in plugin or ():
+        _run_plugin(file)
+
+
+def _run_plugin(file: Path) -> None:
+    """Run a Python file of the user's as a module of its name."""
+    spec = spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise ValueError(f"{file} is no Python file: name one that registers something")
+    sys.modules[file.stem] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
 
 # %% ../../nbs/library/cli/application.ipynb #5eacf826
 def main() -> None:

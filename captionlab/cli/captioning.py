@@ -17,33 +17,22 @@ import typer
 
 from captionlab.cli.options import (
     AttentionFile,
-    BeamSize,
     Boxes,
     CaptionFile,
     Copy,
     Device,
+    Ensemble,
     Images,
-    LengthPenalty,
-    MaxLength,
-    MinLength,
-    NoRepeatNgram,
-    NumCaptions,
     Precision,
-    RequiredWords,
     ResumeJob,
     RunForPictures,
     RunName,
-    Sampling,
-    SamplingSeed,
     Scores,
     SkipUnreadable,
-    SuppressedWords,
-    Temperature,
-    TopK,
-    TopP,
     Truecase,
     find_pictures,
     split_run,
+    with_generation,
 )
 
 from .application import app, echo, format_error
@@ -51,7 +40,8 @@ from .application import app, echo, format_error
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from captionlab.runs.captions import Caption, GenerationConfig
+    from captionlab.decoding.config import GenerationConfig
+    from captionlab.runs.captions import Caption
     from captionlab.runs.run import Run
 
 # %% ../../nbs/library/cli/captioning.ipynb #79c9cc06
@@ -72,13 +62,13 @@ def save_figure(figure: "Figure", out: Path, dpi: int) -> None:
 
 # %% ../../nbs/library/cli/captioning.ipynb #6baa2a5b
 @app.command()
+@with_generation()
 def caption(
-    ctx: typer.Context,
     run: RunForPictures,
     images: Images = None,
-    beam: BeamSize = 3,
     *,
-    length_penalty: LengthPenalty = 0.0,
+    config: "GenerationConfig",
+    ensemble: Ensemble = None,
     boxes: Boxes = None,
     device: Device = None,
     precision: Precision = "fp32",
@@ -86,47 +76,26 @@ def caption(
     out: CaptionFile = None,
     resume: ResumeJob = False,
     scores: Scores = False,
-    nbest: NumCaptions = 1,
-    min_length: MinLength = 1,
-    max_length: MaxLength = None,
-    no_repeat_ngram: NoRepeatNgram = 0,
-    require: RequiredWords = None,
-    suppress: SuppressedWords = None,
-    sample: Sampling = False,
-    temperature: Temperature = 1.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    seed: SamplingSeed = None,
     skip_unreadable: SkipUnreadable = False,
 ) -> None:
     """Caption pictures, and draw what the words attended to."""
     run, paths = split_run(run, images or [])
-    _caption(run, find_pictures(paths), ctx.params, out=out, attention=attention)
+    files = find_pictures(paths)
+    _check_caption_options(files, attention, out, resume=resume)
+    from captionlab.runs.ensembles import load_ensemble
 
-
-def _caption(
-    run: str, files: list[Path], options: dict, *, out: Path | None, attention: Path | None
-) -> None:
-    """Caption files as the command line says, and raise the error of the last broken one."""
-    _check_caption_options(files, attention, out, resume=options["resume"])
-    from captionlab.runs.catalog import load
-
-    config = _generation_config(options)
-    where = {name: options[name] for name in ("boxes", "device", "precision")}
-    captioner = load(run, **where)
+    where = {"boxes": boxes, "device": device, "precision": precision}
+    captioner = load_ensemble([run, *(ensemble or ())], **where)
     if out:
-        job = {name: options[name] for name in ("scores", "resume")}
-        errors = _caption_to_file(captioner, files, config, out=out, **job)
+        errors = _caption_to_file(captioner, files, config, out=out, scores=scores, resume=resume)
     else:
-        errors = print_captions(captioner, files, config, scores=options["scores"])
-    skip = options["skip_unreadable"]
-    for error in errors if skip else errors[:-1]:
+        errors = print_captions(captioner, files, config, scores=scores)
+    for error in errors if skip_unreadable else errors[:-1]:
         echo(f"captionlab: {format_error(error)}", err=True)
-    if errors and not skip:
+    if errors and not skip_unreadable:
         raise errors[-1]  # printed by the application, which also sets the exit code
     if attention:
-        penalty = config.length_penalty
-        _draw_attention(captioner, files[0], config.beam, length_penalty=penalty, out=attention)
+        _draw_attention(captioner, files[0], config, attention)
 
 
 def _check_caption_options(
@@ -145,32 +114,6 @@ def _check_caption_options(
         check_caption_path(out, *files)
 
 # %% ../../nbs/library/cli/captioning.ipynb #636b1c9c
-def _generation_config(options: dict) -> "GenerationConfig":
-    """Return the settings that the options of `caption` name."""
-    from captionlab.runs.captions import GenerationConfig
-
-    names = (
-        "length_penalty", "min_length", "max_length", "no_repeat_ngram", "sample", "temperature",
-        "top_k", "top_p", "seed",
-    )
-    _check_sampling(options)
-    return GenerationConfig(
-        beam=max(options["beam"], options["nbest"]),
-        num_captions=options["nbest"],
-        required_words=tuple(options["require"] or ()),
-        suppress_words=tuple(options["suppress"] or ()),
-        **{name: options[name] for name in names},
-    )
-
-
-def _check_sampling(options: dict) -> None:
-    """Raise an error if options of sampling are there, and nothing is sampled."""
-    defaults = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": None}
-    names = [f"--{name.replace('_', '-')}" for name in defaults if options[name] != defaults[name]]
-    if names and not options["sample"]:
-        raise ValueError(f"{', '.join(names)}: only for sampling, so add --sample")
-
-
 def _caption_to_file(
     run: "Run", files: list[Path], config: "GenerationConfig", *, out: Path, scores: bool,
     resume: bool
@@ -220,9 +163,8 @@ def _with_scores(caption: "Caption") -> str:
     return f"{caption.text} ({caption.log_prob:.2f}: {words})"
 
 # %% ../../nbs/library/cli/captioning.ipynb #6c7ba7ce
-def _draw_attention(
-    run: "Run", image: Path, beam: int, *, length_penalty: float, out: Path
-) -> None:
+def _draw_attention(run: "Run", image: Path, config: "GenerationConfig", out: Path) -> None:
+    """Draw what each word of the caption of an image attended to."""
     import matplotlib
 
     matplotlib.use("agg")  # without a display
@@ -231,7 +173,7 @@ def _draw_attention(
     from captionlab.visualise import use_style
 
     use_style()
-    trace = trace_caption(run, image, beam=beam, length_penalty=length_penalty)
+    trace = trace_caption(run, image, config=config)
     save_figure(draw_caption(trace), out, dpi=150)
     echo(f"the attention of each word: {out}")
 
@@ -244,6 +186,7 @@ def chunked(lines: Iterable[str], size: int) -> Iterator[list[str]]:
 
 # %% ../../nbs/library/cli/captioning.ipynb #2cbd4d2e
 @app.command()
+@with_generation(beam=5)
 def translate(
     run: RunName,
     sentences: Annotated[list[str] | None, typer.Argument(
@@ -251,9 +194,8 @@ def translate(
     )] = None,
     file: Annotated[Path | None, typer.Option(
         metavar="FILE", help="A text file, one sentence a line.")] = None,
-    beam: BeamSize = 5,
     *,
-    length_penalty: LengthPenalty = 0.0,
+    config: "GenerationConfig",
     truecase: Truecase = False,
     copy: Copy = True,
     device: Device = None,
@@ -281,9 +223,7 @@ def translate(
 
     with tqdm(total=total, unit="", desc="translated", leave=False, disable=None) as bar:
         for chunk in chunked(lines, size):
-            translations = translator.translate(
-                chunk, beam, length_penalty, truecase=truecase, copy=copy
-            )
+            translations = translator.translate(chunk, config, truecase=truecase, copy=copy)
             tqdm.write("\n".join(map(printable, translations)))
             sys.stdout.flush()
             bar.update(len(chunk))

@@ -6,13 +6,17 @@
 __all__ = ['print_scores', 'evaluate', 'faithfulness', 'score', 'export_coco', 'install_spice']
 
 # %% ../../nbs/library/cli/evaluation.ipynb #59cf5df5
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import options
 from .application import app, echo, metrics_app
+
+if TYPE_CHECKING:
+    from captionlab.decoding.config import GenerationConfig
 
 # %% ../../nbs/library/cli/evaluation.ipynb #ccd331a3
 def print_scores(scores: dict) -> None:
@@ -30,13 +34,13 @@ def print_scores(scores: dict) -> None:
 
 # %% ../../nbs/library/cli/evaluation.ipynb #fda6c42e
 @app.command()
+@options.with_generation()
 def evaluate(
     run: options.RunName,
     data: options.EvaluationData = None,
     split: options.Split = "test",
-    beam: options.BeamSize = 3,
     *,
-    length_penalty: options.LengthPenalty = 0.0,
+    config: "GenerationConfig",
     json: options.WriteResult = False,
     features: options.FeatureFolders = None,
     boxes: options.Boxes = None,
@@ -46,39 +50,33 @@ def evaluate(
         "--oracle",
         help="For models that read attributes: take them from the reference captions.")] = False,
     truecase: options.Truecase = False,
-    ensemble: Annotated[list[str] | None, typer.Option(
-        metavar="RUN",
-        help="Another run whose probabilities are averaged; may be given several times.")] = None,
+    ensemble: options.Ensemble = None,
     skip_unreadable: options.SkipUnreadable = False,
 ) -> None:
     """Caption a split and score the captions, with the blind control."""
     from captionlab.runs import evaluation
-    from captionlab.runs.catalog import load
+    from captionlab.runs.ensembles import load_ensemble
 
-    where: dict[str, Any] = {"boxes": boxes, "device": device, "precision": precision}
-    first = load(run, **where)
+    captioner = load_ensemble([run, *(ensemble or ())], boxes=boxes, device=device,
+                              precision=precision)
     source: Any = data
     if skip_unreadable:
-        source = options.readable_data(data or str(first.metadata.source))
-    others = [load(name, **where) for name in ensemble or ()]
-    scores = evaluation.evaluate(
-        first, source, split, beam=beam, length_penalty=length_penalty,
-        features=features or (), oracle=oracle, truecase=truecase, members=others,
-        check_output=json,
-    )
+        source = options.readable_data(data or str(captioner.metadata.source))
+    scores = evaluation.evaluate(captioner, source, split, config, features=features or (),
+                                 oracle=oracle, truecase=truecase, check_output=json)
     print_scores(scores)
     if json:
-        echo(f"written to {evaluation.merge_result(first, scores)}")
+        echo(f"written to {evaluation.merge_result(captioner, scores)}")
 
 # %% ../../nbs/library/cli/evaluation.ipynb #febfa413
 @app.command()
+@options.with_generation()
 def faithfulness(
     run: options.RunName,
     data: options.EvaluationData = None,
     split: options.Split = "test",
-    beam: options.BeamSize = 3,
     *,
-    length_penalty: options.LengthPenalty = 0.0,
+    config: "GenerationConfig",
     json: options.WriteResult = False,
     features: options.FeatureFolders = None,
     boxes: options.Boxes = None,
@@ -93,8 +91,7 @@ def faithfulness(
     if skip_unreadable:
         source = options.readable_data(data or str(loaded.metadata.source))
     scores = evaluate_faithfulness(
-        loaded, source, split, beam=beam,
-        length_penalty=length_penalty, features=features or (), check_output=json,
+        loaded, source, split, config, features=features or (), check_output=json,
     )
     echo(f"{scores['words']} words with a mean probability of {scores['probability']:.1f} %. "
                "In percentage points, it falls by")
@@ -143,6 +140,7 @@ def _picture_files(folder: Path, names: list[str]) -> list[Path]:
 
 
 @app.command("export-coco")
+@options.with_generation()
 def export_coco(
     run: options.RunName,
     images_json: Annotated[Path, typer.Argument(
@@ -151,11 +149,10 @@ def export_coco(
     name: Annotated[str | None, typer.Option(
         help="Of the system: letters, digits and hyphens; by default made from the run's.")] = None,
     *,
+    config: "GenerationConfig",
     images: Annotated[Path | None, typer.Option(
         metavar="FOLDER", help="Where the pictures lie; by default beside IMAGES_JSON.")] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the file goes.")] = Path("."),
-    beam: options.BeamSize = 3,
-    length_penalty: options.LengthPenalty = 0.0,
     boxes: options.Boxes = None,
     skip_unreadable: options.SkipUnreadable = False,
 ) -> None:
@@ -163,7 +160,6 @@ def export_coco(
     import re
 
     from captionlab.metrics import coco_results
-    from captionlab.runs.captions import Caption
     from captionlab.runs.catalog import load
 
     names = coco_results.read_image_ids(images_json)
@@ -173,12 +169,10 @@ def export_coco(
     files = _picture_files(folder, list(names.values()))
     captioner = load(run, boxes=boxes)
     # The server takes no empty captions: each has a word before its end.
-    results = cast(list[list[Caption]], captioner.generate(
-        files, beam=beam, length_penalty=length_penalty, min_length=2,
-        on_error="warn" if skip_unreadable else "raise"))
-    captions: dict[object, str] = {
-        key: nbest[0].text for key, nbest in zip(names, results, strict=True) if nbest
-    }
+    config = replace(config, min_length=max(2, config.min_length))
+    on_error = "warn" if skip_unreadable else "raise"
+    pairs = zip(names, captioner.caption(files, config, on_error=on_error), strict=True)
+    captions: dict[object, str] = {name: text for name, text in pairs if text}
     file = coco_results.export_coco(captions, images_json, out, split=split, name=system,
                                     partial=skip_unreadable)
     echo(f"{len(captions)} captions written to {file}")

@@ -5,22 +5,24 @@
 # %% auto #0
 __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split', 'Seed',
            'WriteResult', 'PHOTO_RUN', 'Images', 'Device', 'Precision', 'AttentionFile',
-           'CaptionFile', 'NumCaptions', 'Scores', 'ResumeJob', 'Sampling', 'Temperature',
-           'TopK', 'TopP', 'SamplingSeed', 'MinLength', 'MaxLength', 'NoRepeatNgram',
-           'RequiredWords', 'SuppressedWords', 'BeamSize', 'LengthPenalty', 'Truecase',
-           'Copy', 'FeatureFolders', 'SkipUnreadable', 'Boxes', 'Epochs', 'LearningRate',
+           'CaptionFile', 'Scores', 'ResumeJob', 'Truecase', 'Copy', 'Ensemble',
+           'FeatureFolders', 'SkipUnreadable', 'Boxes', 'Epochs', 'LearningRate',
            'Warmup', 'Workers', 'BatchSize', 'Accumulation', 'Checkpointing', 'Compile',
            'Graphs', 'MinCount', 'Settings', 'Patience', 'split_run', 'find_pictures',
-           'readable_data', 'is_given']
+           'readable_data', 'with_generation', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from captionlab.runs.data import DataSource
+    from captionlab.decoding.config import GenerationConfig
+    from captionlab.runs.preparation import DataSource
 
 # %% ../../nbs/library/cli/options.ipynb #39610880
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="folder or name of a run")]
@@ -104,32 +106,97 @@ AttentionFile = Annotated[Path | None, typer.Option(
     metavar="FILE", help="Draw what each word of one picture's caption attended to.")]
 CaptionFile = Annotated[Path | None, typer.Option(
     metavar="FILE", help="Write captions to a file: .json, .jsonl or .csv.")]
-NumCaptions = Annotated[int, typer.Option("--nbest", min=1, help="Captions of each picture.")]
 Scores = Annotated[bool, typer.Option("--scores", help="Show probabilities, too.")]
 ResumeJob = Annotated[bool, typer.Option(
     "--resume", help="Go on with the job of --out that was interrupted.")]
-Sampling = Annotated[bool, typer.Option("--sample", help="Draw words at random, do not search.")]
-Temperature = Annotated[float, typer.Option(help="Of --sample: below 1 nearer to the likeliest.")]
-TopK = Annotated[int, typer.Option(help="With --sample: number of likeliest tokens kept; 0: all.")]
-TopP = Annotated[float, typer.Option(help="Of --sample: the likeliest with this probability.")]
-SamplingSeed = Annotated[int | None, typer.Option("--seed", help="Of --sample.")]
-MinLength = Annotated[int, typer.Option(help="Least tokens of a caption, its end included.")]
-MaxLength = Annotated[int | None, typer.Option(help="Most tokens, the end included.")]
-NoRepeatNgram = Annotated[int, typer.Option(
-    help="No sequence of this length occurs twice in a caption; 0 allows all.")]
-RequiredWords = Annotated[list[str] | None, typer.Option(
-    "--require", metavar="WORD", help="Each caption has it; may be given several times.")]
-SuppressedWords = Annotated[list[str] | None, typer.Option(
-    "--suppress", metavar="WORD", help="No caption has it; may be given several times.")]
+
 
 # %% ../../nbs/library/cli/options.ipynb #f7009056
-BeamSize = Annotated[int, typer.Option(min=1, help="Beam size.")]
-LengthPenalty = Annotated[float, typer.Option(
-    help="0 compares sums of log-probabilities, 1 means per token.")]
 Truecase = Annotated[bool, typer.Option(
     "--truecase", help="Of a translator: write upper case where the training sentences do.")]
 Copy = Annotated[bool, typer.Option(
     help="Copy names, numbers and foreign words that the translator does not know.")]
+Ensemble = Annotated[list[str] | None, typer.Option(
+    "--ensemble", metavar="RUN",
+    help="Another run whose probabilities are averaged; may be given several times.")]
+
+# %% ../../nbs/library/cli/options.ipynb #opt00302
+# By name of the option's parameter: its type and its default.
+_GENERATION: dict[str, tuple[Any, Any]] = {
+    "beam": (Annotated[int, typer.Option(min=1, help="Beam size.")], 3),
+    "length_penalty": (Annotated[float, typer.Option(
+        help="0 compares sums of log-probabilities, 1 means per token.")], 0.0),
+    "num_captions": (Annotated[int, typer.Option(
+        "--nbest", min=1, help="Captions of each picture; the first is judged.")], 1),
+    "min_length": (Annotated[int, typer.Option(
+        help="Least tokens of a caption, its end included.")], 1),
+    "max_length": (Annotated[int | None, typer.Option(
+        help="Most tokens, the end included.")], None),
+    "no_repeat_ngram": (Annotated[int, typer.Option(
+        help="No sequence of this length occurs twice in a caption; 0 allows all.")], 0),
+    "required_words": (Annotated[list[str] | None, typer.Option(
+        "--require", metavar="WORD", help="Each caption has it; may be given several times.")],
+        None),
+    "suppress_words": (Annotated[list[str] | None, typer.Option(
+        "--suppress", metavar="WORD", help="No caption has it; may be given several times.")],
+        None),
+    "rules": (Annotated[list[str] | None, typer.Option(
+        "--rule", metavar="NAME",
+        help="A registered rule that each caption obeys; may be given several times.")], None),
+    "sample": (Annotated[bool, typer.Option(
+        "--sample", help="Draw words at random, do not search.")], False),
+    "temperature": (Annotated[float, typer.Option(
+        help="Of --sample: below 1 nearer to the likeliest.")], 1.0),
+    "top_k": (Annotated[int, typer.Option(
+        help="With --sample: number of likeliest tokens kept; 0: all.")], 0),
+    "top_p": (Annotated[float, typer.Option(
+        help="Of --sample: the likeliest with this probability.")], 1.0),
+    "seed": (Annotated[int | None, typer.Option("--seed", help="Of --sample.")], None),
+}
+
+
+def with_generation(beam: int = 3) -> Callable[[Callable], Callable]:
+    """Return a decorator that gives a command the options of a `GenerationConfig`.
+
+    The command gets the configuration as its argument `config`.
+
+    Args:
+        beam: size of the beam if none is given.
+    """
+    options = {name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default,
+                                       annotation=annotation)
+               for name, (annotation, default) in _GENERATION.items()}
+    options["beam"] = options["beam"].replace(default=beam)
+
+    def decorate(command: Callable) -> Callable:
+        @wraps(command)
+        def run_command(*args: Any, **values: Any) -> None:
+            chosen = {name: values.pop(name) for name in options}
+            command(*args, config=_generation_config(chosen), **values)
+
+        signature = inspect.signature(command)
+        own = [one for one in signature.parameters.values() if one.name != "config"]
+        parameters = [*own, *options.values()]
+        vars(run_command)["__signature__"] = signature.replace(parameters=parameters)
+        run_command.__annotations__ = {one.name: one.annotation for one in parameters}
+        return run_command
+
+    return decorate
+
+
+def _generation_config(chosen: dict) -> "GenerationConfig":
+    """Return the settings that the options of a command name."""
+    from captionlab.decoding.config import GenerationConfig
+
+    of_sampling = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": None}
+    names = [f"--{name.replace('_', '-')}" for name, default in of_sampling.items()
+             if chosen[name] != default]
+    if names and not chosen["sample"]:
+        raise ValueError(f"{', '.join(names)}: only for sampling, so add --sample")
+    settings = chosen | {"beam": max(chosen["beam"], chosen["num_captions"])}
+    for name in ("required_words", "suppress_words", "rules"):
+        settings[name] = tuple(chosen[name] or ())
+    return GenerationConfig(**settings)
 
 # %% ../../nbs/library/cli/options.ipynb #0f90b3d6
 FeatureFolders = Annotated[list[Path] | None, typer.Option(

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['BOS', 'Beams', 'BestHypotheses', 'Constraint', 'EOS', 'Ensemble', 'EnsembleState',
-           'Hypothesis', 'MinLength', 'NoRepeatNgram', 'PAD', 'RequiredSequences',
-           'SuppressSequences', 'apply_temperature', 'beam_search', 'bos_tokens',
-           'check_count', 'check_number', 'constrained_beam_search', 'decode_packed',
-           'generate', 'greedy', 'keep_top_k', 'keep_top_p', 'log_probabilities',
-           'mean_probabilities', 'packed_linears', 'sample', 'sequence_log_probs',
-           'top_k']
+           'GenerationConfig', 'Hypothesis', 'MinLength', 'NoRepeatNgram', 'PAD',
+           'RequiredSequences', 'Rule', 'SuppressSequences', 'apply_temperature',
+           'beam_search', 'bos_tokens', 'check_count', 'check_number', 'find_rule',
+           'generate', 'generate_hypotheses', 'greedy', 'keep_top_k', 'keep_top_p',
+           'log_probabilities', 'make_constraints', 'mean_probabilities', 'nbest_search',
+           'register_rule', 'required_ids', 'sample', 'sequence_log_probs']
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0002
 from ..lazy import lazy_attributes
@@ -17,35 +17,33 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/decoding/index.ipynb #deco0003
 _all_ = [
     "BOS", "Beams", "BestHypotheses", "Constraint", "EOS", "Ensemble", "EnsembleState",
-    "Hypothesis", "MinLength", "NoRepeatNgram", "PAD", "RequiredSequences", "SuppressSequences",
-    "apply_temperature", "beam_search", "bos_tokens", "check_count", "check_number",
-    "constrained_beam_search", "decode_packed", "generate", "greedy", "keep_top_k",
-    "keep_top_p", "log_probabilities", "mean_probabilities", "packed_linears", "sample",
-    "sequence_log_probs", "top_k",
+    "GenerationConfig", "Hypothesis", "MinLength", "NoRepeatNgram", "PAD", "RequiredSequences",
+    "Rule", "SuppressSequences", "apply_temperature", "beam_search", "bos_tokens",
+    "check_count", "check_number", "find_rule", "generate", "generate_hypotheses", "greedy",
+    "keep_top_k", "keep_top_p", "log_probabilities", "make_constraints", "mean_probabilities",
+    "nbest_search", "register_rule", "required_ids", "sample", "sequence_log_probs",
 ]
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0004
 # The module that defines each public name.
 _SUBMODULES = {
     "beam": [
-        "Hypothesis", "BestHypotheses", "Beams", "beam_search",
+        "Hypothesis", "BestHypotheses", "Beams", "beam_search", "nbest_search",
     ],
     "constraints": [
         "Constraint", "MinLength", "NoRepeatNgram", "SuppressSequences", "RequiredSequences",
+        "Rule", "register_rule", "find_rule",
+    ],
+    "config": [
+        "GenerationConfig", "required_ids", "make_constraints", "generate_hypotheses",
     ],
     "ensemble": [
         "EnsembleState", "mean_probabilities", "Ensemble",
     ],
-    "search": [
-        "constrained_beam_search",
-    ],
     "generation": [
         "PAD", "BOS", "EOS", "log_probabilities", "bos_tokens", "generate", "greedy",
         "apply_temperature", "keep_top_k", "keep_top_p", "sample", "sequence_log_probs",
-        "check_count", "check_number", "top_k",
-    ],
-    "packing": [
-        "packed_linears", "decode_packed",
+        "check_count", "check_number",
     ],
 }
 

@@ -10,11 +10,13 @@ import html
 from base64 import b64encode
 from io import BytesIO
 from types import ModuleType
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
+from ..decoding.config import GenerationConfig
 from ..decoding.generation import EOS
 from ..processors.pictures import Picture
 from ..runs.run import Run
@@ -139,8 +141,8 @@ class Explorer:
     Args:
         run: a trained captioner, or a translator.
         pictures: one, or a list, as for `Run.caption`; sentences for a translator.
-        beam: beam size of the generation.
-        length_penalty: see `beam_search`.
+        config: as for `Run.caption`.
+        settings: likewise.
 
     Attributes:
         trace: of the chosen picture and caption, with attention of shape `(L, H, T, N)`.
@@ -157,16 +159,16 @@ class Explorer:
         self,
         run: Run,
         pictures: Picture | list[Picture] | tuple[Picture, ...],
-        beam: int = 3,
-        length_penalty: float = 0.0,
+        config: GenerationConfig | None = None,
+        **settings: Any,
     ):
         self.pictures = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
         if not self.pictures:
             raise ValueError("there is nothing to explore: give a picture, or several")
         widgets = _import_widgets()
         self.run = run
-        self.options = {"beam": beam, "length_penalty": length_penalty}
-        self.trace = trace_caption(run, self.pictures[0], **self.options)
+        self.config = GenerationConfig.resolve(config, settings)
+        self.trace = trace_caption(run, self.pictures[0], config=self.config)
         self.controls = _make_controls(widgets, self.trace, len(self.pictures))
         self.note = widgets.HTML()
         self.image = widgets.Image(format="png")
@@ -181,7 +183,7 @@ class Explorer:
         picture = self.pictures[self.controls["picture"].value]
         caption = self.controls["caption"].value.strip() or None
         try:
-            self.trace = trace_caption(self.run, picture, caption, **self.options)
+            self.trace = trace_caption(self.run, picture, caption, self.config)
         except (ValueError, OSError) as error:
             self.note.value = html.escape(str(error))
             return

@@ -12,13 +12,14 @@ __all__ = ['ErasureScores', 'erase_attended', 'evaluate_faithfulness', 'probabil
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..captioner import Captioner, Memory
+from ..decoding.config import GenerationConfig
 from ..decoding.generation import BOS, EOS, PAD
 from ..files import check_writable, read_json_object, write_json
 from ..processors.cache import input_transforms, open_feature_stores, require_features
@@ -111,12 +112,12 @@ def evaluate_faithfulness(
     run: Run,
     data: DataSource | None = None,
     split: str = "test",
+    config: GenerationConfig | None = None,
     *,
-    beam: int = 3,
-    length_penalty: float = 0.0,
     features: Folders = (),
     batch_size: int = 32,
     check_output: bool = False,
+    **settings: Any,
 ) -> dict:
     """Apply `erase_attended` to all words of the captions that a run gives for a split.
 
@@ -124,12 +125,12 @@ def evaluate_faithfulness(
         run: to be tested.
         data: as for `evaluate`.
         split: of the data set.
-        beam: as for `Run.caption`.
-        length_penalty: likewise.
+        config: as for `Run.caption`.
         features: as for `train`.
         batch_size: pictures that go through the model together.
         check_output: whether `write_faithfulness` will follow; a file of other settings is then
             refused before the work.
+        settings: as for `Run.caption`.
 
     Returns:
         Metadata as in a result; `words`, how many; `probability`, their mean in percent; `own` and
@@ -141,8 +142,9 @@ def evaluate_faithfulness(
         ValueError: there is not one word, a picture has a single visible position, or the file is
             of other settings.
     """
+    config = GenerationConfig.resolve(config, settings)
     data = load_run_data(require_metadata(run), data, train=split == "train")
-    metadata = result_metadata(run, data, split, beam=beam, length_penalty=length_penalty)
+    metadata = result_metadata(run, data, split, config)
     metadata["seed"] = run.metadata.seed
     if check_output:
         _faithfulness_file(metadata)
@@ -154,7 +156,7 @@ def evaluate_faithfulness(
     for first in range(0, len(items), batch_size):
         part = items[first : first + batch_size]
         batch = make_batch(run, part, inputs).to(run.device)
-        hypotheses = run.search(batch, beam, length_penalty)
+        hypotheses = run.search(batch, config)
         ids = pad_sequences([hypothesis.ids for hypothesis in hypotheses]).to(run.device)
         scores = erase_attended(run.model, run.model.encode(batch), ids, seed=first)
         rows += _word_rows(scores)

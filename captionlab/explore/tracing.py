@@ -13,7 +13,7 @@ import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from ..data.batches import Batch
+from ..decoding.config import GenerationConfig
 from ..decoding.generation import log_probabilities, sequence_log_probs
 from ..processors.base import reads_images
 from ..processors.pictures import Picture
@@ -175,16 +176,16 @@ def _word_html(word: str, bits: float, candidates: Sequence[tuple[str, float]]) 
 #| code-fold: true
 #| code-summary: "The function trace_caption"
 @torch.no_grad()
-def trace_caption(run: Run, picture: Picture | str, caption: str | None = None, beam: int = 3,
-                  *, length_penalty: float = 0.0) -> CaptionTrace:
+def trace_caption(run: Run, picture: Picture | str, caption: str | None = None,
+                  config: GenerationConfig | None = None, **settings: Any) -> CaptionTrace:
     """Trace a caption: the probabilities and the attention before each of its tokens.
 
     Args:
         run: a trained captioner, or a translator.
         picture: as for `Run.caption`; a sentence for a translator.
         caption: to read; None for the one that the run generates.
-        beam: beam size of the generation.
-        length_penalty: see `beam_search`.
+        config: as for `Run.caption`.
+        settings: likewise.
 
     Returns:
         The trace, with attention of shape `(L, H, T, N)`. The last token is eos, unless the caption
@@ -196,7 +197,7 @@ def trace_caption(run: Run, picture: Picture | str, caption: str | None = None, 
     """
     batch = run.processor([picture])
     if caption is None:
-        ids = run.search(batch, beam, length_penalty)[0].ids
+        ids = run.search(batch, config, **settings)[0].ids
     else:
         ids = _caption_ids(run, caption)
     logits, traces = zip(*run.read(batch, ids), strict=True)

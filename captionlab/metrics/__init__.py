@@ -4,19 +4,20 @@
 
 # %% auto #0
 __all__ = ['ARCHIVES', 'Chair', 'ClipScore', 'Comparison', 'Diversity', 'JAVA_HELP', 'JavaArchive',
-           'LearnedMetric', 'METRICS', 'MeteorScorer', 'SCORER', 'SPICE_SCORER',
-           'SUBSCORES', 'Scores', 'SpiceScores', 'TRANSLATION_SCORER', 'bleu_from_counts',
+           'METRICS', 'MeteorScorer', 'Metric', 'SCORER', 'SPICE_SCORER', 'SUBSCORES',
+           'Scores', 'SpiceScores', 'TRANSLATION_SCORER', 'bleu_from_counts',
            'bootstrap_counts', 'caption_targets', 'chair_scenes', 'change_fact',
            'check_coco_results', 'compare', 'confidence_intervals', 'count_objects',
            'example_of', 'export_coco', 'find_java', 'find_spice', 'format_report',
            'install_spice', 'java_command', 'java_environment', 'judge_translations',
-           'kendall_tau', 'known_captions', 'last_message', 'learned_metrics',
-           'leave_one_out', 'measure_diversity', 'merge_spice', 'meteor_from_counts',
-           'moses', 'read_annotations', 'read_image_ids', 'read_json', 'read_results',
-           'register_metric', 'resampled_scores', 'result_path', 'sacrebleu_from_counts',
-           'safe_caption', 'score', 'score_files', 'score_learned', 'score_runs',
-           'score_spice', 'score_translations', 'shapes_in_caption', 'shuffle_words',
-           'spice_report', 'split_caption', 'ter_from_counts', 'tokenize']
+           'kendall_tau', 'known_captions', 'last_message', 'leave_one_out',
+           'measure_diversity', 'merge_spice', 'meteor_from_counts', 'moses',
+           'read_annotations', 'read_image_ids', 'read_json', 'read_results',
+           'register_metric', 'registered_metrics', 'registered_scores',
+           'resampled_scores', 'result_path', 'sacrebleu_from_counts', 'safe_caption',
+           'score', 'score_files', 'score_runs', 'score_spice', 'score_translations',
+           'shapes_in_caption', 'shuffle_words', 'spice_report', 'split_caption',
+           'ter_from_counts', 'tokenize']
 
 # %% ../../nbs/library/metrics/index.ipynb #metr0002
 from ..lazy import lazy_attributes
@@ -24,16 +25,16 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/metrics/index.ipynb #metr0003
 _all_ = [
     "ARCHIVES", "Chair", "ClipScore", "Comparison", "Diversity", "JAVA_HELP", "JavaArchive",
-    "LearnedMetric", "METRICS", "MeteorScorer", "SCORER", "SPICE_SCORER", "SUBSCORES", "Scores",
+    "METRICS", "MeteorScorer", "Metric", "SCORER", "SPICE_SCORER", "SUBSCORES", "Scores",
     "SpiceScores", "TRANSLATION_SCORER", "bleu_from_counts", "bootstrap_counts",
     "caption_targets", "chair_scenes", "change_fact", "check_coco_results", "compare",
     "confidence_intervals", "count_objects", "example_of", "export_coco", "find_java",
     "find_spice", "format_report", "install_spice", "java_command", "java_environment",
-    "judge_translations", "kendall_tau", "known_captions", "last_message", "learned_metrics",
-    "leave_one_out", "measure_diversity", "merge_spice", "meteor_from_counts", "moses",
-    "read_annotations", "read_image_ids", "read_json", "read_results", "register_metric",
-    "resampled_scores", "result_path", "sacrebleu_from_counts", "safe_caption", "score",
-    "score_files", "score_learned", "score_runs", "score_spice", "score_translations",
+    "judge_translations", "kendall_tau", "known_captions", "last_message", "leave_one_out",
+    "measure_diversity", "merge_spice", "meteor_from_counts", "moses", "read_annotations",
+    "read_image_ids", "read_json", "read_results", "register_metric", "registered_metrics",
+    "registered_scores", "resampled_scores", "result_path", "sacrebleu_from_counts",
+    "safe_caption", "score", "score_files", "score_runs", "score_spice", "score_translations",
     "shapes_in_caption", "shuffle_words", "spice_report", "split_caption", "ter_from_counts",
     "tokenize",
 ]
@@ -51,10 +52,9 @@ _SUBMODULES = {
     "diversity": ["Diversity", "split_caption", "measure_diversity"],
     "files": ["read_json", "read_results", "read_annotations", "score_files", "format_report"],
     "java": ["JAVA_HELP", "find_java", "java_command", "java_environment", "last_message"],
-    "learned": [
-        "LearnedMetric", "register_metric", "learned_metrics", "score_learned", "ClipScore",
-    ],
+    "learned": ["ClipScore"],
     "perturbations": ["change_fact", "shuffle_words"],
+    "registry": ["Metric", "register_metric", "registered_metrics", "registered_scores"],
     "spice": [
         "ARCHIVES", "SUBSCORES", "SPICE_SCORER", "JavaArchive", "find_spice", "install_spice",
         "SpiceScores", "score_spice", "spice_report", "merge_spice",

@@ -19,9 +19,9 @@ from typing import IO
 
 import torch
 
+from ..decoding.config import GenerationConfig
 from ..files import check_output_path, fingerprint, write_atomically, write_json
 from ..training.distributed import tune_malloc
-from .captions import GenerationConfig
 from .run import Run
 
 # %% ../../nbs/library/runs/caption_jobs.ipynb #cafi0004

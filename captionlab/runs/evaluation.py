@@ -27,9 +27,11 @@ from captionlab.processors.cache import (
 )
 
 from ..data.datasets import CaptionData, Item
+from ..decoding.config import GenerationConfig
 from ..files import short_hash
 from ..metrics.captions import SCORER, score_runs
 from ..metrics.java import find_java
+from ..metrics.registry import registered_metrics, registered_scores
 from ..metrics.translation import TRANSLATION_SCORER, score_translations
 from ..processors.base import reads_images
 from ..scenes.verification import coverage, truth
@@ -37,7 +39,6 @@ from ..scenes.world import FACT_KINDS, Scene
 from ..vision.attributes import AttributeDetector, oracle_attributes, split_fingerprint
 from ..vision.features import FeatureStore
 from .blind_control import derangement
-from .ensembles import ensemble
 from .folder import model_config
 from .formats import format1_preset
 from .preparation import DataSource, Folders, load_run_data
@@ -45,17 +46,14 @@ from .results import check_mergeable, merge_run, provenance, result_file
 from .run import Run, caption_split, require_metadata
 
 # %% ../../nbs/library/runs/evaluation.ipynb #f4bb99f2
-def result_metadata(
-    run: Run, data: CaptionData, split: str, *, beam: int, length_penalty: float
-) -> dict:
+def result_metadata(run: Run, data: CaptionData, split: str, config: GenerationConfig) -> dict:
     """Return what all seeds of a result have in common.
 
     Args:
         run: that is evaluated.
         data: that it is evaluated on.
         split: of the data set.
-        beam: as for `Run.caption`.
-        length_penalty: likewise.
+        config: of the captions.
     """
     metadata = run.metadata
     preset = run.processor.preset
@@ -80,17 +78,16 @@ def result_metadata(
         "data": data.name,
         "split": split,
         **{key: value for key, value in optional.items() if value},
-        "decoding": {"beam": beam, "length_penalty": length_penalty},
+        "decoding": config.to_dict(),
         "parameters": metadata.parameters,
     }
 
 # %% ../../nbs/library/runs/evaluation.ipynb #c125b097
-def result_run(run: Run, members: Sequence[Run] = ()) -> dict:
+def result_run(run: Run) -> dict:
     """Return what a result says of one run: where it comes from, and a hash of its settings.
 
     Args:
         run: that is evaluated.
-        members: the other members if it is an ensemble.
     """
     metadata = run.metadata
     row = {
@@ -98,7 +95,7 @@ def result_run(run: Run, members: Sequence[Run] = ()) -> dict:
         "train_seconds": metadata.train_seconds,
         "command": metadata.command,
     }
-    if members:
+    if run.members:
         row["fused"] = metadata.fused
     if metadata.trained:  # older runs do not know it
         row["trained"] = metadata.trained
@@ -156,97 +153,85 @@ def evaluate(
     run: Run,
     data: DataSource | None = None,
     split: str = "test",
+    config: GenerationConfig | None = None,
     *,
-    beam: int = 3,
-    length_penalty: float = 0.0,
     blind: bool = True,
     meteor: bool = True,
     features: Folders = (),
     oracle: bool = False,
     truecase: bool = False,
-    members: Sequence[Run] = (),
     check_output: bool = False,
+    **settings: Any,
 ) -> dict:
     """Caption a split and score the captions, with the blind control.
 
     Args:
-        run: to be evaluated.
+        run: to be evaluated; also an ensemble.
         data: a data set, or what `load_dataset` takes; what it was trained on if None.
         split: of the data set.
-        beam: as for `Run.caption`.
-        length_penalty: likewise.
+        config: as for `Run.caption`, also for translations; of several captions the first counts.
         blind: whether to score the same captions on shuffled pictures, too.
         meteor: whether to compute METEOR.
         features: as for `train`.
         oracle: whether to take attributes from the true captions instead of the detector.
         truecase: as for `Run.translate`; the result has the variant "truecased".
-        members: runs that form an ensemble with this one.
         check_output: whether `merge_result` will follow; a result file of other settings is then
             refused before the work.
+        settings: of `GenerationConfig`, instead of `config`, such as `beam=5`.
 
     Returns:
         `metadata`, what all seeds of a result share; `run`, the scores in percent; `captions` in
         COCO's result format. `merge_result` writes it.
 
     Raises:
-        ValueError: the run reads no attributes that an oracle could give, the members do not fit
-            together, or the result file is of other settings.
+        ValueError: the run reads no attributes that an oracle could give, a setting is out of its
+            range, or the result file is of other settings.
         RuntimeError: captions are to be scored and there is no Java.
     """
+    config = GenerationConfig.resolve(config, settings)
     data = load_run_data(require_metadata(run), data, train=split == "train")
-    items = _nonempty_split(data, split)
+    items = data[split]
+    if not items:
+        raise ValueError(f"the split {split} of {data.name} is empty: nothing to evaluate")
     if not run.translates:
         find_java()  # the scorers need it; better missed now than after all captions
-    runs = [*members, run]  # where several make a field, that of the run itself counts
-    inputs = _load_inputs(runs, data, items, features)
-    run = ensemble(run, members) if members else run
+    inputs = _load_inputs(run, data, items, features)
     if oracle:
-        run, inputs = _use_oracle_attributes(run, inputs, runs)
+        run, inputs = _use_oracle_attributes(run, inputs)
     if truecase:
         run = _as_variant(run, "truecased")
-    search = {"beam": beam, "length_penalty": length_penalty}
-    metadata = result_metadata(run, data, split, **search)
-    row = result_run(run, members)
+    metadata = result_metadata(run, data, split, config)
+    row = result_run(run)
     if check_output:
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
     others = derangement(len(items), run.metadata.seed) if blind else ()
-    captions = caption_split(run, items, inputs, truecase=truecase, **search)
+    captions = caption_split(run, items, inputs, config, truecase=truecase)
     row |= score_split(run, captions, items, others=others, meteor=meteor) | provenance()
     metadata["scorer"] = _scorers(row["metrics"])
-    return {"metadata": metadata, "run": row, "captions": _coco_captions(items, captions)}
-
-
-def _nonempty_split(data: CaptionData, split: str) -> Sequence[Item]:
-    """Return the items of a split. Raises a `ValueError` if there is none."""
-    if not data[split]:
-        raise ValueError(f"the split {split} of {data.name} is empty: nothing to evaluate")
-    return data[split]
-
-
-def _coco_captions(items: Sequence[Item], captions: Sequence[str]) -> list[dict]:
-    """Return captions in COCO's result format."""
-    return [
-        {"image_id": item.image_id, "caption": caption}
-        for item, caption in zip(items, captions, strict=True)
-    ]
+    pairs = zip(items, captions, strict=True)
+    coco = [{"image_id": item.image_id, "caption": caption} for item, caption in pairs]
+    return {"metadata": metadata, "run": row, "captions": coco}
 
 # %% ../../nbs/library/runs/evaluation.ipynb #d3fc67f5
 def _load_inputs(
-    runs: Sequence[Run], data: CaptionData, items: Sequence[Item], features: Folders
+    run: Run, data: CaptionData, items: Sequence[Item], features: Folders
 ) -> InputTransforms:
-    """Return the inputs that all members of an ensemble read."""
+    """Return the inputs that a run, or all members of an ensemble, read."""
     inputs: InputTransforms = {}
-    for run, folders in zip(runs, assign_stores(features, runs), strict=True):
-        stores = open_feature_stores(run.processor, data, folders)
+    members = run.members or (run,)
+    assigned = assign_stores(features, members)
+    # Where several make a field, that of the first run counts.
+    for member, folders in reversed([*zip(members, assigned, strict=True)]):
+        stores = open_feature_stores(member.processor, data, folders)
         require_features(stores, items)
-        inputs |= input_transforms(run.processor, stores, cache_bytes=0)  # each item is read once
+        inputs |= input_transforms(member.processor, stores, cache_bytes=0)  # items are read once
     return inputs
 
 
 def assign_stores(features: Folders, runs: Sequence[Run]) -> list[list[Path]]:
     """Return for each run the feature stores in which it reads something.
 
-    A store that no run reads goes to the last one, which will say that it has no use for it.
+    A store that no run reads goes to the first one, which will say that it has no use for it.
 
     Args:
         features: folders of stores.
@@ -263,21 +248,19 @@ def assign_stores(features: Folders, runs: Sequence[Run]) -> list[list[Path]]:
         reads = set(run.processor.feature_kinds)
         assigned.append([folder for folder in folders if kinds[folder] & reads])
     unread = [folder for folder in folders if not any(folder in part for part in assigned)]
-    assigned[-1] += unread
+    assigned[0] += unread
     return assigned
 
 # %% ../../nbs/library/runs/evaluation.ipynb #8eb20fcd
-def _use_oracle_attributes(
-    run: Run, inputs: InputTransforms, runs: Sequence[Run]
-) -> tuple[Run, InputTransforms]:
+def _use_oracle_attributes(run: Run, inputs: InputTransforms) -> tuple[Run, InputTransforms]:
     """Return the run as a variant, and inputs whose attributes come from the true captions."""
-    readers = [one for one in runs if "attributes" in one.processor.feature_kinds]
-    if not readers or not reads_images(readers[-1].processor):
+    readers = [one for one in run.members or (run,) if "attributes" in one.processor.feature_kinds]
+    if not readers or not reads_images(readers[0].processor):
         raise ValueError(
             "this run reads no attributes that an oracle could give: leave --oracle out"
         )
     # In the words of the member whose attributes count.
-    processor = readers[-1].processor
+    processor = readers[0].processor
     words = processor.detector.words
     vocabulary: Any = run.vocabulary
     max_attributes = processor.preset.inputs.max_attributes
@@ -322,6 +305,8 @@ def score_split(
             scores[name] = score_translations(texts, references)
     else:
         scores = _score_captions(candidates, items, meteor)
+    for name, texts in candidates.items():
+        scores[name] |= registered_scores(texts, items)
     worlds = [item.image for item in items if isinstance(item.image, Scene)]
     if len(worlds) == len(items):
         for name, texts in candidates.items():
@@ -358,7 +343,7 @@ def _scene_scores(captions: list[str], worlds: list[Scene]) -> dict[str, float]:
 
 def _scorers(metrics: Iterable[str]) -> dict[str, str]:
     """Return what computed each metric; kinds of truth are computed as truth is."""
-    known = SCORER | TRANSLATION_SCORER
+    known = SCORER | TRANSLATION_SCORER | dict.fromkeys(registered_metrics(), "registered")
     return {
         metric: known.get(metric, "captionlab.scenes, exact")
         for metric in metrics

@@ -17,7 +17,7 @@ from typing import Any
 from ..data.catalog import load_dataset
 from ..data.datasets import CaptionData
 from ..vision.attributes import save_detector, train_detector
-from .catalog import load
+from .ensembles import load_ensemble
 from .evaluation import evaluate, merge_result
 from .fitting import NewModel, fit
 from .objectives import SCST
@@ -138,13 +138,10 @@ def judge_row(
     members = [(row.variant, 0), *row.members]
     folders = [_train_member(row, protocol, where, variant=variant, seed=seed + shift)
                for variant, shift in members]
-    run, *others = map(load, folders)
+    run = load_ensemble(folders)
     if where.device:
-        run, *others = (one.to(where.device) for one in (run, *others))
-    result = evaluate(
-        run, where.data, length_penalty=protocol.length_penalty, members=others,
-        oracle=row.oracle,
-    )
+        run = run.to(where.device)
+    result = evaluate(run, where.data, length_penalty=protocol.length_penalty, oracle=row.oracle)
     if write:
         merge_result(run, result, row.result(protocol))
     return result["run"]["metrics"]

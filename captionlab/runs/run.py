@@ -26,9 +26,8 @@ from captionlab.processors.truecasing import (
 )
 from captionlab.runs.captions import (
     Caption,
-    GenerationConfig,
     collect_results,
-    generate_captions,
+    make_captions,
     picture_generator,
     stream_results,
 )
@@ -49,9 +48,9 @@ from ..arguments import list_texts, one_or_many
 from ..captioner import Captioner, Memory
 from ..data.batches import Batch
 from ..data.datasets import Item
-from ..decoding.beam import Hypothesis, beam_search
+from ..decoding.beam import Hypothesis
+from ..decoding.config import GenerationConfig, generate_hypotheses
 from ..decoding.generation import BOS
-from ..decoding.packing import packed_linears
 from ..files import write_json
 from ..models import model_module, preset_from_dict
 from ..processors.base import Processor, reads_images
@@ -82,6 +81,7 @@ class Run:
         novelty: warns in `caption` of pictures unlike the training pictures; None for no check.
         truecaser: of a translator, for `translate(..., truecase=True)`; None if it has none.
         copier: of a translator, so that unknown words are copied; None if it has none.
+        members: the runs of an ensemble, this one's parts; see `ensemble`.
     """
 
     model: Captioner
@@ -91,6 +91,7 @@ class Run:
     novelty: NoveltyDetector | None = None
     truecaser: Truecaser | None = None
     copier: Copier | None = None
+    members: "tuple[Run, ...]" = ()
 
     @property
     def device(self) -> torch.device:
@@ -158,7 +159,12 @@ class Run:
 
         Returns:
             The folder.
+
+        Raises:
+            ValueError: the run is an ensemble.
         """
+        if self.members:
+            raise ValueError("an ensemble is not saved: save its members")
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         files = [save_weights(self.model, folder)]
@@ -246,22 +252,22 @@ class Run:
     def caption(
         self,
         pictures: Picture | Iterable[Picture],
-        beam: int = 3,
-        length_penalty: float = 0.0,
-        batch_size: int = 32,
+        config: GenerationConfig | None = None,
         *,
+        batch_size: int = 32,
         on_error: str = "raise",
+        **settings: Any,
     ) -> str | list[str]:
         """Caption a picture, or a list of B pictures.
 
         Args:
             pictures: a picture of any kind, see `captionlab.processors.pictures`, or any iterable
                 of such, for instance `Path("photos").glob("*.jpg")`.
-            beam: width of beam search, how many unfinished captions are kept.
-            length_penalty: see `beam_search`.
+            config: how; by default beam search with a beam of 3.
             batch_size: pictures that go through the model together.
             on_error: what happens where one of several pictures cannot be read: "raise" an error
                 after the last picture, or "warn" and leave that caption empty.
+            settings: of `GenerationConfig`, instead of `config`, such as `beam=5`.
 
         Returns:
             The caption, or B captions in the order of the pictures.
@@ -269,15 +275,17 @@ class Run:
         Raises:
             CaptioningError: some of several pictures could not be read; it holds the captions of
                 the others.
-            ValueError: the run translates sentences.
+            ValueError: the run translates sentences, a setting is out of its range, or no caption
+                obeys the constraints.
         """
+        config = GenerationConfig.resolve(config, settings)
 
-        def caption_part(batch: Batch, _: list[int]) -> list[str]:
-            return self.caption_batch(batch, beam, length_penalty)
+        def caption_part(batch: Batch, numbers: list[int]) -> list[str]:
+            return self.caption_batch(batch, config, numbers)
 
         several, is_one = one_or_many(pictures, is_one_picture, "pictures")
         if is_one:
-            return self._apply(list(several), caption_part)[0]
+            return self._apply(next(iter(several)), caption_part)
         results = self._stream(several, caption_part, batch_size)
         return collect_results(results, on_error, missing=str)
 
@@ -293,24 +301,23 @@ class Run:
         """Generate captions with their probabilities; several of each picture if desired.
 
         Args:
-            pictures: as for `caption`.
-            config: how; by default as `caption`, beam search for one caption.
+            pictures: as for `caption`, and so are the following.
+            config: how.
             batch_size: pictures that go through the model together.
-            on_error: as for `caption`; a picture that cannot be read has no captions.
-            settings: of `GenerationConfig`, instead of `config`, such as `num_captions=3`.
+            on_error: a picture that cannot be read has no captions.
+            settings: instead of `config`, such as `num_captions=3`.
 
         Returns:
             The N captions of the picture, best first; of B pictures B lists of N captions.
 
         Raises:
             CaptioningError: as for `caption`.
-            ValueError: the run translates sentences, a setting is out of its range, or no caption
-                obeys the constraints.
+            ValueError: likewise.
         """
-        config = _resolve_config(config, settings)
+        config = GenerationConfig.resolve(config, settings)
         several, is_one = one_or_many(pictures, is_one_picture, "pictures")
         if is_one:
-            return self._apply(list(several), self._generator(config))[0]
+            return self._apply(next(iter(several)), self._generator(config))
         results = self.stream(several, config, batch_size=batch_size)
         return collect_results(results, on_error, missing=list)
 
@@ -336,7 +343,7 @@ class Run:
         Raises:
             ValueError: as for `generate`.
         """
-        config = _resolve_config(config, settings)
+        config = GenerationConfig.resolve(config, settings)
         return self._stream(pictures, self._generator(config, numbers), batch_size)
 
     def _generator(
@@ -344,17 +351,13 @@ class Run:
     ) -> Callable[[Batch, list[int]], list[list[Caption]]]:
         """Return the function that generates captions of batches, given the pictures' places."""
 
-        @torch.no_grad()
         def generate_part(batch: Batch, places: list[int]) -> list[list[Caption]]:
             memory = self.encode(batch)
-            random = None
-            if config.seed is not None:
-                chosen = places if numbers is None else [numbers[place] for place in places]
-                random = [picture_generator(config.seed, number) for number in chosen]
-            options: dict[str, Any] = {"max_length": self.max_length, "generator": random}
-            return generate_captions(self.model, memory, self.vocabulary, config, **options)
+            chosen = places if numbers is None else [numbers[place] for place in places]
+            hypotheses = self._hypotheses(memory, config, chosen)
+            return make_captions(self.model, memory, self.vocabulary, hypotheses)
 
-        return generate_part
+        return torch.no_grad()(generate_part)
 
     def _stream(
         self,
@@ -370,23 +373,14 @@ class Run:
             self._warn(batch, part)
             return function(batch, places)
 
-        return self._while_packed(
-            stream_results(self.processor, several, apply, batch_size=batch_size)
-        )
+        return stream_results(self.processor, several, apply, batch_size=batch_size)
 
-    def _while_packed(self, results: Iterable[_R]) -> Iterator[_R]:
-        """Yield results of batch after batch, with weights that are packed once for all."""
-        with packed_linears(self.model):
-            yield from results
-
-    def _apply(
-        self, pictures: list[Picture], function: Callable[[Batch, list[int]], list[_R]]
-    ) -> list[_R]:
-        """Return the results of a few pictures; an error of reading one is raised as it is."""
+    def _apply(self, picture: Picture, function: Callable[[Batch, list[int]], list[_R]]) -> _R:
+        """Return the result of one picture; an error of reading it is raised as it is."""
         self._require_pictures()
-        batch = self.processor(pictures)
-        self._warn(batch, pictures)
-        return function(batch, list(range(len(pictures))))
+        batch = self.processor([picture])
+        self._warn(batch, [picture])
+        return function(batch, [0])[0]
 
     def _require_pictures(self) -> None:
         """Raise a ValueError if the run translates."""
@@ -401,21 +395,20 @@ class Run:
     def translate(
         self,
         sentences: str | Iterable[str],
-        beam: int = 5,
-        length_penalty: float = 0.0,
-        batch_size: int = 32,
+        config: GenerationConfig | None = None,
         *,
+        batch_size: int = 32,
         truecase: bool = False,
         split: bool = True,
         copy: bool = True,
+        **settings: Any,
     ) -> str | list[str]:
         """Translate a sentence, or any iterable of B sentences.
 
         Args:
             sentences: in the language that it was trained to read; an empty one stays empty, and
                 one without words, such as "12345", as it is.
-            beam: width of beam search, how many unfinished translations are kept.
-            length_penalty: see `beam_search`.
+            config: how; by default beam search with a beam of 5.
             batch_size: sentences of similar length that go through the model together.
             truecase: whether words get the case that they have in the training sentences; without
                 it translations are in lower case.
@@ -423,6 +416,7 @@ class Run:
                 sentence longer than `max_length` of the preset in parts, with a warning.
             copy: whether unknown names, numbers and foreign words stay as they are, see `Copier`;
                 without effect on other sentences.
+            settings: of `GenerationConfig`, instead of `config`, such as `beam=1`.
 
         Returns:
             The translation, or B translations in the order of the sentences.
@@ -433,39 +427,64 @@ class Run:
         if not self.translates:
             raise ValueError("this run captions pictures and translates nothing: use caption")
         texts, is_one = list_texts(sentences, "sentences")
-        truecaser = require_truecaser(self.truecaser) if truecase else None
-        copier = self.copier if copy else None
-        search = {"beam": beam, "length_penalty": length_penalty, "batch_size": batch_size}
-        with packed_linears(self.model):
-            translations = translate_texts(self, texts, split=split, truecaser=truecaser,
-                                           copier=copier, **search)
+        translations = translate_texts(
+            self,
+            texts,
+            GenerationConfig.resolve(config, settings, beam=5),
+            batch_size=batch_size,
+            split=split,
+            truecaser=require_truecaser(self.truecaser) if truecase else None,
+            copier=self.copier if copy else None,
+        )
         return translations[0] if is_one else translations
 
-    def caption_batch(self, batch: Batch, beam: int = 3, length_penalty: float = 0.0) -> list[str]:
+    def caption_batch(
+        self,
+        batch: Batch,
+        config: GenerationConfig | None = None,
+        numbers: Sequence[int] | None = None,
+        **settings: Any,
+    ) -> list[str]:
         """Return the captions or translations of a `batch` of B inputs.
 
         Args:
             batch: from the processor.
-            beam: as for `caption`.
-            length_penalty: likewise.
+            config: as for `caption`.
+            numbers: as for `stream`.
+            settings: as for `caption`.
         """
-        best = self.search(batch, beam, length_penalty)
+        best = self.search(batch, config, numbers, **settings)
         return [self.vocabulary.decode(hypothesis.ids) for hypothesis in best]
 
     @torch.no_grad()
-    def search(self, batch: Batch, beam: int = 3,
-               length_penalty: float = 0.0) -> list[Hypothesis]:
-        """Return the best hypothesis of beam search for each of B inputs; never the unknown word.
+    def search(
+        self,
+        batch: Batch,
+        config: GenerationConfig | None = None,
+        numbers: Sequence[int] | None = None,
+        **settings: Any,
+    ) -> list[Hypothesis]:
+        """Return the best hypothesis for each of B inputs; never the unknown word.
 
         Args:
             batch: from the processor.
-            beam: as for `caption`.
-            length_penalty: see `beam_search`.
+            config: as for `caption`.
+            numbers: as for `stream`.
+            settings: as for `caption`.
         """
-        options = {"max_length": self.max_length, "suppress_tokens": [self.vocabulary.unk]}
-        with packed_linears(self.model):
-            memory = self.encode(batch)
-            return beam_search(self.model, memory, beam, length_penalty, **options)
+        config = GenerationConfig.resolve(config, settings)
+        return [best for best, *_ in self._hypotheses(self.encode(batch), config, numbers)]
+
+    def _hypotheses(
+        self, memory: Memory, config: GenerationConfig, numbers: Sequence[int] | None
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of B encoded inputs."""
+        random = None
+        if config.seed is not None:
+            chosen = range(len(memory)) if numbers is None else numbers
+            random = [picture_generator(config.seed, number) for number in chosen]
+        return generate_hypotheses(self.model, memory, self.vocabulary, config,
+                                   max_length=self.max_length, generator=random)
 
     @torch.no_grad()
     def read(self, batch: Batch, ids: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, list]]]:
@@ -492,20 +511,21 @@ class Run:
     def trace(
         self,
         picture: Picture,
-        beam: int = 3,
-        length_penalty: float = 0.0,
+        config: GenerationConfig | None = None,
+        *,
         layer: int = -1,
+        **settings: Any,
     ) -> tuple[list[str], Tensor]:
         """Return the caption's T words and their attention, `(T, N)`, a mean of heads.
 
         Args:
             picture: as for `caption`; for a translator a sentence.
-            beam: likewise.
-            length_penalty: likewise.
+            config: likewise.
             layer: of the decoder, from 0, whose heads are averaged; the last by default.
+            settings: as for `caption`.
         """
         batch = self.processor([picture])
-        ids = self.search(batch, beam, length_penalty)[0].ids
+        ids = self.search(batch, config, **settings)[0].ids
         ids = [token for token in ids if token != self.vocabulary.eos]
         rows = []
         for _, trace in self.read(batch, ids):
@@ -514,23 +534,16 @@ class Run:
         words = [self.vocabulary.decode([token]) for token in ids]
         return words, torch.stack(rows) if rows else torch.zeros(0, 0)
 
-# %% ../../nbs/library/runs/run.ipynb #15edbac2
-def _resolve_config(config: GenerationConfig | None, settings: dict) -> GenerationConfig:
-    """Return a configuration, or that of some settings."""
-    if config is not None and settings:
-        raise ValueError(f"give a config, or {', '.join(settings)}, not both")
-    return config or GenerationConfig(**settings)
-
 # %% ../../nbs/library/runs/run.ipynb #8404335a
 def caption_split(
     run: Run,
     items: Sequence[Item],
     inputs: InputTransforms,
+    config: GenerationConfig | None = None,
     *,
-    beam: int = 3,
-    length_penalty: float = 0.0,
     batch_size: int = 32,
-    **options: Any,
+    truecase: bool = False,
+    **settings: Any,
 ) -> list[str]:
     """Return the captions, or translations, of a data set's items, in their order.
 
@@ -538,20 +551,21 @@ def caption_split(
         run: that captions.
         items: B pictures or sentences.
         inputs: from `input_transforms`: functions from an item to its tensors, such as (N, D).
-        beam: as for `Run.caption`.
-        length_penalty: likewise.
+        config: as for `Run.caption`, also for translations.
         batch_size: items that go through the model together.
-        options: of `Run.translate`, such as `truecase`; of captions without effect.
+        truecase: as for `Run.translate`; of captions without effect.
+        settings: as for `Run.caption`.
     """
+    config = GenerationConfig.resolve(config, settings)
     if run.translates:
         # Whole and by the model alone, as in training, whatever the sentence of an item holds.
-        options |= {"split": False, "copy": False, "batch_size": batch_size}
-        return list(run.translate(source_sentences(items), beam, length_penalty, **options))
+        return list(run.translate(source_sentences(items), config, batch_size=batch_size,
+                                  truecase=truecase, split=False, copy=False))
     captions = []
-    with packed_linears(run.model):
-        for first in range(0, len(items), batch_size):
-            batch = make_batch(run, items[first : first + batch_size], inputs)
-            captions += run.caption_batch(batch, beam, length_penalty)
+    for first in range(0, len(items), batch_size):
+        part = items[first : first + batch_size]
+        numbers = range(first, first + len(part))
+        captions += run.caption_batch(make_batch(run, part, inputs), config, numbers)
     return captions
 
 # %% ../../nbs/library/runs/run.ipynb #09916b37

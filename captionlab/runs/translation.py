@@ -5,16 +5,16 @@
 # %% auto #0
 __all__ = ['source_sentences', 'map_by_length', 'split_text', 'split_texts', 'num_tokens',
            'translate_parts', 'WholeWords', 'search_stand_ins', 'translate_around',
-           'Translator', 'translate_texts']
+           'translate_texts']
 
 # %% ../../nbs/library/runs/translation.ipynb #e22931d6
 import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -22,11 +22,13 @@ from torch import Tensor
 from ..captioner import Captioner, Memory
 from ..data.batches import Batch
 from ..data.datasets import Item
-from ..decoding.search import constrained_beam_search
-from ..processors.base import Processor
+from ..decoding.config import GenerationConfig, generate_hypotheses
 from ..processors.copying import COPY_MARKS, Copier, MarkedText, keeps_numbers
 from ..processors.truecasing import Truecaser
-from ..text import SubwordVocabulary, Vocabulary, sentence_tokenizer
+from ..text import SubwordVocabulary, sentence_tokenizer
+
+if TYPE_CHECKING:
+    from captionlab.runs.run import Run
 
 # %% ../../nbs/library/runs/translation.ipynb #09916b38
 def source_sentences(items: Sequence[Item]) -> list[str]:
@@ -45,7 +47,9 @@ def source_sentences(items: Sequence[Item]) -> list[str]:
 
 # %% ../../nbs/library/runs/translation.ipynb #f300e6d4
 def map_by_length(
-    sentences: Sequence[str], batch_size: int, function: Callable[[list[str]], list[str]]
+    sentences: Sequence[str],
+    batch_size: int,
+    function: Callable[[list[str], list[int]], list[str]],
 ) -> list[str]:
     """Apply a function to batches of sentences of similar length; return results in their order.
 
@@ -54,14 +58,15 @@ def map_by_length(
     Args:
         sentences: any number; empty ones have empty results.
         batch_size: most sentences that the function gets.
-        function: from a list of sentences to as many results.
+        function: from a list of sentences, and their places among all, to as many results.
     """
     results = [""] * len(sentences)
     rows = [row for row, text in enumerate(sentences) if text.strip()]
     rows.sort(key=lambda row: len(sentences[row]))
     for first in range(0, len(rows), batch_size):
         part = rows[first : first + batch_size]
-        for row, result in zip(part, function([sentences[row] for row in part]), strict=True):
+        found = function([sentences[row] for row in part], part)
+        for row, result in zip(part, found, strict=True):
             results[row] = result
     return results
 
@@ -178,7 +183,9 @@ def search_stand_ins(
     memory: Memory,
     vocabulary: SubwordVocabulary,
     stand_ins: Sequence[str],
-    **options: Any,
+    config: GenerationConfig,
+    *,
+    max_length: int,
 ) -> str:
     """Return the best translation that holds stand-ins, each replaced by one of `COPY_MARKS`.
 
@@ -187,23 +194,26 @@ def search_stand_ins(
         memory: of one sentence.
         vocabulary: of the translations.
         stand_ins: words that stand in the sentence.
-        options: of `constrained_beam_search`, such as `width`.
+        config: of the search; its required words come first.
+        max_length: as for `generate_hypotheses`.
+
+    Raises:
+        ValueError: no translation holds all of them.
     """
     sequences = [vocabulary.encode(word)[1:-1] for word in stand_ins]
     required = []
     states = 1
-    for sequence in sequences:
+    for word, sequence in zip(stand_ins, sequences, strict=True):
         if states * (len(sequence) + 1) <= 64:
-            required.append(sequence)
+            required.append(word)
             states *= len(sequence) + 1
     pieces = enumerate(vocabulary.tokens)
     # A hyphen may follow: "in einem London-Hemd".
     inner = [number for number, piece in pieces if number > 3 and piece[0] not in "▁-"]
-    hypotheses = constrained_beam_search(
-        model, memory, suppress_tokens=[vocabulary.unk], required=required,
-        constraints=[WholeWords(sequences, inner)], **options,
-    )  # fmt: skip
-    words = vocabulary.words(hypotheses[0][0].ids)
+    config = replace(config, num_captions=1, required_words=[*config.required_words, *required])
+    [[best]] = generate_hypotheses(model, memory, vocabulary, config, max_length=max_length,
+                                   constraints=[WholeWords(sequences, inner)])
+    words = vocabulary.words(best.ids)
     marks = dict(zip(stand_ins, COPY_MARKS, strict=False))
     parts = [[marks.get(part, part) for part in word.split("-")] for word in words]
     return sentence_tokenizer(vocabulary.language or "").join(["-".join(one) for one in parts])
@@ -241,33 +251,11 @@ def translate_around(
     return MarkedText(text, [], words), "".join(pieces)
 
 
-class Translator(Protocol):
-    """What `translate_texts` needs of a run."""
-
-    model: Captioner
-    vocabulary: Vocabulary | SubwordVocabulary
-    processor: Processor
-
-    @property
-    def max_length(self) -> int:
-        """The largest number of tokens that it writes."""
-        ...
-
-    def encode(self, batch: Batch) -> Memory:
-        """Encode a `batch` of B sentences, ids `(B, S)`."""
-        ...
-
-    def caption_batch(self, batch: Batch, beam: int, length_penalty: float) -> list[str]:
-        """Translate a `batch` of B sentences."""
-        ...
-
-
 def translate_texts(
-    run: Translator,
+    run: "Run",
     texts: Sequence[str],
+    config: GenerationConfig,
     *,
-    beam: int,
-    length_penalty: float,
     batch_size: int,
     split: bool = True,
     truecaser: Truecaser | None = None,
@@ -278,21 +266,20 @@ def translate_texts(
     Args:
         run: that translates.
         texts: to be translated.
-        beam: as for `Run.translate`, and so are the next three.
-        length_penalty: see there.
-        batch_size: see there.
-        split: see there.
+        config: how.
+        batch_size: as for `Run.translate`.
+        split: likewise.
         truecaser: gives the words their case; None leaves them in lower case.
         copier: finds unknown words, which are copied; None leaves them to the model.
     """
-    options = {"length_penalty": length_penalty, "max_length": run.max_length}
     # Only a translator of subwords gets a copier in training.
     vocabulary = cast("SubwordVocabulary", run.vocabulary)
+    of_piece = replace(config, required_words=())   # a piece need not hold what its text must
 
-    def translate_part(part: list[str]) -> list[str]:
+    def translate_part(part: list[str], places: list[int]) -> list[str]:
         marked = [copier.mark(text) if copier else MarkedText(text, [], []) for text in part]
         batch = run.processor([one.text for one in marked])
-        translations = run.caption_batch(batch, beam, length_penalty)
+        translations = run.caption_batch(batch, config, places)
         for row, (text, one) in enumerate(zip(part, marked, strict=True)):
             if not copier:
                 continue
@@ -301,7 +288,8 @@ def translate_texts(
                 memory = run.encode(batch.select(torch.tensor([row])))
                 try:
                     translations[row] = search_stand_ins(
-                        run.model, memory, vocabulary, one.stand_ins, width=beam, **options
+                        run.model, memory, vocabulary, one.stand_ins, config,
+                        max_length=run.max_length,
                     )
                 except ValueError:      # no translation holds all stand-ins
                     found = False
@@ -309,7 +297,7 @@ def translate_texts(
             if not (is_good and copier.has_words(text)):
                 marked[row], translations[row] = translate_around(
                     text, copier.fixed_spans(text),
-                    lambda texts: run.caption_batch(run.processor(texts), beam, length_penalty),
+                    lambda texts: run.caption_batch(run.processor(texts), of_piece),
                 )
         cased = map(truecaser, translations) if truecaser else translations
         return [one.restore(text) for one, text in zip(marked, cased, strict=True)]

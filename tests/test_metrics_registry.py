@@ -1,0 +1,35 @@
+"""Metrics of one's own."""
+
+import numpy as np
+import pytest
+
+from captionlab.data import Item
+from captionlab.metrics import register_metric, registered_metrics, registered_scores
+
+ITEMS = [Item("a", ("x",), image=1), Item("b", ("y", "z"), image=2)]
+
+
+@pytest.fixture(autouse=True)
+def _no_metrics_stay(monkeypatch):
+    monkeypatch.setattr("captionlab.metrics.registry._METRICS", {})
+
+
+def test_a_metric_gets_what_belongs_together():
+    calls = []
+
+    def metric(images, captions, references):
+        calls.append((images, captions, references))
+        return [0.25, 0.75]
+
+    assert registered_scores(["one", "two"], ITEMS) == {}
+    register_metric("stub", metric)
+    assert registered_metrics() == ["stub"]
+    assert registered_scores(["one", "two"], ITEMS) == {"stub": 0.5}
+    assert calls == [([1, 2], ["one", "two"], [("x",), ("y", "z")])]
+
+
+@pytest.mark.parametrize("value", [[0.5], [np.nan, 1], [[0.5], [0.5]], [np.inf, 0], 0.5])
+def test_what_is_no_number_for_each_caption_is_an_error(value):
+    register_metric("stub", lambda *_: value)
+    with pytest.raises(ValueError, match="stub returned no finite number for each of 2 captions"):
+        registered_scores(["a", "b"], ITEMS)
