@@ -18,6 +18,7 @@ import captionlab
 from captionlab.cli import application, captioning
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
+from captionlab.decoding import GenerationConfig
 from captionlab.explore import explorer, occlusion, tracing
 from captionlab.explore.explorer import Explorer, draw_caption, draw_heads, draw_word
 from captionlab.explore.occlusion import occlude, pointing_hits
@@ -611,5 +612,5 @@ def test_the_command_line_draws_where_any_model_looked(
         ],
     )
     assert result.exit_code == 0, result.output
-    assert calls == [{"beam": 2, "length_penalty": 0.0}]
+    assert calls == [{"config": GenerationConfig(beam=2)}]
     assert (tmp_path / "where.png").stat().st_size > 1000

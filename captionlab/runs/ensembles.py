@@ -19,7 +19,7 @@ from ..decoding.ensemble import Ensemble
 from ..processors.base import reads_images
 from ..processors.image import ImageProcessor
 from ..processors.pictures import Picture
-from .catalog import load
+from . import catalog
 from .run import Run, require_metadata
 
 # %% ../../nbs/library/runs/ensembles.ipynb #ense0003
@@ -149,7 +149,7 @@ def load_ensemble(names: Sequence[str | os.PathLike], **where: Any) -> Run:
     Raises:
         ValueError: as for `ensemble`.
     """
-    run, *others = [load(name, **where) for name in names]
+    run, *others = [catalog.load(name, **where) for name in names]
     return ensemble(run, others) if others else run
 
 
