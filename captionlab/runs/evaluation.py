@@ -95,7 +95,7 @@ def result_run(run: Run) -> dict:
         "train_seconds": metadata.train_seconds,
         "command": metadata.command,
     }
-    if run.members:
+    if metadata.fused:
         row["fused"] = metadata.fused
     if metadata.trained:  # older runs do not know it
         row["trained"] = metadata.trained

@@ -438,13 +438,8 @@ class Run:
         )
         return translations[0] if is_one else translations
 
-    def caption_batch(
-        self,
-        batch: Batch,
-        config: GenerationConfig | None = None,
-        numbers: Sequence[int] | None = None,
-        **settings: Any,
-    ) -> list[str]:
+    def caption_batch(self, batch: Batch, config: GenerationConfig | None = None,
+                      numbers: Sequence[int] | None = None, **settings: Any) -> list[str]:
         """Return the captions or translations of a `batch` of B inputs.
 
         Args:
@@ -457,13 +452,8 @@ class Run:
         return [self.vocabulary.decode(hypothesis.ids) for hypothesis in best]
 
     @torch.no_grad()
-    def search(
-        self,
-        batch: Batch,
-        config: GenerationConfig | None = None,
-        numbers: Sequence[int] | None = None,
-        **settings: Any,
-    ) -> list[Hypothesis]:
+    def search(self, batch: Batch, config: GenerationConfig | None = None,
+               numbers: Sequence[int] | None = None, **settings: Any) -> list[Hypothesis]:
         """Return the best hypothesis for each of B inputs; never the unknown word.
 
         Args:
@@ -475,9 +465,8 @@ class Run:
         config = GenerationConfig.resolve(config, settings)
         return [best for best, *_ in self._hypotheses(self.encode(batch), config, numbers)]
 
-    def _hypotheses(
-        self, memory: Memory, config: GenerationConfig, numbers: Sequence[int] | None
-    ) -> list[list[Hypothesis]]:
+    def _hypotheses(self, memory: Memory, config: GenerationConfig,
+                    numbers: Sequence[int] | None) -> list[list[Hypothesis]]:
         """Return the hypotheses of B encoded inputs."""
         random = None
         if config.seed is not None:
@@ -508,14 +497,8 @@ class Run:
             yield logits[0, 0], trace
 
     @torch.no_grad()
-    def trace(
-        self,
-        picture: Picture,
-        config: GenerationConfig | None = None,
-        *,
-        layer: int = -1,
-        **settings: Any,
-    ) -> tuple[list[str], Tensor]:
+    def trace(self, picture: Picture, config: GenerationConfig | None = None, *, layer: int = -1,
+              **settings: Any) -> tuple[list[str], Tensor]:
         """Return the caption's T words and their attention, `(T, N)`, a mean of heads.
 
         Args:
