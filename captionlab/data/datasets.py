@@ -219,6 +219,33 @@ class _Row(NamedTuple):
     split: str
     name: str = ""
 
+# %% ../../nbs/library/data/datasets.ipynb #8660c7b3
+def _split_by_hash(name: str) -> str:
+    """Return the split that the hash of a picture's name gives: 80, 10 and 10 percent."""
+    digit = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % 10
+    return {8: "val", 9: "test"}.get(digit, "train")
+
+
+def _parse_split(file: Path, unit: str, row: _Row) -> str:
+    """Return the split that a row gives, "" if it gives none; raise ValueError for another word."""
+    word = row.split.strip().lower()
+    split = _SPLIT_ALIASES.get(word, word)
+    if split not in ("train", "val", "test", ""):
+        problem = f"no split {row.split!r}: write train, val or test, or leave it out"
+        raise line_error(file, unit, row.line, problem)
+    return split
+
+
+def _clean_path(image: Any) -> Any:
+    """Return a picture's path, written in one way: 7.jpg for ./7.jpg and for Windows' .\\7.jpg.
+
+    Other values stay as they are.
+    """
+    if not isinstance(image, str):
+        return image
+    path = image.strip().replace("\\", "/")
+    return posixpath.normpath(path) if path else path
+
 # %% ../../nbs/library/data/datasets.ipynb #d7af163c
 def _check_row(file: Path, unit: str, row: _Row) -> None:
     """Raise ValueError unless a row holds texts, and its caption has a word."""
@@ -483,33 +510,6 @@ def from_files(file: Path | str, folder: Path | str | None = None) -> CaptionDat
     # A table called flickr8k.csv must not be reported as Flickr8k.
     name = f"own-{file.stem}" if file.stem in DATASET_NAMES else file.stem
     return CaptionData(name, splits)
-
-# %% ../../nbs/library/data/datasets.ipynb #8660c7b3
-def _split_by_hash(name: str) -> str:
-    """Return the split that the hash of a picture's name gives: 80, 10 and 10 percent."""
-    digit = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % 10
-    return {8: "val", 9: "test"}.get(digit, "train")
-
-
-def _parse_split(file: Path, unit: str, row: _Row) -> str:
-    """Return the split that a row gives, "" if it gives none; raise ValueError for another word."""
-    word = row.split.strip().lower()
-    split = _SPLIT_ALIASES.get(word, word)
-    if split not in ("train", "val", "test", ""):
-        problem = f"no split {row.split!r}: write train, val or test, or leave it out"
-        raise line_error(file, unit, row.line, problem)
-    return split
-
-
-def _clean_path(image: Any) -> Any:
-    """Return a picture's path, written in one way: 7.jpg for ./7.jpg and for Windows' .\\7.jpg.
-
-    Other values stay as they are.
-    """
-    if not isinstance(image, str):
-        return image
-    path = image.strip().replace("\\", "/")
-    return posixpath.normpath(path) if path else path
 
 # %% ../../nbs/library/data/datasets.ipynb #fd65bdcb
 def _csv_rows(file: Path) -> Iterator[_Row]:

@@ -157,7 +157,7 @@ def describe_run(run: Run) -> str:
 
 
 def example_pictures(run: Run, count: int = 4) -> list[str]:
-    """Return files of `count` pictures of the kind that a run knows, from its test split if here."""
+    """Return files of `count` pictures of the kind that a run knows, if here of its test split."""
     if run.metadata.data == "scenes":
         files = [Path(mkdtemp()) / f"scene-{seed}.png" for seed in range(7, 7 + count)]
         for seed, file in enumerate(files, start=7):
