@@ -46,9 +46,10 @@ check: $(VENV)/.dev  ## before a commit: ruff, pyright and the quick tests, in u
 	@$(BIN)/pyright
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m quick
 
-soak: $(VENV)/.dev  ## kill trainings and extractions at random moments, and read damaged files (minutes)
+soak: $(VENV)/.dev  ## kill trainings and extractions at random moments, read damaged files, run damaged commands (minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py --kills 100
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/mutations.py --count 1000
+	@OMP_NUM_THREADS=1 $(BIN)/python tests/command_mutations.py --count 300
 
 lab: $(VENV)/.lab  ## open the course in JupyterLab
 	@$(BIN)/jupyter lab nbs/00_start_here.ipynb

@@ -180,6 +180,7 @@ class TestCommandsOnOddNames:
                         "--weights", "none", "--size", 32, "--grid", 1)
         assert result.exit_code == 0, result.output
 
+    @pytest.mark.java
     @pytest.mark.parametrize("name", FILES)
     def test_a_picture_is_no_run_no_data_and_no_text(self, odd, name):
         file = odd / "images" / name
