@@ -159,6 +159,8 @@ def main() -> int:
         home = Path(folder)
         os.environ |= {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg", "TQDM_DISABLE": "1",
                        "IPYTHONDIR": folder}
+        # With data the trainings of the last lessons are short, without they are a smoke test.
+        os.environ.setdefault("CAPTIONLAB_RUN", "short" if options.data else "smoke")
         if options.wheel:
             install_wheel(home)
             os.environ["PYTHONPATH"] = str(home / "site")
