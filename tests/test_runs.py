@@ -648,7 +648,7 @@ class TestEvaluation:
         for stage in ("xe", "distilled", "scst", "distilled-scst"):
             marks[stage] = {
                 evaluation.result_run(
-                    replace(one, metadata=replace(one.metadata, stage=stage)), []
+                    replace(one, metadata=replace(one.metadata, stage=stage))
                 )["made"]
                 for one in (run, other)
             }
