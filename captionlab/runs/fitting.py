@@ -242,7 +242,9 @@ def fit(
         )
         learner = trainer.fit()
         run.model = learner.model if isinstance(learner, CaptionerWrapper) else learner
-        seconds = sum(record["seconds"] for record in trainer.history)
+        # A run that is trained further took the seconds of its start, too.
+        seconds = (run.metadata.train_seconds or 0) + sum(
+            record["seconds"] for record in trainer.history)
         run.metadata = replace(run.metadata, **origin, history=trainer.history,
                                train_seconds=round(seconds, 1))
         _learn_words(run, job.setup.data)
