@@ -15,7 +15,6 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "results/README.md")),
     *(ROOT / "docs").glob("*.md"),
     *(ROOT / "docs/tasks").glob("*.md"),
-    *(ROOT / "captionlab").rglob("*.md"),
     *(ROOT / "nbs").rglob("*.ipynb"),
 ]
 TYPED = re.compile(r"^ *(?:\$ )?(captionlab .*)$", re.M)  # a line of a block

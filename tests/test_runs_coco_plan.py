@@ -119,7 +119,8 @@ def test_the_first_cell_of_the_lesson_installs_the_package(monkeypatch):
     first = next("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     names = re.findall(r"^(?:import|from) (\w+)", first, re.MULTILINE)
     assert names
-    assert set(names) <= sys.stdlib_module_names
+    assert set(names) - {"captionlab"} <= sys.stdlib_module_names
+    assert first.rindex("import captionlab") > first.index("subprocess.run")
     commands = []
     monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append((command, check)))
     exec(first, {})     # captionlab is here: nothing to install

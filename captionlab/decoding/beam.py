@@ -231,7 +231,7 @@ def nbest_search(model: Captioner, memory: Memory, width: int = 3, length_penalt
         required: what every caption must hold; see there.
 
     Returns:
-        For each picture its captions, best first: N, or fewer where there are no more. Captions
+        For each of B pictures its captions of shape `(T,)`, best first: N, or fewer. Captions
         that reached the maximal length without eos come last.
 
     Raises:

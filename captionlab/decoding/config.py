@@ -187,7 +187,7 @@ def generate_hypotheses(model: Captioner, memory: Memory,
         constraints: besides those of the configuration.
 
     Returns:
-        For each picture N captions: the best first, or as they were sampled.
+        For each picture N captions of shape `(T,)`: the best first, or as they were sampled.
 
     Raises:
         ValueError: no caption fulfils the constraints.

@@ -169,13 +169,13 @@ def register_rule(name: str, rule: Rule) -> None:
 
     Args:
         name: of the rule.
-        rule: makes the constraint from the vocabulary of a run.
+        rule: makes the constraint, on log-probabilities `(R, C, V)`, from a run's vocabulary.
     """
     _RULES[name] = rule
 
 
 def find_rule(name: str) -> Rule:
-    """Return the rule that is registered under a name.
+    """Return the rule of a name: it makes a constraint on log-probabilities `(R, C, V)`.
 
     Raises:
         ValueError: there is none.
