@@ -44,7 +44,7 @@ def list_pictures(folder: Path) -> list[str]:
     """
     if not folder.is_dir():
         return list(filter(is_picture_name, walk_zip(folder)))
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    files = sorted(file for file in folder.rglob("*") if not file.is_dir())
     return list(filter(is_picture_name, (file.relative_to(folder).as_posix() for file in files)))
 
 # %% ../../nbs/library/data/picture_files.ipynb #75221936
