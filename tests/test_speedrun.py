@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.slow
+@pytest.mark.java
 def test_a_trial_has_all_phases(tmp_path):
     out = tmp_path / "run.json"
     rows = (ROOT / "results" / "bench.json").read_text()
@@ -28,6 +29,7 @@ def test_a_trial_has_all_phases(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.java
 def test_what_a_gpu_shows_runs_in_small_on_a_cpu(tmp_path):
     out = tmp_path / "gpu.json"
     command = [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--out", str(out)]
