@@ -6,6 +6,7 @@
 __all__ = ['demo_folder', 'caption_verdict', 'sample_photos', 'demo']
 
 # %% ../../nbs/library/cli/demonstration.ipynb #bda13b9c
+import warnings
 from collections.abc import Mapping, Sequence
 from math import isqrt
 from pathlib import Path
@@ -69,7 +70,10 @@ def _train_demo_run(folder: Path) -> "Run":
             f"loss {last['loss']:.2f} per word, CIDEr {last['score']:.0f} on the validation scenes"
         )
 
-    return fit(NewModel("cptr"), "scenes", out=folder, resume=True, on_epoch_end=print_epoch)
+    with warnings.catch_warnings():
+        # The preset cuts the longest captions, and a demo has no option to change that.
+        warnings.filterwarnings("ignore", ".* captions are cut")
+        return fit(NewModel("cptr"), "scenes", out=folder, resume=True, on_epoch_end=print_epoch)
 
 # %% ../../nbs/library/cli/demonstration.ipynb #72579da6
 def caption_verdict(caption: str, scene: "Scene") -> str:

@@ -31,13 +31,15 @@ def line_error(file: Path, unit: str, number: int, problem: str) -> ValueError:
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a UTF-8 file, plain or .gz."""
+    """Return the text of a UTF-8 file, plain or .gz; folders and the like are a ValueError."""
     try:
         data = read_gzip(file) if file.suffix.lower() == ".gz" else file.read_bytes()
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {file}: check the name") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{file}: broken or cut off ({error}): download it again") from None
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read ({error.strerror}): name a file") from None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
