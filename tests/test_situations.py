@@ -270,6 +270,14 @@ class TestUnreadable:
         mistake(*words)
         assert "1 captions written" in success(*words, skip)
 
+    @pytest.mark.java
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore")
+    def test_evaluate_leaves_them_out_when_told_to(self, own):
+        words = ("evaluate", "scenes", "--data", own, "--split", "test")
+        assert "11.png" in mistake(*words)
+        assert "3 pictures of own test" in success(*words, "--skip-unreadable")
+
 
 class TestTranslate:
     UNCHANGED = (
