@@ -1,5 +1,6 @@
 """Every command that a text names is one that the command line reads."""
 
+import ast
 import json
 import re
 import shlex
@@ -20,6 +21,7 @@ PAGES = [
 TYPED = re.compile(r"^ *(?:\$ )?(captionlab .*)$", re.M)  # a line of a block
 NAMED = re.compile(r"`(captionlab [^`\n]+)`")  # within a sentence
 PLACEHOLDERS = ("...", "…", "COMMAND")
+PROSE = ("has", "has,", "knows", "may", "reads", "attributes 1")  # after "captionlab" in sentences
 
 
 def text_of(page: Path) -> str:
@@ -63,3 +65,38 @@ def test_commands_are_read(page):
 def test_a_command_that_is_gone_is_found():
     with pytest.raises(Exception, match="No such option"):
         read(["train", "vanilla", "--stage", "scst"])
+
+
+def messages_of(module: Path) -> list[str]:
+    """The strings of a module but its docstrings; what is filled in stands as X."""
+    tree = ast.parse(module.read_text())
+    own = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = {id(n.body[0].value) for n in ast.walk(tree)
+                  if isinstance(n, own) and ast.get_docstring(n, clean=False) is not None}
+    joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    parts = {id(part) for node in joined for part in node.values}
+    plain = [node.value for node in ast.walk(tree)
+             if isinstance(node, ast.Constant) and isinstance(node.value, str)
+             and id(node) not in parts | docstrings]
+    filled = ["".join(getattr(part, "value", "X") if isinstance(part, ast.Constant) else "X"
+                      for part in node.values) for node in joined]
+    return plain + filled
+
+
+def test_commands_in_messages_are_read():
+    named = 0
+    for module in sorted((ROOT / "captionlab").rglob("*.py")):
+        for text in messages_of(module):
+            for words in re.findall(r"\bcaptionlab ([a-z][^:;,`'\")\n]*)", text):
+                command = get_command(app)
+                rest = words.split()
+                if rest[0] in PROSE or words in PROSE:
+                    continue
+                while hasattr(command, "commands"):
+                    assert rest, f"{module.name}: {text}"
+                    assert rest[0] in command.commands, f"{module.name}: {text}"
+                    command = command.commands[rest.pop(0)]
+                options = {name for x in command.params for name in (*x.opts, *x.secondary_opts)}
+                assert {x for x in rest if x.startswith("--")} <= options, f"{module.name}: {text}"
+                named += 1
+    assert named > 20
