@@ -15,7 +15,6 @@ from untrained_runs import untrained_captioner, untrained_translator
 
 from captionlab.cli import app
 from captionlab.data import load_image
-from captionlab.metrics.diversity import measure_diversity
 from captionlab.metrics.translation import judge_translations, score_translations
 from captionlab.processors.truecasing import Truecaser
 from captionlab.text import SubwordVocabulary, Vocabulary
@@ -81,7 +80,6 @@ def functions():
         "Vocabulary.build": Vocabulary.build,
         "SubwordVocabulary.build": lambda value: SubwordVocabulary.build(value, 300),
         "Truecaser.learn": lambda value: Truecaser.learn(value, "de"),
-        "measure_diversity": measure_diversity,
         "hypotheses": lambda value: judge_translations(value, words, ter=False),
         "references": lambda value: score_translations(words, value, ter=False),
     }
@@ -90,7 +88,7 @@ def functions():
 NAMES = (
     "caption", "generate", "stream", "processor", "pixels", "preprocess", "load_image", "translate",
     "text processor", "Vocabulary.build", "SubwordVocabulary.build", "Truecaser.learn",
-    "measure_diversity", "hypotheses", "references",
+    "hypotheses", "references",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..scenes.language import NUMBERS
 from ..scenes.verification import coverage, truth
 from ..scenes.world import Scene
-from .chair import chair_scenes
+from .chair import chair_scores
 from .perturbations import change_fact, shuffle_words
 
 # %% ../../nbs/library/metrics/agreement.ipynb #b431d260
@@ -55,11 +55,10 @@ def caption_targets(captions: Sequence[str], scenes: Sequence[Scene]) -> dict[st
         of its objects that are not there, so that larger is better; each of shape `(N,)`.
     """
     pairs = list(zip(captions, scenes, strict=True))
-    named = chair_scenes([[text] for text in captions], scenes)
     return {
         "truth": np.array([truth([[text]], [scene])["all"] for text, scene in pairs]),
         "coverage": np.array([coverage([[text]], [scene])["all"] for text, scene in pairs]),
-        "CHAIR": -named.absent / np.maximum(named.named, 1),
+        "CHAIR": -chair_scores(scenes, captions),
     }
 
 # %% ../../nbs/library/metrics/agreement.ipynb #2ac6102e

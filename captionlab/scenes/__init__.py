@@ -10,9 +10,8 @@ __all__ = ['ARTICLES', 'BACKGROUND', 'COLOURS', 'CONTAINERS', 'Claim', 'Descript
            'SIZES', 'SPLITS', 'STRIPE', 'Scene', 'TEXTURES', 'Utterance', 'VALUES',
            'WORDS', 'WORLD', 'coverage', 'covers', 'describe_scene', 'fact_kind', 'facts',
            'form_key', 'gap', 'generate_scene', 'generate_split', 'is_inside',
-           'object_properties', 'parallel_map', 'parse', 'phrase', 'relation_kind',
-           'render', 'render_all', 'split_of', 'to_coco', 'truth', 'verify_caption',
-           'verify_claim']
+           'object_properties', 'parse', 'phrase', 'relation_kind', 'render', 'split_of',
+           'truth', 'verify_caption', 'verify_claim']
 
 # %% ../../nbs/library/scenes/index.ipynb #scen0002
 from ..lazy import lazy_attributes
@@ -25,8 +24,8 @@ _all_ = [
     "SCENE_WORDS", "SHAPES", "SHAPE_INEQUALITIES", "SIZES", "SPLITS", "STRIPE", "Scene",
     "TEXTURES", "Utterance", "VALUES", "WORDS", "WORLD", "coverage", "covers", "describe_scene",
     "fact_kind", "facts", "form_key", "gap", "generate_scene", "generate_split", "is_inside",
-    "object_properties", "parallel_map", "parse", "phrase", "relation_kind", "render",
-    "render_all", "split_of", "to_coco", "truth", "verify_caption", "verify_claim",
+    "object_properties", "parse", "phrase", "relation_kind", "render", "split_of", "truth",
+    "verify_caption", "verify_claim",
 ]
 
 # %% ../../nbs/library/scenes/index.ipynb #scen0004
@@ -34,7 +33,7 @@ _all_ = [
 _SUBMODULES = {
     "generator": [
         "GAP", "LAYOUTS", "Utterance", "SPLITS", "HELD_OUT", "PortableRandom", "generate_scene",
-        "describe_scene", "split_of", "generate_split", "to_coco",
+        "describe_scene", "split_of", "generate_split",
     ],
     "language": [
         "FORMS", "WORDS", "NOUNS", "NUMBERS", "LANGUAGES", "ARTICLES", "ENDINGS", "Description",
@@ -47,8 +46,7 @@ _SUBMODULES = {
         "WORLD", "COLOURS", "SHAPES", "SIZES", "TEXTURES", "BACKGROUND", "PROPERTIES", "VALUES",
         "SHAPE_INEQUALITIES", "FINE", "STRIPE", "NEAR", "CONTAINERS", "RELATIONS", "INVERSE",
         "SCENE_WORDS", "Fact", "FACT_KINDS", "Object", "Scene", "covers", "render", "gap",
-        "is_inside", "relation_kind", "object_properties", "fact_kind", "facts", "parallel_map",
-        "render_all",
+        "is_inside", "relation_kind", "object_properties", "fact_kind", "facts",
     ],
 }
 

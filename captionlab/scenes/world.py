@@ -7,12 +7,11 @@ __all__ = ['WORLD', 'COLOURS', 'SHAPES', 'SIZES', 'TEXTURES', 'BACKGROUND', 'PRO
            'SHAPE_INEQUALITIES', 'FINE', 'STRIPE', 'NEAR', 'CONTAINERS', 'RELATIONS',
            'INVERSE', 'SCENE_WORDS', 'Fact', 'FACT_KINDS', 'Object', 'Scene', 'covers',
            'render', 'gap', 'is_inside', 'relation_kind', 'object_properties',
-           'fact_kind', 'facts', 'parallel_map', 'render_all']
+           'fact_kind', 'facts']
 
 # %% ../../nbs/library/scenes/world.ipynb #b72cdcdc
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import combinations, permutations, product
@@ -364,32 +363,3 @@ def facts(scene: Scene) -> frozenset[Fact]:
     counts = {("count", len(group), *group) for group in _groups(objects)}
     words = {("scene", word) for word, holds in SCENE_WORDS.items() if holds(objects)}
     return frozenset(properties | counts | words | set(_relation_facts(objects)))
-
-# %% ../../nbs/library/scenes/world.ipynb #74ce3473
-def parallel_map(function: Callable, items: Sequence, workers: int) -> list:
-    """Return `map` as a list, computed by several processes; the order is that of the items.
-
-    Args:
-        function: of one item; it must be picklable.
-        items: the inputs.
-        workers: number of processes; 1 computes here.
-    """
-    if workers == 1:
-        return [*map(function, items)]
-    with ProcessPoolExecutor(workers) as pool:
-        chunk_size = -(-len(items) // (8 * workers))  # rounded up: eight chunks for each worker
-        return [*pool.map(function, items, chunksize=chunk_size)]
-
-
-def render_all(scenes: Sequence[Scene], size: int = 64, workers: int = 1) -> np.ndarray:
-    """Draw many scenes; the pixels do not depend on the number of workers.
-
-    Args:
-        scenes: what to draw.
-        size: side of the pictures in pixels.
-        workers: number of processes.
-
-    Returns:
-        RGB pictures, uint8, shape (B, size, size, 3).
-    """
-    return np.stack(parallel_map(partial(render, size=size), scenes, workers))
