@@ -15,6 +15,7 @@ from captionlab.runs.results import provenance
 from captionlab.training.config import TrainingConfig
 from captionlab.training.loop import Trainer
 
+CAPTIONERS = ("vanilla", "cptr", "position_aware", "entangled", "image_transformer")
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "bench.json"
 
 

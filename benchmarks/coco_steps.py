@@ -17,11 +17,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import step_trainer
+from benchmarks import CAPTIONERS, step_trainer
 from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
-from captionlab.models import find_preset, model_module
-from captionlab.runs.coco_plan import COCO_CAPTIONERS, random_inputs
+from captionlab.models import find_preset, model_module, random_inputs
 from captionlab.runs.results import provenance
 from captionlab.scst import CiderD, SelfCritical
 from captionlab.text import Vocabulary, pad_sequences
@@ -111,7 +110,7 @@ def main() -> None:
         print("coco_steps needs a GPU and there is none here: skipped")
         return
     rows = {}
-    for name in COCO_CAPTIONERS:
+    for name in CAPTIONERS:
         rows[name] = {key: round(value, 4) for key, value in measure(name).items()}
         print(name, rows[name], flush=True)
     content = {

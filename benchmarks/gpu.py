@@ -25,9 +25,9 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from benchmarks import CAPTIONERS
 from captionlab.data.batches import Batch
-from captionlab.models import find_preset, model_module
-from captionlab.runs.coco_plan import COCO_CAPTIONERS, random_inputs
+from captionlab.models import find_preset, model_module, random_inputs
 from captionlab.runs.results import provenance
 from captionlab.scst import CiderD, SelfCritical
 from captionlab.training.config import BasePreset
@@ -128,7 +128,7 @@ def same_training() -> dict:
 def steps() -> dict:
     """A step of each captioner at its paper's sizes, recorded and not, beside the goal."""
     rows = {}
-    for name in COCO_CAPTIONERS:
+    for name in CAPTIONERS:
         pictures = 2 if TINY else preset_of(name).training.batch_size
         rows[name] = {"pictures": pictures, "goal_ms": GOALS.get(name),
                       "recorded_ms": step_ms(name, graphs=True, pictures=pictures),
@@ -141,7 +141,7 @@ def scst_steps() -> dict:
     """A self-critical step of each captioner; its samples are long, since nothing was learned."""
     reward = CiderD([[list(range(4, 14))] * 5] * 3)
     rows = {}
-    for name in COCO_CAPTIONERS:
+    for name in CAPTIONERS:
         pictures = 2 if TINY else preset_of(name).training.batch_size
         rows[name] = step_ms(name, graphs=True, pictures=pictures, reward=reward)
     return rows

@@ -13,21 +13,23 @@ from typing import Any
 # %% ../nbs/library/lazy.ipynb #lazy0003
 def lazy_attributes(
     package: str, submodules: Mapping[str, Sequence[str]],
-) -> Callable[[str], Any]:
-    """Return a `__getattr__` that imports public names when they are first used (PEP 562).
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package with lazy names (PEP 562).
 
     Args:
         package: dotted name of the package, its `__name__`.
         submodules: the public names by the module of the package that defines them.
 
-    Raises:
-        AttributeError: by the returned function, for a name that no module defines.
+    Returns:
+        A function that imports a name when it is first used, and raises an `AttributeError` for one
+        that no module defines; a function that lists the names; and their list, sorted.
     """
     modules = {name: module for module, names in submodules.items() for name in names}
+    public = sorted(modules)
 
     def get_attribute(name: str) -> Any:
         if name in modules:
             return getattr(import_module(f"{package}.{modules[name]}"), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return get_attribute
+    return get_attribute, lambda: public, public

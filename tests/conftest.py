@@ -92,12 +92,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> objec
 @pytest.fixture
 def own_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty `results/` in the current folder, which stands for that of the clone, too."""
-    from captionlab.runs import differences, reproduction, results
+    from captionlab.runs import results
 
     (tmp_path / "results").mkdir()
     monkeypatch.chdir(tmp_path)
-    for module in (differences, reproduction, results):
-        monkeypatch.setattr(module, "results_home", lambda: tmp_path / "results")
+    monkeypatch.setattr(results, "results_home", lambda: tmp_path / "results")
     return tmp_path / "results"
 
 

@@ -10,11 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from captionlab.cli import application
-from captionlab.data import catalog, downloads
-from captionlab.data.catalog import check_pictures, download, load_dataset
-from captionlab.data.datasets import CaptionData, Item, registry
-from captionlab.data.downloads import Archive, fetch_file, get_archives, space_needed, unpack
-from captionlab.data.miniature import (
+from captionlab.course.miniature import (
     CORRUPT_ID,
     REGION_WIDTH,
     RangeHandler,
@@ -23,6 +19,10 @@ from captionlab.data.miniature import (
     write_archives,
     write_regions,
 )
+from captionlab.data import catalog, downloads
+from captionlab.data.catalog import check_pictures, download, load_dataset
+from captionlab.data.datasets import CaptionData, Item, registry
+from captionlab.data.downloads import Archive, fetch_file, get_archives, space_needed, unpack
 from captionlab.vision.boxes import open_boxes
 
 @pytest.fixture(scope="module")

@@ -636,20 +636,6 @@ def test_what_json_cannot_hold_changes_no_file(tmp_path):
     assert json.loads((tmp_path / "demo.seed0.captions.json").read_text()) == ["old"]
 
 
-def test_trials_are_a_table_and_need_not_be_there(tmp_path):
-    from captionlab.runs.results import trials_table
-
-    file = written(
-        tmp_path,
-        "few.json",
-        {"rows": [{"name": "one", "changed": "nothing", "CIDEr": [1.25, 30.0]}]},
-    )
-    assert trials_table(file).splitlines()[2:] == ["| one | nothing | 1.2 30.0 |"]
-    assert len(trials_table(tmp_path / "none.json").splitlines()) == 2
-    with pytest.raises(ValueError, match="are not trials with a name"):
-        trials_table(written(tmp_path, "other.json", {"rows": [{"name": "one", "ms": 3.0}]}))
-
-
 def test_a_replaced_run_takes_its_captions_along(tmp_path):
     from captionlab.runs.results import merge_run
 
@@ -663,10 +649,11 @@ def test_a_replaced_run_takes_its_captions_along(tmp_path):
 @pytest.mark.java
 @pytest.mark.slow
 def test_the_human_row_is_what_the_library_gives(real_data):
-    from captionlab.runs.published import flickr8k_test
+    from captionlab.data.datasets import flickr8k
     from captionlab.runs.results import load_result
 
-    candidates, references = leave_one_out(flickr8k_test(real_data / "flickr8k"))
+    items = flickr8k(real_data / "flickr8k")["test"]
+    candidates, references = leave_one_out({one.image_id: list(one.captions) for one in items})
     assert len(candidates) == 1000
     assert all(len(texts) == 4 for texts in references.values())
     with pytest.MonkeyPatch.context() as patch:

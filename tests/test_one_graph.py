@@ -8,8 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from captionlab.data.batches import Batch
 from captionlab.decoding.generation import sequence_log_probs
-from captionlab.models import find_preset, list_models, model_module
-from captionlab.runs.coco_plan import random_inputs
+from captionlab.models import find_preset, list_models, model_module, random_inputs
 
 V = 1000
 LENGTHS = (7, 12)

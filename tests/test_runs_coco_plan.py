@@ -14,15 +14,18 @@ from typer.testing import CliRunner
 
 from captionlab import files
 from captionlab.cli import app
+from captionlab.course.miniature import prepare_miniature, serve, write_archives
 from captionlab.data import catalog
-from captionlab.data.miniature import serve, write_archives
 from captionlab.metrics.coco_results import check_coco_results
 from captionlab.models import find_preset
 from captionlab.processors import cache
 from captionlab.runs import catalog as runs_catalog
-from captionlab.runs.coco_plan import COCO_CAPTIONERS, coco_commands, prepare_miniature
+from captionlab.runs.results import results_home
 from captionlab.training.recipes import override_preset
 from captionlab.vision import attributes
+
+COMMANDS = json.loads((results_home() / "coco-commands.json").read_text())
+
 
 def call(command: str) -> str:
     """Give a command; return what it prints."""
@@ -55,13 +58,13 @@ def home(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.java
-@pytest.mark.parametrize("model", COCO_CAPTIONERS)
+@pytest.mark.parametrize("model", COMMANDS)
 def test_every_captioner_goes_from_pictures_to_a_file_for_the_server(home, model):
-    for step in coco_commands(model, miniature=True, device="cpu"):
-        printed = call(step.command)
-        if step.name == "features grid":
+    for step in COMMANDS[model]:
+        printed = call(step["miniature"])
+        if step["name"] == "features grid":
             assert "skipped: cannot read coco/train2014/COCO_train2014_000000167126.jpg" in printed
-        if step.name == "evaluation":
+        if step["name"] == "evaluation":
             assert "30 pictures of coco test" in printed
             for metric in ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr"):
                 assert metric in printed
@@ -85,29 +88,25 @@ def test_pictures_may_stay_in_their_zip_files(home, tmp_path, monkeypatch):
     with serve(write_archives(tmp_path / "served", count=60)) as address:
         call(f"captionlab data get coco --zipped --mirror {address}")
     prepare_miniature(root)
-    options = {"miniature": True, "device": "cpu"}
-    plain = coco_commands("image_transformer", **options)
-    zipped = coco_commands("image_transformer", **options, zipped=True)
-    assert [step.name for step in plain] == [step.name for step in zipped]
-    commands = {step.name: step.command for step in zipped}
+    commands = {step["name"]: step["miniature"].replace("coco/train2014", "coco/train2014.zip")
+                .replace("coco/val2014", "coco/val2014.zip")
+                for step in COMMANDS["image_transformer"]}
     printed = call(commands["features regions"])
     assert "skipped: cannot read coco/train2014.zip/train2014/COCO_train2014_0" in printed
     call(commands["xe"])
-    call(commands["server file"].replace("-scst", ""))
+    server_file = commands["server file"].replace("coco/val2014.zip", "coco/val2014.zip/val2014")
+    call(server_file.replace("-scst", ""))
     listed = root / "coco/annotations/captions_val2014.json"
     results = root / "server/captions_val2014_image-transformer_results.json"
     assert len(check_coco_results(results, listed)) == 24
     assert not (root / "coco/val2014").exists()
 
 
-@pytest.mark.parametrize("model", COCO_CAPTIONERS)
+@pytest.mark.parametrize("model", COMMANDS)
 def test_the_miniature_takes_the_same_commands_with_other_options(model):
-    full = coco_commands(model)
-    small = coco_commands(model, miniature=True)
-    assert [step.name for step in full] == [step.name for step in small]
-    for one, other in zip(full, small, strict=True):
-        words = shlex.split(one.command)
-        others = shlex.split(other.command)
+    for step in COMMANDS[model]:
+        words = shlex.split(step["command"])
+        others = shlex.split(step["miniature"])
         assert words[:3] == others[:3]
         assert set(words) & {"--objective", "--data", "--features", "--preset"} <= set(others)
 

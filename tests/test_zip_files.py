@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from captionlab import zip_files
+from captionlab.course.miniature import CORRUPT_ID, write_archives
 from captionlab.data import BatchLoader, CaptionDataset, ResumableBatchSampler, batch_by_count
 from captionlab.data.catalog import load_dataset
-from captionlab.data.miniature import CORRUPT_ID, write_archives
 from captionlab.models import find_preset
 from captionlab.processors import ImageProcessor, input_transforms
 from captionlab.text import Vocabulary

@@ -14,8 +14,8 @@ _all_ = ["app", "main"]
 
 # Importing a module of commands registers them with the application, in this order.
 _MODULES = [
-    "demonstration", "health", "data", "features", "training", "evaluation", "reproduction",
-    "captioning", "deployment",
+    "demonstration", "health", "data", "features", "training", "evaluation", "captioning",
+    "deployment",
 ]
 for _name in _MODULES:
     import_module(f"captionlab.cli.{_name}")

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['ModelSpec', 'list_models', 'model_module', 'model_presets', 'find_preset', 'register',
-           'unregister', 'upgrade_preset', 'upgrade_preset_name', 'preset_from_dict']
+           'unregister', 'upgrade_preset', 'upgrade_preset_name', 'preset_from_dict',
+           'random_inputs']
 
 # %% ../../nbs/library/models/registry.ipynb #2d254364
 import importlib
@@ -13,6 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import torch
+from torch import Tensor
 
 from ..captioner import Captioner
 from ..data.inputs import InputConfig
@@ -300,6 +304,41 @@ def preset_from_dict(model: str, values: dict) -> BasePreset:
         return _config_from_dict(preset_class, values)
     except TypeError as error:      # a field without a default is missing
         raise ValueError(f"the preset of {model} is not complete: {error}") from None
+
+# %% ../../nbs/library/models/registry.ipynb #mrnd0001
+def _num_cells(grid: int | tuple[int, int]) -> int:
+    """Return the number of cells of a grid."""
+    rows, columns = (grid, grid) if isinstance(grid, int) else grid
+    return rows * columns
+
+
+def random_inputs(preset: BasePreset, pictures: int = 1) -> dict[str, Tensor]:
+    """Return random inputs of a captioner, in the shapes that its preset says.
+
+    Args:
+        preset: of the model.
+        pictures: B.
+
+    Returns:
+        For each field of `Batch` that the model reads a tensor, such as `grid`, `(B, N, D)`, or
+        `images`, `(B, 3, size, size)`. Attributes are ids below 1,000, `(B, A)`.
+    """
+    inputs = preset.inputs
+    channels = getattr(preset, "channels", 0)
+    fine_channels = getattr(preset, "fine_channels", 0)
+    cells = _num_cells(inputs.grid)
+    corners = torch.rand(pictures, inputs.max_boxes, 2, 2).sort(2).values
+    fields = {
+        "images": torch.rand(pictures, 3, inputs.image_size, inputs.image_size),
+        "grid": torch.rand(pictures, cells, channels),
+        "low": torch.rand(pictures, _num_cells(inputs.fine_grid), fine_channels),
+        "high": torch.rand(pictures, cells, channels),
+        "regions": torch.rand(pictures, inputs.max_boxes, channels),
+        "boxes": corners.flatten(2),        # left, top, right, bottom
+        "region_mask": torch.ones(pictures, inputs.max_boxes, dtype=torch.bool),
+        "attributes": torch.randint(4, 1000, (pictures, inputs.max_attributes)),
+    }
+    return {name: fields[name] for name in inputs.fields}
 
 # %% ../../nbs/library/models/registry.ipynb #adecc32c
 def __getattr__(name: str) -> ModuleType:

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['results_home', 'result_file', 'load_result', 'diff_metadata', 'check_mergeable',
-           'merge_run', 'provenance', 'format_metric', 'results_table', 'trials_table']
+           'merge_run', 'provenance', 'format_metric', 'results_table',
+           'published_tables', 'seed_deviation', 'seed_spread']
 
 # %% ../../nbs/library/runs/results.ipynb #1ad8addc
 import json
@@ -13,7 +14,8 @@ import platform
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import mean, stdev
+from math import sqrt
+from statistics import mean, stdev, variance
 
 import captionlab
 
@@ -280,30 +282,63 @@ def _row_name(result: dict) -> str:
         parts.append(f"({result['source']})")
     return " ".join(parts)
 
-# %% ../../nbs/library/runs/results.ipynb #15daffa1
-def trials_table(name: str | Path) -> str:
-    """Return a Markdown table of short trials, such as those that chose a preset's learning rates.
+# %% ../../nbs/library/runs/results.ipynb #rslt0011
+def published_tables() -> dict:
+    """Return published figures in percent, and how captionlab trains their rows.
+
+    Returns:
+        `tables` by name, such as "eta-5": title, rows with their `published` figures by metric,
+        and `comparisons`, pairs of rows that the paper speaks of; `protocols`, the presets and
+        seeds of our rows by data; `translation`, results of others on Multi30K.
+    """
+    return load_json(results_home() / "tables.json")
+
+# %% ../../nbs/library/runs/results.ipynb #rslt0014
+# Student's 97.5 % quantiles by degrees of freedom (Fisher and Yates 1938).
+_QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306,
+              9: 2.262, 10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000,
+              120: 1.980}
+
+
+def seed_deviation(data: str, stage: str) -> tuple[float, int]:
+    """Return the deviation of CIDEr between seeds on a data set, and its degrees of freedom.
 
     Args:
-        name: as for `load_result`; the file has `rows`, each with a `name`, what was `changed` and,
-            under `CIDEr`, a score for each epoch. If there is none, the table has no rows.
+        data: name of the data set.
+        stage: "xe" or "scst"; where no result of that stage has two seeds, the others count.
 
-    Raises:
-        ValueError: the file holds something else.
+    Returns:
+        The pooled standard deviation in percentage points, NaN without any result of two seeds.
     """
-    file = _result_path(name)
-    content = load_json(file) if file.exists() else {"rows": []}
-    rows = content.get("rows") if isinstance(content, dict) else None
-    keys = {"name", "changed", "CIDEr"}
-    if not isinstance(rows, list) or not all(
-        isinstance(row, dict) and keys <= row.keys() for row in rows
-    ):
-        raise ValueError(
-            f"{file}: its rows are not trials with a name, what was changed and CIDEr by epoch: "
-            "name a file that has those"
-        )
-    lines = ["| trial | what it is | CIDEr by epoch |", "|---|---|---|"]
-    for row in rows:
-        scores = " ".join(f"{score:.1f}" for score in row["CIDEr"])
-        lines.append(f"| {row['name']} | {row['changed']} | {scores} |")
-    return "\n".join(lines)
+    groups: dict[str, list[list[float]]] = {}
+    for file in sorted((results_home() / data).glob("*.json")):
+        result = load_json(file) if "." not in file.stem else {}      # no captions or histories
+        if result.get("split") != "test":
+            continue
+        scores = [run["metrics"]["CIDEr"] for run in result["runs"] if "CIDEr" in run["metrics"]]
+        if len(scores) > 1:
+            groups.setdefault(result.get("stage", ""), []).append(scores)
+    chosen = groups.get(stage) or [*groups.get("xe", []), *groups.get("scst", [])]
+    freedom = sum(len(scores) - 1 for scores in chosen)
+    if not freedom:
+        return float("nan"), 0
+    squares = sum((len(scores) - 1) * variance(scores) for scores in chosen)
+    return sqrt(squares / freedom), freedom
+
+
+def seed_spread(deviation: tuple[float, int], first: int, second: int) -> float:
+    """Return the half width of the 95 % interval of a difference of means over seeds.
+
+    Args:
+        deviation: from `seed_deviation`.
+        first: number of seeds of one mean.
+        second: of the other.
+
+    Returns:
+        Percentage points; infinite where no deviation is known.
+    """
+    size, freedom = deviation
+    if not freedom:
+        return float("inf")
+    quantile = _QUANTILES[max(listed for listed in _QUANTILES if listed <= freedom)]
+    return quantile * size * sqrt(1 / first + 1 / second)

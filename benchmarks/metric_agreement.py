@@ -20,7 +20,7 @@ from captionlab.metrics.statistics import bootstrap_counts
 from captionlab.runs.catalog import load
 from captionlab.scenes import describe_scene
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 SCENES, REFERENCES = 150, 5
 RESAMPLES, SEED = 1000, 0
 CAPTION_FILES = {

@@ -1,1 +1,0 @@
-"""Measurements of the packaged photo captioner on Flickr8k; each writes a file in results/."""

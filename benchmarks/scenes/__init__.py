@@ -1,1 +1,0 @@
-"""Measurements on scenes, each of which writes a file under `results/scenes/`."""

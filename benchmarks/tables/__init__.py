@@ -1,1 +1,0 @@
-"""What the committed results say about the papers' tables."""
