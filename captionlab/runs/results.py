@@ -312,7 +312,12 @@ def seed_deviation(data: str, stage: str) -> tuple[float, int]:
     """
     groups: dict[str, list[list[float]]] = {}
     for file in sorted((results_home() / data).glob("*.json")):
-        result = load_json(file) if "." not in file.stem else {}      # no captions or histories
+        if "." in file.stem:                # captions and histories
+            continue
+        try:
+            result = load_result(file)
+        except ValueError:                  # trials and other tables
+            continue
         if result.get("split") != "test":
             continue
         scores = [run["metrics"]["CIDEr"] for run in result["runs"] if "CIDEr" in run["metrics"]]
