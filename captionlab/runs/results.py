@@ -13,8 +13,8 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
-from pathlib import Path
 from math import sqrt
+from pathlib import Path
 from statistics import mean, stdev, variance
 
 import captionlab
