@@ -9,10 +9,10 @@ __all__ = []
 from dataclasses import fields
 
 from ..models import find_preset
-from .expectations import expect_close, expect_equal, expect_type
-from .registry import exercise
 from ..runs.results import results_home
 from ..untrusted import load_json
+from .expectations import expect_close, expect_equal, expect_type
+from .registry import exercise
 
 # %% ../../nbs/solutions/52_coco.ipynb #s521chk
 @exercise(
