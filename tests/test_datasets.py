@@ -651,14 +651,14 @@ def test_download_then_nothing_is_asked_again(server, home):
 @pytest.mark.parametrize("fault", ["cut", "wrong", "gone"])
 def test_a_bad_mirror_leaves_nothing_and_the_next_one_is_asked(server, home, fault):
     bad = "http://127.0.0.1:9/x" if fault == "gone" else f"{server}/{fault}"
-    one_line(lambda: download("multi30k", [bad]), "could not download", "try again")
-    assert not list((home / "multi30k").glob("*"))
+    one_line(lambda: download("multi30k", [bad]), "could not download", "the same command again")
+    assert not [file for file in (home / "multi30k").glob("*") if file.suffix != ".part"]
     download("multi30k", [bad, f"{server}/good"])
     assert load_dataset("multi30k").counts["val"] == 2
 
 
 def test_a_wrong_checksum_is_named(server):
-    one_line(lambda: download("multi30k", [f"{server}/wrong"]), "checksum is wrong")
+    one_line(lambda: download("multi30k", [f"{server}/wrong"]), "its checksum is")
 
 
 def test_an_interrupted_download_goes_on_with_what_is_missing(server, home):

@@ -1,22 +1,20 @@
 """SPICE: installation and messages without Java; where it is installed, the program itself."""
 
 import hashlib
-import http.server
 import json
 import shutil
 import subprocess
-import threading
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from captionlab.data.downloads import file_checksum
+from captionlab.data.miniature import serve
 from captionlab.metrics import compare, confidence_intervals, find_java, java, spice, tokenize
 from captionlab.metrics.spice import (
     ARCHIVES,
     SUBSCORES,
-    JavaArchive,
     find_spice,
     install_spice,
     merge_spice,
@@ -61,8 +59,8 @@ def fake_program(tmp_path, monkeypatch):
     """Makes a shell script play Java; SPICE's own files are empty ones."""
     folder = tmp_path / "data" / "spice"
     folder.mkdir(parents=True)
-    for archive in ARCHIVES:
-        (folder / archive.file).touch()
+    for address in ARCHIVES:
+        (folder / Path(address).name).touch()
     monkeypatch.setenv("CAPTIONLAB_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(spice, "tokenize", lambda captions: captions)
 
@@ -207,136 +205,35 @@ def test_a_run_without_spice_replaces_one_with_it(tmp_path):
 
 class TestInstalling:
     CONTENT = b"not really a jar" * 1000
+    SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
     @pytest.fixture
-    def archive(self, monkeypatch):
-        archive = JavaArchive(
-            "a.jar", "group:a:1.0", hashlib.sha256(self.CONTENT).hexdigest(), "unset"
-        )
-        monkeypatch.setattr(spice, "ARCHIVES", (archive,))
-        return archive
+    def address(self, tmp_path, monkeypatch):
+        """Serves `a.jar`, the only file that SPICE needs here."""
+        (tmp_path / "served").mkdir()
+        (tmp_path / "served/a.jar").write_bytes(self.CONTENT)
+        with serve(tmp_path / "served") as address:
+            monkeypatch.setattr(spice, "ARCHIVES", {f"{address}/a.jar": self.SHA256})
+            yield f"{address}/a.jar"
 
-    @pytest.fixture
-    def maven(self, tmp_path, monkeypatch):
-        """Makes a shell script play Maven."""
-
-        def play(script):
-            folder = tmp_path / "bin"
-            folder.mkdir(exist_ok=True)
-            (folder / "mvn").write_text(f"#!/bin/sh\necho run >> {tmp_path}/runs\n{script}\n")
-            (folder / "mvn").chmod(0o755)
-            monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-
-        (tmp_path / "source").write_bytes(self.CONTENT)
-        return play
-
-    def test_maven_brings_it_once(self, archive, maven, tmp_path):
-        maven(f'cp {tmp_path}/source a.jar; echo "$@" > {tmp_path}/arguments')
+    def test_it_comes_once(self, address, tmp_path):
         goal = tmp_path / "mit Leerzeichen und Ümlauten"
-        assert install_spice(goal) == install_spice(goal) == goal
+        assert install_spice(goal) == goal
+        (tmp_path / "served/a.jar").unlink()
+        assert install_spice(goal) == goal
         assert [file.name for file in goal.iterdir()] == ["a.jar"]
-        assert "-Dartifact=group:a:1.0" in (tmp_path / "arguments").read_text()
-        assert (tmp_path / "runs").read_text() == "run\n"
 
-    def test_a_broken_file_is_fetched_again(self, archive, maven, tmp_path):
-        maven(f"cp {tmp_path}/source a.jar")
+    def test_a_broken_file_is_fetched_again_and_a_part_goes_on(self, address, tmp_path):
         (tmp_path / "a.jar").write_bytes(b"half")
+        (tmp_path / "a.jar.part").write_bytes(self.CONTENT[:5000])
         install_spice(tmp_path)
         assert (tmp_path / "a.jar").read_bytes() == self.CONTENT
 
-    def test_another_checksum_is_refused_and_leaves_nothing(self, archive, maven, tmp_path):
-        maven("echo something else > a.jar")
-        with pytest.raises(OSError, match=r"a\.jar came with another checksum"):
+    def test_another_checksum_is_refused_and_leaves_nothing(self, address, tmp_path, monkeypatch):
+        monkeypatch.setattr(spice, "ARCHIVES", {address: "0" * 64})
+        with pytest.raises(OSError, match=r"could not download a\.jar .*its checksum is"):
             install_spice(tmp_path / "goal")
-        assert not [*(tmp_path / "goal").rglob("a.jar")]
-
-    def test_mavens_error_is_quoted(self, archive, maven, tmp_path):
-        maven("echo '[ERROR] no network'; exit 1")
-        with pytest.raises(
-            OSError, match=r"Maven did not bring group:a:1.0 \(\[ERROR\] no network\)"
-        ):
-            install_spice(tmp_path)
-
-    @pytest.fixture
-    def page(self, tmp_path, monkeypatch):
-        """Serves a folder with ranges, and stops early when told to; without Maven."""
-        monkeypatch.setenv("PATH", str(tmp_path))
-        served = tmp_path / "served"
-        served.mkdir()
-        state = {"stop_after": None, "starts": []}
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                content = (served / self.path.strip("/")).read_bytes()
-                start = int(self.headers.get("Range", "bytes=0-")[6:-1])
-                state["starts"].append(start)
-                if start >= len(content):
-                    self.send_error(416)
-                    return
-                self.send_response(206 if start else 200)
-                self.send_header("Content-Length", str(len(content) - start))
-                self.end_headers()
-                self.wfile.write(content[start : state["stop_after"]])
-
-            def log_message(self, *_):
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield served, f"http://127.0.0.1:{server.server_port}", state
-        server.shutdown()
-
-    def test_an_interrupted_download_goes_on_where_it_stopped(
-        self, page, archive, tmp_path, monkeypatch
-    ):
-        served, address, state = page
-        (served / "a.jar").write_bytes(self.CONTENT)
-        monkeypatch.setattr(
-            spice, "ARCHIVES", (JavaArchive("a.jar", "", archive.sha256, f"{address}/a.jar"),)
-        )
-        state["stop_after"] = 5000
-        with pytest.raises(
-            OSError, match=r"could not download a\.jar .*try again, or install Maven"
-        ):
-            install_spice(tmp_path / "goal")
-        state["stop_after"] = None
-        install_spice(tmp_path / "goal")
-        assert (tmp_path / "goal" / "a.jar").read_bytes() == self.CONTENT
-        assert state["starts"] == [
-            0,
-            5000,
-        ]
-
-    def test_a_complete_part_is_taken_as_it_is(self, page, archive, tmp_path):
-        served, address, _ = page
-        (served / "a.jar").write_bytes(self.CONTENT)
-        (tmp_path / "a.jar.part").write_bytes(self.CONTENT)
-        spice._download(f"{address}/a.jar", tmp_path / "a.jar")
-        assert (tmp_path / "a.jar").read_bytes() == self.CONTENT
-
-    def test_two_files_of_one_zip_take_one_download(self, page, archive, tmp_path, monkeypatch):
-        served, address, state = page
-        with zipfile.ZipFile(served / "all.zip", "w") as package:
-            package.writestr("all/a.jar", self.CONTENT)
-            package.writestr("all/b.jar", self.CONTENT)
-        both = [
-            JavaArchive(name, "", archive.sha256, f"{address}/all.zip")
-            for name in ("a.jar", "b.jar")
-        ]
-        monkeypatch.setattr(spice, "ARCHIVES", tuple(both))
-        install_spice(tmp_path / "goal")
-        assert sorted(file.name for file in (tmp_path / "goal").iterdir()) == ["a.jar", "b.jar"]
-        assert state["starts"] == [0]
-
-    def test_a_page_that_is_gone(self, page, archive, tmp_path, monkeypatch):
-        monkeypatch.setattr(
-            spice,
-            "ARCHIVES",
-            (JavaArchive("a.jar", "", archive.sha256, "http://127.0.0.1:9/a.jar"),),
-        )
-        with pytest.raises(OSError, match=r"could not download a\.jar"):
-            install_spice(tmp_path)
-
+        assert not [*(tmp_path / "goal").iterdir()]
 
 @pytest.fixture(scope="module")
 def scored():
@@ -394,8 +291,8 @@ class TestTheProgram:
     ):
         folder = tmp_path / "mit Leerzeichen und Ümlauten" / "spice"
         folder.mkdir(parents=True)
-        for archive in ARCHIVES:
-            (folder / archive.file).symlink_to(find_spice() / archive.file)
+        for address in ARCHIVES:
+            (folder / Path(address).name).symlink_to(find_spice() / Path(address).name)
         monkeypatch.setenv("CAPTIONLAB_DATA", str(folder.parent))
         monkeypatch.setenv("LC_ALL", locale)
         again = score_spice({"good": GOOD}, REFERENCES, threads=1)["good"]
@@ -406,6 +303,7 @@ class TestTheProgram:
             score_spice({"good": GOOD}, REFERENCES, memory="40M")
 
     def test_the_installed_files_are_the_pinned_ones(self):
-        assert all(spice._is_intact(archive, find_spice() / archive.file) for archive in ARCHIVES)
+        for address, sha256 in ARCHIVES.items():
+            assert file_checksum(find_spice() / Path(address).name) == sha256
         assert shutil.which(find_java())
         assert Path(find_java()).is_file()

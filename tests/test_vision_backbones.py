@@ -1,5 +1,7 @@
 """Features are those of torchvision and timm; weights that cannot be had are one clear line."""
 
+import shutil
+from pathlib import Path
 from urllib.error import URLError
 
 import pytest
@@ -126,16 +128,15 @@ class TestBackbone:
             Backbone("squeezenet1_1", "gone.pth")
         one_line(fault)
 
-    def test_no_network_is_one_line(self, monkeypatch):
+    def test_no_network_is_one_line(self, monkeypatch, tmp_path):
         def offline(*args, **kwargs):
             raise URLError("Name or service not known")
 
-        monkeypatch.setattr("torch.hub.download_url_to_file", offline)
-        monkeypatch.setattr("torch.hub.get_dir", lambda: "/nonexistent-hub")
-        monkeypatch.setattr("os.makedirs", lambda *args, **kwargs: None)
+        monkeypatch.setattr("captionlab.data.downloads.urlopen", offline)
+        monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
         with pytest.raises(
             FileNotFoundError,
-            match=r"could not download .* fetch https://.*squeezenet1_1.* elsewhere",
+            match=r"could not get .* fetch https://.*squeezenet1_1.* elsewhere",
         ) as fault:
             Backbone("squeezenet1_1", "DEFAULT")
         one_line(fault)
@@ -193,7 +194,7 @@ class TestPyramid:
 
     @pytest.mark.slow
     def test_levels_are_those_of_the_net_that_torchvision_loads(
-        self, released, images, monkeypatch
+        self, released, images, monkeypatch, tmp_path
     ):
         """With trained weights torchvision freezes the batch norms and changes their eps."""
         weights = models.detection.MaskRCNN_ResNet50_FPN_Weights.COCO_V1
@@ -201,6 +202,9 @@ class TestPyramid:
         theirs = parents_pyramid(
             models.detection.maskrcnn_resnet50_fpn(weights=weights).eval(), images
         )
+        monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
+        (tmp_path / "checkpoints").mkdir()
+        shutil.copy(released, tmp_path / "checkpoints" / Path(weights.url).name)
         by_name = Backbone("maskrcnn_resnet50_fpn", "COCO_V1")
         ours = by_name.stages(images)
         for level in theirs:

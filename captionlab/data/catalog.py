@@ -9,7 +9,6 @@ __all__ = ['detect_dataset', 'register_path', 'dataset_path', 'load_dataset', 'd
 # %% ../../nbs/library/data/catalog.ipynb #f03ff2af
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +32,7 @@ from captionlab.data.unreadable import (
 
 from ..files import cache_home, data_home, write_atomically
 from ..untrusted import load_json
-from .downloads import Archive, get_archives
+from .downloads import Archive, fetch_file, get_archives
 from .image_search import ImageFinder
 from .layouts import caption_files, join_files
 from .text_files import read_json_file
@@ -268,34 +267,8 @@ def download(
         raise ValueError(f"{name} {entry['how']}")
     for file, sha256 in entry["files"].items():
         addresses = [f"{mirror}/{file}" for mirror in mirrors or entry["mirrors"]]
-        _fetch(addresses, folder / file, sha256)
+        fetch_file(addresses, folder / file, sha256)
     return folder
-
-
-def _fetch(addresses: Sequence[str], target: Path, sha256: str) -> None:
-    """Download one file from the first address that gives it complete."""
-    import pooch  # here, since only downloads need it
-
-    pooch.get_logger().setLevel("ERROR")
-    progress = sys.stderr.isatty()
-    problems = []
-    for address in addresses:
-        try:
-            checksum = f"sha256:{sha256}"
-            pooch.retrieve(address, checksum, target.name, target.parent, progressbar=progress)
-            return
-        except PermissionError:
-            raise PermissionError(
-                f"may not write in {target.parent}: set CAPTIONLAB_DATA to a folder that you "
-                "may write to"
-            ) from None
-        except (OSError, ValueError) as error:
-            # pooch reports a wrong checksum as a ValueError that speaks of hashes.
-            reason = "its checksum is wrong" if "hash" in str(error) else type(error).__name__
-            problems.append(f"{address}: {reason}")
-    raise OSError(
-        f"could not download {target.name} ({'; '.join(problems)}): check the network and try again"
-    )
 
 # %% ../../nbs/library/data/catalog.ipynb #chek0002
 def check_pictures(name: str | Path) -> dict[str, str]:

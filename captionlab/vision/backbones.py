@@ -24,6 +24,7 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.models.vision_transformer import interpolate_embeddings
 from torchvision.ops import FrozenBatchNorm2d
 
+from ..data.downloads import fetch_file
 from ..data.picture_files import error_reason
 from ..files import data_home, fingerprint
 from .images import INTERPOLATIONS, Preprocess, state_bytes
@@ -290,13 +291,16 @@ def load_weights(name: str, weights: str) -> dict[str, Tensor]:
     if weights not in (*known.__members__, "DEFAULT"):
         return _read_state_dict(weights, ", ".join(("DEFAULT", *known.__members__)))
     entry = known[weights]
+    file = Path(torch.hub.get_dir(), "checkpoints", Path(entry.url).name)
     try:
-        return entry.get_state_dict(progress=True, check_hash=True)
-    except (OSError, RuntimeError) as error:
+        if not file.exists():
+            fetch_file([entry.url], file, file.stem.rpartition("-")[2])     # as torch.hub does
+    except OSError as error:
         raise FileNotFoundError(
-            f"torchvision could not download weights {weights} of {name} ({error_reason(error)}): "
+            f"could not get weights {weights} of {name} ({error_reason(error)}): "
             f"connect, or fetch {entry.url} elsewhere and put that file into "
             f"{data_home() / 'weights'}") from error
+    return _read_state_dict(str(file), "")
 
 # %% ../../nbs/library/vision/backbones.ipynb #bf7b3eb6
 def _read_state_dict(weights: str, names: str) -> dict[str, Tensor]:
