@@ -16,7 +16,7 @@ from torchvision import models, transforms
 from benchmarks import record, timed
 from captionlab.files import data_home
 from captionlab.vision.backbones import Backbone
-from captionlab.vision.extraction import extract_maps
+from captionlab.processors.extraction import extract_maps
 from captionlab.vision.features import FeatureStore
 
 COUNT, ROUNDS, GRID = 128, 5, 7

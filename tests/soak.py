@@ -40,7 +40,7 @@ from captionlab.scenes.world import render
 from captionlab.training.loop import Trainer
 from captionlab.vision.attributes import load_detector, save_detector, train_detector
 from captionlab.vision.backbones import Backbone
-from captionlab.vision.extraction import extract_maps, find_images
+from captionlab.processors.extraction import extract_maps, find_images
 
 TINY = PRESETS["tiny"]
 PIXELS = cptr.PRESETS["tiny"]

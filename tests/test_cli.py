@@ -690,7 +690,7 @@ class TestAttributesOfOwnPhotos:
         data = self.photos(tmp_path / "photos")
         success("attributes", "train", "--data", data, "--out", "words.safetensors")
         message = mistake("train", "entangled", "--data", data, "--detector", "words.safetensors")
-        assert "this preset is made for scenes, which bring their own" in message
+        assert "this model is made for scenes, which bring their own" in message
         assert "was trained" not in message
 
     def test_scenes_bring_their_boxes(self):

@@ -43,7 +43,7 @@ from captionlab.vision.attributes import AttributeDetector
 from captionlab.vision.backbones import Backbone, Pyramid
 from captionlab.vision.boxes import open_boxes, save_boxes
 from captionlab.vision.detectors import Detector
-from captionlab.vision.extraction import (
+from captionlab.processors.extraction import (
     extract_attributes,
     extract_features,
     extract_maps,
@@ -448,7 +448,7 @@ class TestStoresOfTheCommand:
         assert not seen["red"].allclose(seen["blue"], atol=0.1)
 
     def test_grid_from_either_side(self, photos, tmp_path):
-        """What `extract_maps` makes and what the eyes make can go on where the other stopped."""
+        """What `extract_maps` makes and what a processor makes can go on where the other stopped."""
         data = photos[0]
         processor = self.processor("pyramid", photos)
         images = {item.name: item.image for items in data.splits.values() for item in items}
@@ -501,7 +501,7 @@ class TestBoxes:
         for picture in (me, Image.open(me), np.asarray(Image.open(me))):
             with pytest.raises(
                 ValueError,
-                match=r"no boxes of .*has none; name a detector or a file .* --boxes fasterrcnn",
+                match=r"no regions of .*; name a detector or a file .* --boxes fasterrcnn",
             ) as fault:
                 captionlab.load(tmp_path / "run").caption(picture)
             one_line(fault)
@@ -551,7 +551,7 @@ class TestBoxes:
         see = input_transforms(processor, open_feature_stores(processor, data))["regions"]
         assert see(data["train"][0]).shape == (5, 512)
         with pytest.raises(
-            ValueError, match=f"no features of {data['test'][0].name} .*no boxes of"
+            ValueError, match=f"no features of {data['test'][0].name} .*no regions of"
         ) as fault:
             see(data["test"][0])
         one_line(fault)

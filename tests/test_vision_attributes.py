@@ -33,7 +33,6 @@ from captionlab.vision.attributes import (
     frequent_words,
     load_detector,
     oracle_attributes,
-    precision_recall,
     predict_proba,
     save_detector,
     to_ids,
@@ -41,7 +40,7 @@ from captionlab.vision.attributes import (
     word_frequencies,
 )
 from captionlab.vision.backbones import Backbone
-from captionlab.vision.extraction import (
+from captionlab.processors.extraction import (
     detector_backbone,
     extract_attributes,
     extract_features,
@@ -102,9 +101,8 @@ def test_best_worst_and_undecided():
     assert best == 1
     assert undecided == pytest.approx(0.4)
     assert worst == pytest.approx(2 / 5)
-    precision, recall = precision_recall(torch.tensor([0.9, 0.5, 0.4]), torch.tensor([1, 0, 1]))
-    assert precision.tolist() == pytest.approx([1, 1 / 2, 2 / 3])
-    assert recall.tolist() == [0.5, 0.5, 1]
+    by_hand = average_precision(torch.tensor([[0.9], [0.5], [0.4]]), torch.tensor([[1], [0], [1]]))
+    assert by_hand.item() == pytest.approx((1 + 2 / 3) / 2)
 
 
 # ---- a world in which a pattern in one cell means a word
@@ -433,13 +431,16 @@ def test_the_store_holds_what_the_detector_says(on_a_net, tmp_path, capsys):
         kind="attributes",
         weights=str(folder / "d.safetensors"),
     )
-    assert store.shape == (1, 3)
+    assert store.shape == {"chances": (3,)}
     assert set(store.skipped) == {"odd.png"}
     assert "chances of 3 words" in capsys.readouterr().out
     with torch.no_grad():
         for name in ("0.png", "4.png"):
             grid = net(net.preprocess([folder / "pictures" / name]), 2).flatten(1, 2)
-            torch.testing.assert_close(store[name], detector(grid).sigmoid(), rtol=2e-3, atol=1e-4)
+            chances = store[name]["chances"]
+            torch.testing.assert_close(
+                chances, detector(grid).sigmoid()[0], rtol=2e-3, atol=1e-4
+            )
     (tmp_path / "s" / "manifest.json").write_text(
         (tmp_path / "s" / "manifest.json")
         .read_text()
@@ -457,7 +458,7 @@ def test_the_store_holds_what_the_detector_says(on_a_net, tmp_path, capsys):
         kind="attributes",
         weights=str(folder / "d.safetensors"),
     )
-    assert again["0.png"].equal(store["0.png"])
+    assert again["0.png"]["chances"].equal(store["0.png"]["chances"])
 
 
 def test_interrupted_it_ends_with_the_same_bytes(on_a_net, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from vision_helpers import one_line, write_pictures
 
-from captionlab.vision.extraction import extract_features, find_images
+from captionlab.processors.extraction import extract_features, find_images
 from captionlab.vision.features import FeatureStore
 
 SIZE, COUNT, CHUNK = 48, 60, 4

@@ -19,7 +19,7 @@ from vision_helpers import KILLED_JOBS, content, one_line, write_pictures
 from captionlab import files
 from captionlab.files import write_atomically
 from captionlab.vision.backbones import Backbone, Pyramid
-from captionlab.vision.extraction import extract_maps, find_images, map_spec
+from captionlab.processors.extraction import extract_maps, find_images, map_spec
 from captionlab.vision.features import FeatureStore, diff_specs, fill_store
 from captionlab.vision.images import Preprocess
 
@@ -303,7 +303,7 @@ class TestInterrupted:
 
 START = f"""
 from captionlab.vision.backbones import KIND
-from captionlab.vision.extraction import extract_maps, find_images
+from captionlab.processors.extraction import extract_maps, find_images
 pictures, out = map(Path, sys.argv[1:])
 net = KIND("squeezenet1_1", None, size={SIZE})
 def job():

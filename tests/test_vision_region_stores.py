@@ -33,14 +33,17 @@ from captionlab.scenes.world import render
 from captionlab.vision.backbones import Backbone
 from captionlab.vision.boxes import open_boxes, save_boxes
 from captionlab.vision.detectors import DETECTORS, Detector
-from captionlab.vision.extraction import extract_features, extract_regions, region_spec
+from captionlab.processors.extraction import (
+    extract_features,
+    extract_regions,
+    region_extractor,
+)
 from captionlab.vision.features import FeatureStore
 from captionlab.vision.images import Preprocess
 from captionlab.vision.regions import (
     Regions,
     region_fields,
     regions_from_store,
-    scene_regions,
 )
 
 SIZE, CHUNK = 48, 4
@@ -184,27 +187,13 @@ class TestStore:
                 batch_size=3,
             )
         one_line(fault)
-        config = region_spec(open_boxes(pictures / "boxes.npz"), 6, net, batch_size=3)
-        assert FeatureStore.open(whole.folder, expect=config).names == whole.names
-
-    def test_other_features_are_other_regions(self):
-        """Also where a printed tensor would leave them out."""
-        table = torch.randn(40, 64)
-        changed = table.clone()
-        changed[20, 30] += 1e-6
-        boxes = torch.rand(40, 4).sort().values
-        one, same, other = (
-            region_spec({"a": Regions(boxes, features=x)}, 40)
-            for x in (table, table.clone(), changed)
-        )
-        assert one == same != other
+        config = region_extractor(open_boxes(pictures / "boxes.npz"), 6, net).feature_spec()
+        assert FeatureStore.open(whole.folder, expect=config | {"batch": 3}).names == whole.names
 
     def test_a_file_elsewhere_is_the_same_file(self, whole, pictures, net, tmp_path):
         (tmp_path / "moved.npz").write_bytes((pictures / "boxes.npz").read_bytes())
-        assert FeatureStore.open(
-            whole.folder,
-            expect=region_spec(open_boxes(tmp_path / "moved.npz"), 6, net, batch_size=3),
-        )
+        config = region_extractor(open_boxes(tmp_path / "moved.npz"), 6, net).feature_spec()
+        assert FeatureStore.open(whole.folder, expect=config | {"batch": 3})
 
     def test_features_that_the_file_brings_need_no_pictures(self, tmp_path):
         (tmp_path / "f.tsv").write_bytes(
@@ -224,16 +213,11 @@ class TestStore:
         assert len(store) == 3
 
     @pytest.mark.slow
-    def test_from_a_detector_and_from_a_dictionary(self, pictures, net, detector, tmp_path):
+    def test_from_a_detector(self, pictures, net, detector, tmp_path):
         images = dict(list(images_in(pictures).items())[:2])
         store = extract_regions(images, detector, tmp_path / "d", net, num_workers=1)
         assert store.shape["regions"] == (20, 512)
         assert regions_from_store(store["00.png"])["region_mask"].sum() == 10
-        own = extract_regions(
-            images, {"00.png": scene_regions(generate_scene(0))}, tmp_path / "o", net, num_workers=1
-        )
-        assert regions_from_store(own["00.png"])["region_mask"].all()
-        assert "no regions of 01.png" in own.skipped["01.png"]
 
     def test_mistakes_are_one_line(self, pictures, net, tmp_path):
         found = open_boxes(pictures / "boxes.npz")
@@ -252,7 +236,7 @@ class TestStore:
 START = f"""
 from captionlab.vision.backbones import Backbone
 from captionlab.vision.boxes import open_boxes
-from captionlab.vision.extraction import extract_regions
+from captionlab.processors.extraction import extract_regions
 folder, out = map(Path, sys.argv[1:])
 images = {{file.name: file for file in sorted(folder.glob("*.png"))}}
 boxes = open_boxes(folder / "boxes.npz")
@@ -432,22 +416,6 @@ def test_nor_when_a_model_is_trained(pictures, tmp_path):
             boxes=tmp_path / "b.npz",
             out=tmp_path / "run",
         )
-
-
-def test_scores_belong_to_what_regions_are(tmp_path):
-    one, two = (
-        {"a.png": Regions(boxes_of(2), scores=torch.tensor(scores))}
-        for scores in ([0.9, 0.1], [0.1, 0.9])
-    )
-    net = Backbone("squeezenet1_1", None, SIZE)
-    assert region_spec(one, 1, net) != region_spec(two, 1, net)
-
-
-def test_nobody_has_regions(pictures, tmp_path):
-    store = extract_regions(
-        {"00.png": pictures / "00.png"}, {}, tmp_path / "s", Backbone("squeezenet1_1", None, SIZE)
-    )
-    assert "no regions of 00.png" in store.skipped["00.png"]
 
 
 class TestDamagedFiles:

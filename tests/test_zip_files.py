@@ -18,7 +18,7 @@ from captionlab.data.catalog import load_dataset
 from captionlab.models import find_preset
 from captionlab.processors import ImageProcessor, input_transforms
 from captionlab.text import Vocabulary
-from captionlab.vision.extraction import find_images
+from captionlab.processors.extraction import find_images
 from captionlab.vision.images import load_image
 from captionlab.zip_files import file_size, list_files, read_zipped, split_zip_path, walk_zip
 

@@ -13,19 +13,10 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
-
-from captionlab.processors.image import (
-    EXTRACTION_BATCH,
-    ImageProcessor,
-    LoadedPicture,
-    match_name,
-)
 
 from ..data.batches import PixelInput
 from ..data.datasets import CaptionData, Item
@@ -33,11 +24,12 @@ from ..data.unreadable import find_unreadable
 from ..files import cache_home, command_line, data_home, short_hash
 from ..scenes.world import Scene
 from ..vision.boxes import RegionFile, check_boxes_unique
-from ..vision.features import FeatureStore, batched, diff_specs, fill_store
+from ..vision.features import FeatureStore, diff_specs
 from ..vision.images import FULL_WINDOW
-from ..vision.regions import Regions
 from ..zip_files import file_size, split_zip_path
 from .base import Processor, reads_images
+from .extraction import store_features
+from .image import ImageProcessor, LoadedPicture, match_name
 from .pictures import Picture
 
 InputTransforms = dict[str, Callable[[Item], Tensor]]
@@ -66,7 +58,10 @@ def open_feature_stores(
             file would give the boxes of one picture to two.
     """
     if reads_images(processor) and isinstance(processor.boxes, RegionFile):
-        check_boxes_unique(processor.boxes, _named_images(processor.boxes, data))
+        names = [match_name(processor.boxes, item.name, item.image) for item in data.items]
+        check_boxes_unique(
+            processor.boxes, zip(names, [item.image for item in data.items], strict=True)
+        )
     if not reads_images(processor) or not processor.needs_network:
         if folders:
             raise ValueError(
@@ -81,11 +76,6 @@ def open_feature_stores(
     if missing:
         stores.append(_extract_missing(processor, data, missing))
     return stores
-
-
-def _named_images(file: RegionFile, data: CaptionData) -> list[tuple[str, object]]:
-    """Return each picture's name in a file of boxes, and the picture itself."""
-    return [(match_name(file, item.name, item.image), item.image) for item in data.items]
 
 # %% ../../nbs/library/processors/cache.ipynb #c485b52b
 def store_kinds(store: FeatureStore) -> list[str]:
@@ -104,7 +94,10 @@ def _check_store(processor: ImageProcessor, store: FeatureStore) -> FeatureStore
     _adopt_weights(processor, store)
     expected = processor.feature_spec(kinds)
     if kinds == ["attributes"]:
-        differences = _diff_detectors(store.spec, expected)
+        # `captionlab features extract` notes the detector as the backbone of its store.
+        detector = store.spec.get("detector", store.spec["backbone"]["fingerprint"])
+        same = detector == expected["detector"] and isinstance(store.shape, dict)
+        differences = [] if same else ["by another detector"]
         command = "captionlab features extract --kind attributes"
     else:
         actual = {key: value for key, value in store.spec.items() if key != "batch"}
@@ -133,13 +126,6 @@ def _adopt_weights(processor: ImageProcessor, store: FeatureStore) -> None:
     is_file = Path(weights).is_file() or (data_home() / weights).is_file()
     if is_file or weights.isidentifier():
         processor.weights = weights
-
-
-def _diff_detectors(actual: dict, expected: dict) -> list[str]:
-    """Return how two specifications of attributes differ: the detector's fingerprint covers all."""
-    # `captionlab features extract` notes the detector as the backbone of its store.
-    fingerprint = actual.get("detector", actual["backbone"]["fingerprint"])
-    return [] if fingerprint == expected["detector"] else ["by another detector"]
 
 # %% ../../nbs/library/processors/cache.ipynb #68003f61
 def require_features(
@@ -204,57 +190,19 @@ def _extract_missing(
     processor: ImageProcessor, data: CaptionData, kinds: Sequence[str]
 ) -> FeatureStore:
     """Return a complete store of some kinds of features in the cache folder."""
-    processor = _in_32_bits(processor)
-    items = {item.name: item for item in data.items}
-    shapes = _feature_shapes(processor, kinds)
-
-    def load(name: str) -> LoadedPicture:
-        return processor.load(_image_of(items[name]), name)
-
-    def extract(loaded: list[LoadedPicture]) -> Any:
-        features = processor.extract(loaded, kinds)
-        return _unwrap_single({name: x.numpy() for name, x in features.items()})
-
-    return fill_store(
-        cache_home() / "features" / _cache_key(processor, data, kinds),
-        list(items),
-        batched(load, extract, shapes, EXTRACTION_BATCH),
-        shape=shapes,
-        spec=processor.feature_spec(kinds) | {"batch": EXTRACTION_BATCH},
-        images={name: item.image for name, item in items.items()},
-    )
-
-
-def _in_32_bits(processor: ImageProcessor) -> ImageProcessor:
-    """Return a processor whose network has the digits that stored features are made with."""
-    if processor.dtype == torch.float32:
-        return processor
-    processor = copy(processor)
-    vars(processor).pop("backbone", None)       # is opened again
-    return processor.to(dtype=torch.float32)
+    if processor.dtype != torch.float32:        # stored features are made with all digits
+        processor = copy(processor)
+        vars(processor).pop("backbone", None)       # is opened again
+        processor.to(dtype=torch.float32)
+    out = cache_home() / "features" / _cache_key(processor, data, kinds)
+    images = {item.name: _image_of(item) for item in data.items}
+    return store_features(processor, images, out, kinds)
 
 
 def _image_of(item: Item) -> Picture:
     if item.image is None:
         raise ValueError(f"{item.name} has no picture: its data set was loaded as text only")
     return item.image
-
-
-def _feature_shapes(processor: ImageProcessor, kinds: Sequence[str]) -> Any:
-    """Return the shape of one picture's features, found out with a black picture."""
-    size = processor.preset.inputs.image_size
-    pixels = np.zeros((size, size, 3), np.uint8)
-    features = None
-    if processor.backbone_name == "file" and isinstance(processor.boxes, RegionFile):
-        features = torch.zeros(0, processor.boxes.width)
-    no_regions = Regions(torch.zeros(0, 4), features=features)
-    extracted = processor.extract([(pixels, no_regions)], kinds)
-    return _unwrap_single({name: tuple(x.shape[1:]) for name, x in extracted.items()})
-
-
-def _unwrap_single(features: dict) -> Any:
-    """Return a grid alone without its name: a store of one array has none."""
-    return features["grid"] if list(features) == ["grid"] else features
 
 # %% ../../nbs/library/processors/cache.ipynb #1fff8f62
 def _cache_key(processor: ImageProcessor, data: CaptionData, kinds: Sequence[str]) -> str:
@@ -374,12 +322,7 @@ def _read_stores(stores: Sequence[FeatureStore], item: Item) -> dict[str, Tensor
     features: dict[str, Tensor] = {}
     for store in stores:
         rows = store[[match_name(store, item.name, item.image)]]
-        if isinstance(rows, dict):
-            features |= rows
-        elif store_kinds(store) == ["attributes"]:
-            features["chances"] = rows[:, 0]
-        else:
-            features["grid"] = rows
+        features |= rows if isinstance(rows, dict) else {"grid": rows}
     if "region_mask" in features:  # stores hold numbers
         features["region_mask"] = features["region_mask"] > 0
     return features

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STOP_WORDS', 'GridFn', 'frequent_words', 'word_frequencies', 'AttributeDetector',
-           'train_detector', 'split_fingerprint', 'precision_recall', 'average_precision',
+           'DetectorConfig', 'train_detector', 'split_fingerprint', 'average_precision',
            'predict_proba', 'evaluate_detector', 'to_ids', 'detect', 'oracle_attributes',
            'detector_file', 'save_detector', 'load_detector']
 
@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -163,17 +164,11 @@ def _labels(items: Sequence[Item], words: Sequence[str]) -> Tensor:
     return word_frequencies([item.captions for item in items], words) > 0
 
 # %% ../../nbs/library/vision/attributes.ipynb #a91f47fd
-def train_detector(data: CaptionData, grid_fn: GridFn, *, spec: dict | None = None,
-                   num_words: int = 300, hidden: int = 0, pool: str = "noisy-or",
-                   epochs: int = 12, batch_size: int = 64, lr: float = 2e-3, patience: int = 2,
-                   seed: int = 0, stop_words: Collection[str] = STOP_WORDS,
-                   checkpoint: str | os.PathLike | None = None) -> AttributeDetector:
-    """Train a detector of the frequent words of a data set's training captions.
+@dataclass(frozen=True, kw_only=True)
+class DetectorConfig:
+    """How a detector is trained.
 
     Args:
-        data: with a `train` and a `val` split; `val` chooses the epoch.
-        grid_fn: from an item to its grid, `(N, D)`.
-        spec: how those grids are made, kept with the detector; see `captionlab.vision.map_spec`.
         num_words: A, how many words.
         hidden: as for `AttributeDetector`.
         pool: likewise.
@@ -183,8 +178,32 @@ def train_detector(data: CaptionData, grid_fn: GridFn, *, spec: dict | None = No
         patience: stop after this many epochs without a better score.
         seed: of the weights and of the order of the pictures.
         stop_words: as for `frequent_words`.
+    """
+
+    num_words: int = 300
+    hidden: int = 0
+    pool: str = "noisy-or"
+    epochs: int = 12
+    batch_size: int = 64
+    lr: float = 2e-3
+    patience: int = 2
+    seed: int = 0
+    stop_words: Collection[str] = STOP_WORDS
+
+
+def train_detector(data: CaptionData, grid_fn: GridFn, *, spec: dict | None = None,
+                   checkpoint: str | os.PathLike | None = None,
+                   **settings: Any) -> AttributeDetector:
+    """Train a detector of the frequent words of a data set's training captions.
+
+    Args:
+        data: with a `train` and a `val` split; `val` chooses the epoch.
+        grid_fn: from an item to its grid, `(N, D)`.
+        spec: how those grids are made, kept with the detector; see
+            `captionlab.processors.map_spec`.
         checkpoint: a file that holds the state after each epoch; if it exists, the training goes
             on from there.
+        settings: of `DetectorConfig`.
 
     Returns:
         The detector of the best epoch, in evaluation mode; `metadata["history"]` has a record an
@@ -194,44 +213,40 @@ def train_detector(data: CaptionData, grid_fn: GridFn, *, spec: dict | None = No
         ValueError: a split is empty or has no words to detect, or the checkpoint is of another
             training.
     """
-    words = _words_to_detect(data, num_words, stop_words)
-    torch.manual_seed(seed)
+    config = DetectorConfig(**settings)
+    if not data["train"] or not data["val"]:
+        raise ValueError(
+            f"{data.name} needs pictures in train and val: the epoch is chosen on val")
+    words = frequent_words(data.captions("train"), config.num_words, config.stop_words)
+    if not words:
+        raise ValueError(f"the captions of {data.name} have no words but stop words: "
+                         "there is nothing to detect")
+    torch.manual_seed(config.seed)
     num_cells, channels = grid_fn(data["train"][0]).shape
-    detector = AttributeDetector(channels, words, hidden, pool)
+    detector = AttributeDetector(channels, words, config.hidden, config.pool)
     labels = _labels(data["train"], words).float()          # (number of pictures, A)
     detector.init_bias(labels.mean(0), num_cells)
-    optimizer = torch.optim.AdamW(detector.parameters(), lr)
+    optimizer = torch.optim.AdamW(detector.parameters(), config.lr)
     pictures = split_fingerprint(data["train"])
-    config = detector.config | {"words": short_hash(words), "pictures": pictures, "seed": seed}
-    config |= {"batch_size": batch_size, "lr": lr, "grids": short_hash(spec)}
-    state = DetectorCheckpoint(checkpoint, config).restore(detector, optimizer)
-    for epoch in range(len(state.history), epochs):
-        if state.history and state.epochs_since_best >= patience:
+    kept = detector.config | {
+        "words": short_hash(words), "pictures": pictures, "seed": config.seed,
+        "batch_size": config.batch_size, "lr": config.lr, "grids": short_hash(spec)}
+    state = DetectorCheckpoint(checkpoint, kept).restore(detector, optimizer)
+    for epoch in range(len(state.history), config.epochs):
+        if state.history and state.epochs_since_best >= config.patience:
             break
-        batches = batch_by_count(len(data["train"]), batch_size, seed, epoch)
+        batches = batch_by_count(len(data["train"]), config.batch_size, config.seed, epoch)
         loss = _train_epoch(detector, optimizer, data["train"], grid_fn, labels=labels,
                             batches=batches, title=f"epoch {epoch + 1}")
         score = evaluate_detector(detector, data["val"], grid_fn)["mAP"]
         state.save(detector, optimizer, {"epoch": epoch + 1, "loss": loss, "score": score})
     detector.load_state_dict(state.best_weights)
-    detector.metadata = {"data": data.name, "learnt_from": pictures, "seed": seed,
+    detector.metadata = {"data": data.name, "learnt_from": pictures, "seed": config.seed,
                          "made_by": spec, "history": state.history,
                          "train_seconds": round(state.seconds, 1)}
     return detector.eval()
 
 # %% ../../nbs/library/vision/attributes.ipynb #dc02d941
-def _words_to_detect(data: CaptionData, num_words: int, stop_words: Collection[str]) -> list[str]:
-    """Return the frequent words of the training captions, or raise a `ValueError`."""
-    if not data["train"] or not data["val"]:
-        raise ValueError(
-            f"{data.name} needs pictures in train and val: the epoch is chosen on val")
-    words = frequent_words(data.captions("train"), num_words, stop_words)
-    if not words:
-        raise ValueError(f"the captions of {data.name} have no words but stop words: "
-                         "there is nothing to detect")
-    return words
-
-
 def _train_epoch(detector: AttributeDetector, optimizer: torch.optim.Optimizer,
                  items: Sequence[Item], grid_fn: GridFn, *, labels: Tensor,
                  batches: Sequence[list[int]], title: str) -> float:
@@ -262,30 +277,12 @@ def split_fingerprint(items: Sequence[Item]) -> str:
         rows.append((item.name, *item.captions, str(size or 0)))
     return hashlib.sha256(json.dumps(sorted(rows)).encode()).hexdigest()[:8]
 
-# %% ../../nbs/library/vision/attributes.ipynb #5f2bff4f
-def precision_recall(scores: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """Return precision and recall of keeping the pictures above each threshold.
-
-    Args:
-        scores: `(B,)`, larger is more confident.
-        truth: `(B,)`, 1 or True where the word is right.
-
-    Returns:
-        Precision and recall, each `(K,)` for the K different scores, the strictest first.
-    """
-    order = scores.argsort(descending=True)
-    # Pictures with the same score are kept together: only the last of them is a threshold.
-    is_last = F.pad(scores[order].diff() != 0, (0, 1), value=True)
-    num_right = truth[order].double().cumsum(0)[is_last]
-    num_selected = torch.arange(1.0, len(order) + 1).double()[is_last]
-    return num_right / num_selected, num_right / truth.sum()
-
 # %% ../../nbs/library/vision/attributes.ipynb #c3257ae2
 def average_precision(scores: Tensor, truth: Tensor) -> Tensor:
     """Return the mean precision at the right pictures: the area under the precision-recall steps.
 
     Args:
-        scores: of B pictures for A words, `(B, A)`.
+        scores: of B pictures for A words, `(B, A)`, larger is more confident.
         truth: `(B, A)`, 1 or True where the word is right.
 
     Returns:
@@ -293,8 +290,13 @@ def average_precision(scores: Tensor, truth: Tensor) -> Tensor:
     """
     areas = []
     for word_scores, word_truth in zip(scores.T, truth.T, strict=True):
-        precision, recall = precision_recall(word_scores, word_truth)
-        areas.append((precision * recall.diff(prepend=recall.new_zeros(1))).sum())
+        order = word_scores.argsort(descending=True)
+        # Pictures with the same score are kept together: only the last of them is a threshold.
+        is_last = F.pad(word_scores[order].diff() != 0, (0, 1), value=True)
+        num_right = word_truth[order].double().cumsum(0)[is_last]
+        num_selected = torch.arange(1.0, len(order) + 1).double()[is_last]
+        recall = num_right / word_truth.sum()
+        areas.append((num_right / num_selected * recall.diff(prepend=recall.new_zeros(1))).sum())
     return torch.stack(areas)
 
 # %% ../../nbs/library/vision/attributes.ipynb #d036c6d6

@@ -109,7 +109,9 @@ class RegionFile:
         row = self.find_row(name)
         if row is None:
             reasons = "".join(f" ({reason})" for reason in self.bad_lines.values())
-            raise ValueError(f"no regions of {name} in {self.file}{reasons}")
+            raise ValueError(
+                f"no regions of {name or 'this picture'} in {self.file}{reasons}; name a detector "
+                f"or a file as boxes, such as --boxes {DETECTORS[1]}")
         return self._read_regions(row)
 
     def find_row(self, name: str) -> int | None:

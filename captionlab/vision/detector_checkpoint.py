@@ -59,7 +59,9 @@ class DetectorCheckpoint:
             return self
         state = load_checkpoint(self.file)
         try:
-            changes = self._changes(state["config"])
+            changes = [f"{name} was {state['config'].get(name)} and is now {value}"
+                       for name, value in self.config.items()
+                       if state["config"].get(name) != value]
             if not changes:
                 detector.load_state_dict(state["best_weights"])     # raises if they do not fit
                 detector.load_state_dict(state["detector"])
@@ -76,14 +78,6 @@ class DetectorCheckpoint:
             )
         return self
 
-    def _changes(self, old: dict) -> list[str]:
-        """Return what differs from the config of a file, in words."""
-        return [
-            f"{name} was {old.get(name)} and is now {value}"
-            for name, value in self.config.items()
-            if old.get(name) != value
-        ]
-
     def save(self, detector: nn.Module, optimizer: torch.optim.Optimizer, record: dict) -> None:
         """Note an epoch, and the weights if they are the best; write the file.
 
@@ -96,18 +90,17 @@ class DetectorCheckpoint:
         if self.epochs_since_best == 0:
             self.best_weights = {name: x.clone() for name, x in detector.state_dict().items()}
         if self.file is not None:
-            state = {
+            write_checkpoint(self.file, {
                 "config": self.config,
                 "detector": detector.state_dict(),
                 "optimizer": optimizer.state_dict(),
                 "history": self.history,
                 "best_weights": self.best_weights,
                 "seconds": self.seconds,
-            }
-            write_checkpoint(self.file, state)
+            })
 
     @property
     def epochs_since_best(self) -> int:
-        """The number of epochs after the one with the best score, the first of equal ones."""
-        scores = [record["score"] for record in self.history]
-        return len(scores) - 1 - scores.index(max(scores)) if scores else 0
+        """The number of epochs after the one with the best score, the latest of equal ones."""
+        scores = [record["score"] for record in reversed(self.history)]
+        return scores.index(max(scores)) if scores else 0
