@@ -23,7 +23,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "perturbations": ["change_fact", "shuffle_words"],
     "registry": ["Metric", "register_metric", "registered_metrics", "registered_scores"],
     "spice": [
-        "ARCHIVES", "SUBSCORES", "SPICE_SCORER", "JavaArchive", "find_spice", "install_spice",
+        "ARCHIVES", "SUBSCORES", "SPICE_SCORER", "find_spice", "install_spice",
         "SpiceScores", "score_spice", "spice_report", "merge_spice",
     ],
     "statistics": [

@@ -16,7 +16,15 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "InputTransforms", "open_feature_stores", "store_kinds", "require_features", "probe_inputs",
         "input_transforms",
     ],
-    "image": ["LoadedPicture", "EXTRACTION_BATCH", "match_name", "ImageProcessor"],
+    "extraction": [
+        "FEATURE_KINDS", "find_images", "store_features", "map_extractor", "map_spec",
+        "extract_maps", "region_extractor", "extract_regions", "detector_backbone",
+        "extract_attributes", "ExtractionConfig", "extract_features", "GridSize", "GridSizes",
+    ],
+    "image": [
+        "LoadedPicture", "EXTRACTION_BATCH", "match_name", "PictureReader", "FeatureExtractor",
+        "ImageProcessor",
+    ],
     "loading": ["load_processor"],
     "pictures": ["Picture", "ImageSource", "image_source", "is_one_picture", "picture_name"],
     "copying": [

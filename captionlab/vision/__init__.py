@@ -13,7 +13,7 @@ from ..lazy import lazy_attributes
 __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "attributes": [
         "STOP_WORDS", "GridFn", "frequent_words", "word_frequencies", "AttributeDetector",
-        "train_detector", "split_fingerprint", "precision_recall", "average_precision",
+        "DetectorConfig", "train_detector", "split_fingerprint", "average_precision",
         "predict_proba", "evaluate_detector", "to_ids", "detect", "oracle_attributes",
         "detector_file", "save_detector", "load_detector",
     ],
@@ -24,11 +24,6 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "detector_checkpoint": ["DetectorCheckpoint"],
     "detectors": ["DETECTORS", "Detector"],
     "boxes": ["save_boxes", "RegionFile", "check_boxes_unique", "open_boxes"],
-    "extraction": [
-        "ImageFile", "GridSize", "GridSizes", "BoxSource", "FEATURE_KINDS", "find_images",
-        "map_spec", "extract_maps", "region_spec", "extract_regions", "detector_backbone",
-        "extract_attributes", "report_skipped", "extract_features",
-    ],
     "features": [
         "FeatureShape", "FeatureRows", "ComputeFn", "diff_specs", "FeatureStore", "fill_store",
         "batched", "read_or_skip",
