@@ -21,8 +21,9 @@ from benchmarks import CAPTIONERS, step_trainer
 from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
 from captionlab.models import find_preset, model_module, random_inputs
+from captionlab.rewards import CiderD
 from captionlab.runs.results import provenance
-from captionlab.scst import CiderD, SelfCritical
+from captionlab.scst import SelfCritical
 from captionlab.text import Vocabulary, pad_sequences
 from captionlab.training.config import BasePreset
 from captionlab.training.loop import Trainer

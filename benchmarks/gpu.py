@@ -28,8 +28,9 @@ from torch import Tensor
 from benchmarks import CAPTIONERS
 from captionlab.data.batches import Batch
 from captionlab.models import find_preset, model_module, random_inputs
+from captionlab.rewards import CiderD
 from captionlab.runs.results import provenance
-from captionlab.scst import CiderD, SelfCritical
+from captionlab.scst import SelfCritical
 from captionlab.training.config import BasePreset
 from captionlab.training.loop import Trainer
 

@@ -16,7 +16,8 @@ from benchmarks import record, step_trainer
 from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
 from captionlab.models.vanilla import PRESETS, Model
-from captionlab.scst import CiderD, SelfCritical
+from captionlab.rewards import CiderD
+from captionlab.scst import SelfCritical
 from captionlab.text import Vocabulary, pad_sequences
 from captionlab.training.loop import Trainer
 

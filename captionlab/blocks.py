@@ -4,26 +4,21 @@
 
 # %% auto #0
 __all__ = ['Trace', 'FeedForward', 'Residual', 'BlockConfig', 'trace_list', 'EncoderBlock',
-           'Encoder', 'DecoderBlock', 'Decoder', 'copy_encoder_layer', 'copy_encoder',
-           'copy_decoder_layer', 'copy_decoder']
+           'Encoder', 'DecoderBlock', 'Decoder']
 
 # %% ../nbs/05_blocks.ipynb #c6928752
-#| code-fold: true
-#| code-summary: "Imports"
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import Dropout, KeyValue, MultiHeadAttention, copy_attention
+from .attention import KeyValue, MultiHeadAttention
+from .fast import Dropout
 
 # %% ../nbs/05_blocks.ipynb #63b5ce32
 #| implements: eq-vaswani-2
-#| code-fold: true
-#| code-summary: "FeedForward: equation (2) as a class"
 class FeedForward(nn.Module):
     """Two linear layers with an activation between them, applied at every position separately.
 
@@ -57,8 +52,6 @@ class FeedForward(nn.Module):
 
 # %% ../nbs/05_blocks.ipynb #0e8b5f3c
 #| implements: eq-vaswani-residual
-#| code-fold: true
-#| code-summary: "Residual: both orders in one class"
 class Residual(nn.Module):
     """Residual connection and layer norm around a sub-layer.
 
@@ -99,8 +92,6 @@ class Residual(nn.Module):
         return self.add_output(x, sublayer(self.sublayer_input(x)))
 
 # %% ../nbs/05_blocks.ipynb #25ec05bb
-#| code-fold: true
-#| code-summary: "BlockConfig and Trace"
 @dataclass(frozen=True)
 class BlockConfig:
     """Sizes and settings that all blocks of a stack share.
@@ -166,8 +157,6 @@ def trace_list(trace: Trace | None, name: str) -> list[Tensor] | None:
     return None if trace is None else trace.setdefault(name, [])
 
 # %% ../nbs/05_blocks.ipynb #cc85901b
-#| code-fold: true
-#| code-summary: "EncoderBlock and Encoder"
 class EncoderBlock(nn.Module):
     """Self-attention, then a feed-forward layer, each with a residual connection.
 
@@ -232,8 +221,6 @@ class Encoder(nn.Module):
         return self.norm(x)
 
 # %% ../nbs/05_blocks.ipynb #4ca9233c
-#| code-fold: true
-#| code-summary: "DecoderBlock: the three lines as a class, with a cache"
 class DecoderBlock(nn.Module):
     """Self-attention over the tokens so far, cross-attention to the memory, a feed-forward layer.
 
@@ -306,8 +293,6 @@ class DecoderBlock(nn.Module):
         return self.residuals[-1](x, self.feed_forward), keys_values
 
 # %% ../nbs/05_blocks.ipynb #b96603e7
-#| code-fold: true
-#| code-summary: "Decoder: a loop over the blocks"
 class Decoder(nn.Module):
     """A stack of decoder blocks (Vaswani et al. 2017, §3.1); a final norm follows pre-norm blocks.
 
@@ -377,106 +362,3 @@ class Decoder(nn.Module):
             x, new_cache = block(x, keys_values, cache, None, memory_mask, trace)
             new_past.append(new_cache)
         return self.norm(x).squeeze(-2), new_past
-
-# %% ../nbs/05_blocks.ipynb #07cbe525
-#| code-fold: true
-def _config_of(layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> BlockConfig:
-    """Read the settings of one of PyTorch's layers."""
-    activation = layer.activation                               # F.gelu, or nn.GELU()
-    name = getattr(activation, "__name__", type(activation).__name__.lower())
-    if name not in ("relu", "gelu") or getattr(activation, "approximate", "none") != "none":
-        raise ValueError(f"the layer's activation is {activation}: "
-                         "only relu and the exact gelu are supported")
-    return BlockConfig(
-        width=layer.linear1.in_features,
-        heads=layer.self_attn.num_heads,
-        hidden=layer.linear1.out_features,
-        dropout=layer.dropout.p,
-        activation=name,
-        norm="pre" if layer.norm_first else "post",
-        eps=layer.norm1.eps,
-    )
-
-
-def _copy_feed_forward_and_norms(
-        source: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
-        block: "EncoderBlock | DecoderBlock") -> None:
-    """Copy everything but attention from one of PyTorch's layers into a block."""
-    block.to(source.linear1.weight)         # its device and precision
-    block.feed_forward.up_proj.load_state_dict(source.linear1.state_dict())
-    block.feed_forward.down_proj.load_state_dict(source.linear2.state_dict())
-    residuals = cast("Iterable[Residual]", block.residuals)
-    for number, residual in enumerate(residuals, start=1):
-        norm = getattr(source, f"norm{number}")
-        residual.norm.load_state_dict(norm.state_dict())
-
-# %% ../nbs/05_blocks.ipynb #837942f9
-#| code-fold: true
-def copy_encoder_layer(source: nn.TransformerEncoderLayer) -> EncoderBlock:
-    """Copy PyTorch's encoder layer, so that both map `(B, N, D)` to the same `(B, N, D)`.
-
-    Args:
-        source: an `nn.TransformerEncoderLayer` with biases, with ReLU or GELU.
-
-    Returns:
-        An `EncoderBlock` with copies of those weights, in the same mode (training or evaluation).
-    """
-    block = EncoderBlock(_config_of(source))
-    block.attention = copy_attention(source.self_attn)
-    _copy_feed_forward_and_norms(source, block)
-    return block.train(source.training)
-
-# %% ../nbs/05_blocks.ipynb #0364e749
-#| code-fold: true
-def copy_encoder(source: nn.TransformerEncoder) -> Encoder:
-    """Copy PyTorch's encoder, so that both map `(B, N, D)` to the same `(B, N, D)`.
-
-    Args:
-        source: an `nn.TransformerEncoder`, with or without a final norm.
-
-    Returns:
-        An `Encoder` with copies of those weights.
-    """
-    layers = cast(list[nn.TransformerEncoderLayer], list(source.layers))
-    encoder = Encoder(0, _config_of(layers[0]))
-    encoder.blocks.extend(copy_encoder_layer(layer) for layer in layers)
-    encoder.norm = _copy_norm(source.norm)
-    return encoder.train(source.training)
-
-
-def _copy_norm(norm: nn.Module | None) -> nn.Module:
-    return nn.Identity() if norm is None else deepcopy(norm)
-
-# %% ../nbs/05_blocks.ipynb #2fa318d4
-#| code-fold: true
-def copy_decoder_layer(source: nn.TransformerDecoderLayer) -> DecoderBlock:
-    """Copy PyTorch's decoder layer, so that both map `(B, T, D)` to the same `(B, T, D)`.
-
-    Args:
-        source: an `nn.TransformerDecoderLayer` with biases, with ReLU or GELU.
-
-    Returns:
-        A `DecoderBlock` with copies of those weights, in the same mode (training or evaluation).
-    """
-    block = DecoderBlock(_config_of(source))
-    block.self_attention = copy_attention(source.self_attn)
-    block.cross_attention = copy_attention(source.multihead_attn)
-    _copy_feed_forward_and_norms(source, block)
-    return block.train(source.training)
-
-# %% ../nbs/05_blocks.ipynb #cd3fa8a6
-#| code-fold: true
-def copy_decoder(source: nn.TransformerDecoder) -> Decoder:
-    """Copy PyTorch's decoder, so that both map `(B, T, D)` to the same `(B, T, D)`.
-
-    Args:
-        source: an `nn.TransformerDecoder`, with or without a final norm.
-
-    Returns:
-        A `Decoder` with copies of those weights.
-    """
-    layers = cast(list[nn.TransformerDecoderLayer], list(source.layers))
-    decoder = Decoder(0, _config_of(layers[0]))
-    decoder.blocks.extend(copy_decoder_layer(layer) for layer in layers)
-    decoder.norm = _copy_norm(source.norm)
-    return decoder.train(source.training)

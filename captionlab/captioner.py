@@ -6,24 +6,21 @@
 __all__ = ['Memory', 'State', 'Captioner', 'TransformerCaptioner', 'CaptionerWrapper']
 
 # %% ../nbs/20_captioner.ipynb #edd7d306
-#| code-fold: true
-#| code-summary: "Imports of the module"
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from .attention import Dropout, KeyValue
+from .attention import KeyValue
 from .blocks import BlockConfig, Decoder, DecoderBlock
 from .data.batches import Batch
+from .fast import Dropout
 from .losses import caption_loss, real_rows
 from .masks import causal_mask
 from .positions import SinusoidalPositions
 
 # %% ../nbs/20_captioner.ipynb #92c94e06
-#| code-fold: true
-#| code-summary: "Memory"
 @dataclass(frozen=True)
 class Memory:
     """An encoded batch of pictures, which any number of captions may attend to.
@@ -52,8 +49,6 @@ class Memory:
         return replace(self, mask=mask if self.mask is None else self.mask & mask)
 
 # %% ../nbs/20_captioner.ipynb #f1b42253
-#| code-fold: true
-#| code-summary: "State"
 @dataclass(frozen=True)
 class State:
     """The state of decoding C captions of each picture.
@@ -96,8 +91,6 @@ class State:
         return replace(self, memory=self.memory.mask_position(positions))
 
 # %% ../nbs/20_captioner.ipynb #c84d4492
-#| code-fold: true
-#| code-summary: "Captioner"
 class Captioner(nn.Module):
     """The interface of every model: what training, decoding and evaluation rely on.
 
@@ -188,8 +181,6 @@ class Captioner(nn.Module):
         return self.loss(batch, label_smoothing)
 
 # %% ../nbs/20_captioner.ipynb #db2217bd
-#| code-fold: true
-#| code-summary: "TransformerCaptioner"
 class TransformerCaptioner(Captioner):
     """A captioner with a Transformer decoder; a model adds an encoder for its inputs.
 
@@ -311,8 +302,6 @@ def _contiguous(layer: KeyValue | dict[str, KeyValue]) -> KeyValue | dict[str, K
 
 
 # %% ../nbs/20_captioner.ipynb #73c3b825
-#| code-fold: true
-#| code-summary: "CaptionerWrapper"
 class CaptionerWrapper(Captioner):
     """A captioner around another one: it decodes as the one inside; a subclass changes the loss.
 

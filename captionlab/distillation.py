@@ -6,8 +6,6 @@
 __all__ = ['top_k_probs', 'soft_targets', 'require_fixed_tokens', 'Distilled']
 
 # %% ../nbs/25_distillation.ipynb #8dfa0e85
-#| code-fold: true
-#| code-summary: "Imports of the module"
 from collections.abc import Callable
 from functools import partial
 
@@ -35,8 +33,6 @@ def top_k_probs(logits: Tensor, k: int = 16) -> tuple[Tensor, Tensor]:
     return ids, probs / probs.sum(-1, keepdim=True)
 
 # %% ../nbs/25_distillation.ipynb #d1e21bd6
-#| code-fold: true
-#| code-summary: "soft_targets"
 @torch.no_grad()
 def soft_targets(teacher: Captioner, examples: CaptionDataset, k: int = 16,
                  batch_size: int = 16) -> dict[str, Callable[[Item], Tensor]]:
@@ -107,8 +103,6 @@ def _look_up(tables: dict[str, tuple[Tensor, Tensor]], part: int, item: Item) ->
     return tables[item.name][part]
 
 # %% ../nbs/25_distillation.ipynb #136415e2
-#| code-fold: true
-#| code-summary: "Distilled"
 class Distilled(CaptionerWrapper):
     """A captioner that is trained on teachers' predictions and on people's captions.
 

@@ -6,8 +6,6 @@
 __all__ = ['padding_mask', 'length_mask', 'causal_mask', 'target_mask']
 
 # %% ../nbs/02_masks.ipynb #15af212d
-#| code-fold: true
-#| code-summary: "Imports"
 import torch
 from torch import Tensor
 

@@ -6,8 +6,6 @@
 __all__ = ['patchify', 'unpatchify', 'PatchEmbedding']
 
 # %% ../nbs/04_patches.ipynb #cde6ee3e
-#| code-fold: true
-#| code-summary: "Imports"
 from torch import Tensor, nn
 
 # %% ../nbs/04_patches.ipynb #8165dcee

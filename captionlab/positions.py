@@ -6,8 +6,6 @@
 __all__ = ['frequencies', 'sinusoids', 'shift_matrix', 'SinusoidalPositions', 'LearnedPositions']
 
 # %% ../nbs/03_positions.ipynb #2b399494
-#| code-fold: true
-#| code-summary: "Imports"
 import torch
 from torch import Tensor, nn
 
@@ -82,8 +80,6 @@ def shift_matrix(offset: int, width: int, base: float = 10000.0) -> Tensor:
     return torch.block_diag(*blocks).to(torch.get_default_dtype())
 
 # %% ../nbs/03_positions.ipynb #5ab858e5
-#| code-fold: true
-#| code-summary: "SinusoidalPositions: the line above, with a table that grows"
 class SinusoidalPositions(nn.Module):
     """Adds sinusoidal positional encodings to inputs `(..., T, D)` of any length; no parameters.
 

@@ -44,7 +44,8 @@ from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.results import load_result
 from captionlab.runs.run import Run
 from captionlab.runs.storage import unique_tensors
-from captionlab.text import SubwordVocabulary, Vocabulary
+from captionlab.subwords import SubwordVocabulary
+from captionlab.text import Vocabulary
 from captionlab.training.checkpoint import read_checkpoint, write_checkpoint
 from captionlab.training.config import TrainingConfig
 from captionlab.vision.attributes import AttributeDetector, load_detector, save_detector

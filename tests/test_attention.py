@@ -12,11 +12,11 @@ from captionlab.attention import (
     KeyValue,
     MultiHeadAttention,
     attend,
-    copy_attention,
     masked_softmax,
     merge_heads,
     split_heads,
 )
+from captionlab.pytorch_layers import copy_attention
 
 SIZE = st.integers(1, 5)
 HEADS = st.sampled_from([1, 2, 4])

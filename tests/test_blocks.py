@@ -7,19 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from captionlab.blocks import (
-    BlockConfig,
-    Decoder,
-    DecoderBlock,
-    Encoder,
-    FeedForward,
-    Residual,
+from captionlab.blocks import BlockConfig, Decoder, DecoderBlock, Encoder, FeedForward, Residual
+from captionlab.masks import causal_mask, length_mask, target_mask
+from captionlab.pytorch_layers import (
     copy_decoder,
     copy_decoder_layer,
     copy_encoder,
     copy_encoder_layer,
 )
-from captionlab.masks import causal_mask, length_mask, target_mask
 
 few = settings(max_examples=30, deadline=None)
 SMALL = st.integers(1, 4)

@@ -33,7 +33,8 @@ from captionlab.models import find_preset
 from captionlab.processors import ImageProcessor, input_transforms
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.preparation import training_set
-from captionlab.text import SubwordVocabulary, Vocabulary
+from captionlab.subwords import SubwordVocabulary
+from captionlab.text import Vocabulary
 from captionlab.training.loop import Trainer
 from captionlab.vision.images import Preprocess
 

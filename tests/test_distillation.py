@@ -18,7 +18,8 @@ from captionlab.runs.ensembles import ensemble
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.fitting import FitConfig, NewModel, fit
 from captionlab.runs.objectives import Distillation
-from captionlab.text import SubwordVocabulary, Vocabulary
+from captionlab.subwords import SubwordVocabulary
+from captionlab.text import Vocabulary
 
 class Blind(TransformerCaptioner):
     """Sees one number of a picture: how many things are in it."""

@@ -11,7 +11,6 @@ from test_models import says_the_same_word_by_word
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from captionlab.attention import copy_attention
 from captionlab.blocks import BlockConfig, Decoder, Encoder
 from captionlab.cli import application
 from captionlab.data.batches import Batch
@@ -32,6 +31,7 @@ from captionlab.models.entangled import (
 )
 from captionlab.processors.cache import input_transforms
 from captionlab.processors.image import ImageProcessor
+from captionlab.pytorch_layers import copy_attention
 from captionlab.runs.catalog import load
 from captionlab.runs.ensembles import ensemble
 from captionlab.runs.evaluation import evaluate

@@ -21,7 +21,8 @@ from captionlab.runs import (
     load,
 )
 from captionlab.runs.fitting import FitConfig, NewModel, fit
-from captionlab.text import SubwordVocabulary, Vocabulary
+from captionlab.subwords import SubwordVocabulary
+from captionlab.text import Vocabulary
 from captionlab.training import (
     TrainingConfig,
     adapt_config,

@@ -16,8 +16,8 @@ LESSONS = sorted((ROOT / "nbs").glob("[0-9]*.ipynb"))
 ROWS = [
     ["files", "lazy", "untrusted", "zip_files"],
     [
-        "attention", "masks", "positions", "patches", "blocks",
-        "visualise", "text",
+        "fast", "attention", "masks", "positions", "patches", "blocks", "pytorch_layers",
+        "visualise", "text", "subwords",
     ],
     ["scenes"],
     ["data"],
@@ -25,7 +25,7 @@ ROWS = [
     ["losses", "captioner", "distillation"],
     ["decoding"],
     ["training"],
-    ["scst"],
+    ["rewards", "scst"],
     ["vision"],
     ["processors"],
     ["models"],

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from captionlab.attention import MultiHeadAttention, attend, copy_attention
+from captionlab.attention import MultiHeadAttention, attend
 from captionlab.masks import causal_mask, length_mask, padding_mask, target_mask
+from captionlab.pytorch_layers import copy_attention
 
 SIZE = st.integers(1, 6)
 TWO_OR_THREE_AXES = st.integers(2, 3)

@@ -7,14 +7,12 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 import torch
-from captionlab.training.recipes import override_preset
 from examples import example_module
 from torch import nn
 from torchvision import models as torchvision_models
 from torchvision.models import VisionTransformer
 
 from captionlab import models
-from captionlab.blocks import copy_decoder, copy_encoder
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
 from captionlab.decoding.beam import beam_search
@@ -29,9 +27,11 @@ from captionlab.models import (
     upgrade_preset_name,
     vanilla,
 )
+from captionlab.pytorch_layers import copy_decoder, copy_encoder
 from captionlab.runs.catalog import load
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.storage import read_run_json
+from captionlab.training.recipes import override_preset
 from captionlab.vision import backbone_spec
 from captionlab.vision.pixels import pixel_grid
 

@@ -17,7 +17,8 @@ from captionlab.cli import app
 from captionlab.data import load_image
 from captionlab.metrics.translation import judge_translations, score_translations
 from captionlab.processors.truecasing import Truecaser
-from captionlab.text import SubwordVocabulary, Vocabulary
+from captionlab.subwords import SubwordVocabulary
+from captionlab.text import Vocabulary
 
 PIXELS = np.zeros((8, 8, 3), np.uint8)
 # A function makes each input anew: a generator can be read once.

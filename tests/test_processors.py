@@ -30,14 +30,15 @@ from captionlab.processors.text import TextProcessor
 from captionlab.runs import catalog as runs_catalog
 from captionlab.runs import evaluation, fitting, preparation
 from captionlab.runs import run as run_module
-from captionlab.runs.evaluation import evaluate
 from captionlab.runs.ensembles import ensemble
+from captionlab.runs.evaluation import evaluate
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.objectives import SCST
 from captionlab.runs.run import Run, caption_split
 from captionlab.scenes.generator import generate_scene
 from captionlab.scenes.world import render
-from captionlab.text import SubwordVocabulary, Vocabulary
+from captionlab.subwords import SubwordVocabulary
+from captionlab.text import Vocabulary
 from captionlab.training.config import BasePreset, TrainingConfig
 from captionlab.vision.attributes import AttributeDetector
 from captionlab.vision.backbones import Backbone, Pyramid

@@ -21,7 +21,7 @@ from captionlab.runs import results
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.run import Run
 from captionlab.runs.translation import WholeWords
-from captionlab.text import SubwordVocabulary
+from captionlab.subwords import SubwordVocabulary
 
 WORDS = [
     "a", "man", "woman", "named", "from", "in", "of", "the", "reads", "is", "'s", ".", ",", '"',

@@ -22,12 +22,12 @@ import captionlab
 from captionlab.data.batches import CaptionDataset
 from captionlab.data.catalog import load_dataset
 from captionlab.data.datasets import CaptionData, Item, scenes
+from captionlab.decoding import GenerationConfig
 from captionlab.explore.faithfulness import evaluate_faithfulness
 from captionlab.files import short_hash
 from captionlab.metrics import score, score_translations
 from captionlab.models import cptr, find_preset, list_models, model_module, vanilla
 from captionlab.processors import cache, image
-from captionlab.decoding import GenerationConfig
 from captionlab.processors.cache import input_transforms, open_feature_stores
 from captionlab.processors.image import ImageProcessor
 from captionlab.processors.text import TextProcessor
@@ -60,7 +60,8 @@ from captionlab.runs.results import merge_run, provenance
 from captionlab.runs.run import Run
 from captionlab.scenes.verification import truth
 from captionlab.scenes.world import render
-from captionlab.text import SubwordVocabulary, Vocabulary
+from captionlab.subwords import SubwordVocabulary
+from captionlab.text import Vocabulary
 from captionlab.vision.features import FeatureStore
 
 SEARCH = GenerationConfig()

@@ -22,7 +22,7 @@ from captionlab.runs import (
     stream_results,
 )
 from captionlab.scenes import generate_scene
-from captionlab.text import SubwordVocabulary
+from captionlab.subwords import SubwordVocabulary
 
 SCENES = [generate_scene(number) for number in range(1, 5)]
 

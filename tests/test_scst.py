@@ -15,17 +15,18 @@ from torch import nn
 from captionlab import scst
 from captionlab.blocks import BlockConfig
 from captionlab.captioner import TransformerCaptioner
+from captionlab.course.toys import BigramCaptioner
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
 from captionlab.decoding.generation import log_probabilities, sample, sequence_log_probs
-from captionlab.course.toys import BigramCaptioner
 from captionlab.models import translation, vanilla
+from captionlab.rewards import CiderD, Gleu, count_grams
 from captionlab.runs import catalog
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.objectives import SCST
-from captionlab.scst import CiderD, Gleu, SelfCritical, advantages, count_grams
-from captionlab.text import SubwordVocabulary
+from captionlab.scst import SelfCritical, advantages
+from captionlab.subwords import SubwordVocabulary
 
 PAD, BOS, EOS = 0, 1, 2
 similarity = Gleu.similarity

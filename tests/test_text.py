@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from captionlab.text import (
-    SubwordVocabulary,
-    Vocabulary,
-    bpe_encode,
-    normalise,
-    pad_sequences,
-    vocabulary_from_dict,
-)
+from captionlab.subwords import SubwordVocabulary, bpe_encode, vocabulary_from_dict
+from captionlab.text import Vocabulary, normalise, pad_sequences
 
 CAPTIONS = [
     "A man\u2019s dog runs.",

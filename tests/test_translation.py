@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 import captionlab
 from captionlab import text
-from captionlab.blocks import copy_decoder, copy_encoder
 from captionlab.cli.application import app
 from captionlab.data.batches import Batch, CaptionDataset
 from captionlab.data.datasets import scenes
@@ -22,19 +21,20 @@ from captionlab.models import vanilla
 from captionlab.models.translation import PRESETS, Model, Preset, RDropped, symmetric_kl
 from captionlab.processors import image
 from captionlab.processors.text import TextProcessor
+from captionlab.pytorch_layers import copy_decoder, copy_encoder
 from captionlab.runs import evaluation
 from captionlab.runs.blind_control import derangement
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.objectives import RDrop
 from captionlab.runs.run import Run
-from captionlab.text import (
+from captionlab.subwords import (
     SubwordVocabulary,
-    pad_sequences,
     sentence_tokenizer,
     split_words,
     vocabulary_from_dict,
 )
+from captionlab.text import pad_sequences
 from captionlab.training import loop
 from captionlab.training.config import TrainingConfig
 

@@ -7,7 +7,8 @@ from captionlab.processors.image import ImageProcessor
 from captionlab.processors.text import TextProcessor
 from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.run import Run
-from captionlab.text import SubwordVocabulary, Vocabulary
+from captionlab.subwords import SubwordVocabulary
+from captionlab.text import Vocabulary
 from captionlab.vision.attributes import AttributeDetector
 
 CAPTIONERS = sorted(set(list_models()) - {"translation"})

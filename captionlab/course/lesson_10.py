@@ -11,7 +11,7 @@ from collections import Counter
 from functools import cache
 from itertools import pairwise
 
-from ..text import SubwordVocabulary, bpe_encode
+from ..subwords import SubwordVocabulary, bpe_encode
 from .expectations import expect, expect_equal, expect_type
 from .registry import exercise
 

@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-from ..text import SubwordVocabulary, Vocabulary, pad_sequences
+from ..subwords import SubwordVocabulary
+from ..text import Vocabulary, pad_sequences
 from .datasets import Item
 
 # %% ../../nbs/library/data/batches.ipynb #282c274e

@@ -22,7 +22,8 @@ from captionlab.decoding.constraints import (
 )
 
 from ..captioner import Captioner, Memory
-from ..text import SubwordVocabulary, Vocabulary
+from ..subwords import SubwordVocabulary
+from ..text import Vocabulary
 from .beam import Hypothesis, nbest_search
 from .generation import PAD, check_count, sample
 

@@ -15,7 +15,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from ..text import SubwordVocabulary, Vocabulary
+from ..subwords import SubwordVocabulary
+from ..text import Vocabulary
 from .generation import EOS, check_count
 
 # %% ../../nbs/library/decoding/constraints.ipynb #cons0003

@@ -7,8 +7,6 @@ __all__ = ['ErasureScores', 'erase_attended', 'evaluate_faithfulness', 'probabil
            'write_faithfulness']
 
 # %% ../../nbs/41_faithfulness.ipynb #l4100002
-#| code-fold: true
-#| code-summary: "Imports of the library's module"
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +25,8 @@ from ..runs.evaluation import result_metadata, result_name
 from ..runs.preparation import DataSource, Folders, load_run_data
 from ..runs.results import diff_metadata, provenance, result_file
 from ..runs.run import Run, make_batch, require_metadata
-from ..text import SubwordVocabulary, Vocabulary, pad_sequences
+from ..subwords import SubwordVocabulary
+from ..text import Vocabulary, pad_sequences
 
 # %% ../../nbs/41_faithfulness.ipynb #l4100010
 class ErasureScores(NamedTuple):
@@ -172,8 +171,6 @@ def _word_rows(scores: ErasureScores) -> list[_WordRow]:
     return list(zip(*(column[is_word].tolist() for column in columns), strict=True))
 
 # %% ../../nbs/41_faithfulness.ipynb #l4100021
-#| code-fold: true
-#| code-summary: "probability_drops"
 def probability_drops(
     vocabulary: Vocabulary | SubwordVocabulary, rows: Sequence[_WordRow]
 ) -> dict:

@@ -7,8 +7,6 @@ __all__ = ['surprisal', 'GridView', 'BoxView', 'WordView', 'CaptionTrace', 'trac
            'attended_streams', 'image_positions']
 
 # %% ../../nbs/40_explore.ipynb #10e4bc9d
-#| code-fold: true
-#| code-summary: "Imports of the library's module"
 import html
 import math
 from collections.abc import Sequence
@@ -173,8 +171,6 @@ def _word_html(word: str, bits: float, candidates: Sequence[tuple[str, float]]) 
     return f'<span style="{style}" title="{tooltip}">{html.escape(word)}</span>'
 
 # %% ../../nbs/40_explore.ipynb #836a7bb7
-#| code-fold: true
-#| code-summary: "The function trace_caption"
 @torch.no_grad()
 def trace_caption(run: Run, picture: Picture | str, caption: str | None = None,
                   config: GenerationConfig | None = None, **settings: Any) -> CaptionTrace:

@@ -7,8 +7,6 @@ __all__ = ['PRESETS', 'PatchEncoder', 'Preset', 'Model', 'whitening', 'whiten', 
            'pretrained_vit']
 
 # %% ../../nbs/32_cptr.ipynb #69d06e91
-#| code-fold: true
-#| code-summary: "Imports of the module"
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,19 +14,18 @@ import torch
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 
-from ..attention import Dropout, copy_attention
 from ..blocks import BlockConfig, Encoder
 from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
+from ..fast import Dropout
 from ..patches import PatchEmbedding, patchify
 from ..positions import LearnedPositions
+from ..pytorch_layers import copy_attention
 from ..training.config import BasePreset, TrainingConfig
 from ..vision.backbones import load_weights
 
 # %% ../../nbs/32_cptr.ipynb #0076b89e
-#| code-fold: true
-#| code-summary: "PatchEncoder: with dropout, a check and a class token"
 #| implements: eq-cptr-encoder
 class PatchEncoder(nn.Module):
     """Patch embedding, learned positions and encoder blocks.
@@ -116,8 +113,6 @@ class Preset(BasePreset):
         return replace(config, norm="pre", eps=1e-6) if self.vit else config
 
 # %% ../../nbs/32_cptr.ipynb #bef588d0
-#| code-fold: true
-#| code-summary: "The model, with pretrained or whitened patches"
 class Model(TransformerCaptioner):
     """CPTR: a Vision Transformer's encoder, a Transformer's decoder.
 
@@ -205,8 +200,6 @@ def whitening(patches: Tensor, width: int, eps: float = 0.01) -> tuple[Tensor, T
     return weight, -weight @ mean
 
 # %% ../../nbs/32_cptr.ipynb #44d996a7
-#| code-fold: true
-#| code-summary: "whiten: start an encoder's projection like that"
 @torch.no_grad()
 def whiten(patch_encoder: PatchEncoder, images: Tensor) -> None:
     """Set the projection of the patches to their `whitening`; training may change it like the rest.

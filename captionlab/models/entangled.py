@@ -8,8 +8,6 @@ __all__ = ['ACTIVATIONS', 'VARIANTS', 'PRESETS', 'EntangledAttention', 'GatedCon
            'Model']
 
 # %% ../../nbs/34_entangled.ipynb #afe046e0
-#| code-fold: true
-#| code-summary: "Imports of the module"
 import re
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,8 +29,6 @@ from .vanilla import input_projection, square_grid
 
 # %% ../../nbs/34_entangled.ipynb #7b78d432
 #| implements: eq-eta-9 eq-eta-10
-#| code-fold: true
-#| code-summary: "EntangledAttention"
 class EntangledAttention(nn.Module):
     """Chains of attentions over two memories, "v" (visual) and "s" (semantic).
 
@@ -97,8 +93,6 @@ class EntangledAttention(nn.Module):
         return results
 
 # %% ../../nbs/34_entangled.ipynb #7af6fdf9
-#| code-fold: true
-#| code-summary: "ACTIVATIONS: the functions f"
 ACTIVATIONS = {
     "identity": torch.positive,
     "sigmoid": torch.sigmoid,
@@ -108,8 +102,6 @@ ACTIVATIONS = {
 
 # %% ../../nbs/34_entangled.ipynb #38bf080f
 #| implements: eq-eta-11 eq-eta-12
-#| code-fold: true
-#| code-summary: "GatedController: the gate, with any f"
 class GatedController(nn.Module):
     """The Gated Bilateral Controller: mixes a visual and a semantic vector, channel by channel.
 
@@ -150,8 +142,6 @@ class GatedController(nn.Module):
         return self.activation(visual) * gate + self.activation(semantic) * (1 - gate)
 
 # %% ../../nbs/34_entangled.ipynb #3d927f04
-#| code-fold: true
-#| code-summary: "EtaVariant and VARIANTS"
 class EtaVariant(NamedTuple):
     """What a variant changes.
 
@@ -182,8 +172,6 @@ VARIANTS = {
 
 # %% ../../nbs/34_entangled.ipynb #315c8a83
 #| implements: eq-eta-7 eq-eta-8
-#| code-fold: true
-#| code-summary: "EntangledBlock"
 class EntangledBlock(DecoderBlock):
     """A decoder block that attends to two memories in one of the paper's ways.
 
@@ -299,8 +287,6 @@ class Preset(BasePreset):
         return fields
 
 # %% ../../nbs/34_entangled.ipynb #5159c821
-#| code-fold: true
-#| code-summary: "VisualInput: projected features plus projected boxes"
 class VisualInput(nn.Module):
     """Projects regions, and grid cells that count as regions, and adds where they are.
 
@@ -371,8 +357,6 @@ class StreamMemory(Memory):
 
 # %% ../../nbs/34_entangled.ipynb #a75be609
 #| implements: eq-eta-4 eq-eta-5
-#| code-fold: true
-#| code-summary: "Model"
 class Model(TransformerCaptioner):
     """The Entangled Transformer, and all models that its paper compares it with.
 

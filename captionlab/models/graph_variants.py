@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..attention import Dropout
 from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
+from ..fast import Dropout
 from ..training.distributed import world_size
 
 # %% ../../nbs/library/models/graph_variants.ipynb #grc0006

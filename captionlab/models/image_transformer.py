@@ -7,8 +7,6 @@ __all__ = ['PRESETS', 'SpatialGraphAttention', 'ImplicitAttention', 'ImplicitDec
            'GraphEncoder', 'Preset', 'GraphCaptioner', 'Model']
 
 # %% ../../nbs/35_image_transformer.ipynb #1e9cce31
-#| code-fold: true
-#| code-summary: "Imports of the module"
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from captionlab.attention import (
-    Dropout,
     KeyValue,
     MultiHeadAttention,
     masked_softmax,
@@ -35,6 +32,7 @@ from captionlab.models.graph_variants import (
 from ..blocks import BlockConfig, Encoder
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
+from ..fast import Dropout
 from ..training.config import BasePreset, TrainingConfig
 from ..vision.region_geometry import spatial_graph
 from ..vision.regions import as_regions, mean_region, region_field_names
@@ -43,8 +41,6 @@ from .vanilla import input_projection, square_grid
 
 # %% ../../nbs/35_image_transformer.ipynb #d197e1e0
 #| implements: eq-it-6 eq-it-7
-#| code-fold: true
-#| code-summary: "SpatialGraphAttention"
 class SpatialGraphAttention(nn.Module):
     """Self-attention of regions with separate keys and values for each spatial relation.
 
@@ -114,8 +110,6 @@ class SpatialGraphAttention(nn.Module):
 
 # %% ../../nbs/35_image_transformer.ipynb #a776dd1e
 #| implements: eq-it-9
-#| code-fold: true
-#| code-summary: "ImplicitAttention"
 class ImplicitAttention(MultiHeadAttention):
     """M attentions side by side with one common query, and the mean of their results.
 
@@ -188,8 +182,6 @@ class ImplicitAttention(MultiHeadAttention):
 
 # %% ../../nbs/35_image_transformer.ipynb #ea9b8378
 #| implements: eq-it-8 eq-it-10
-#| code-fold: true
-#| code-summary: "ImplicitDecoder"
 class ImplicitDecoder(nn.Module):
     """An LSTM that attends to the regions through M sub-transformers, one word at a time.
 
@@ -251,8 +243,6 @@ class ImplicitDecoder(nn.Module):
         return h, m
 
 # %% ../../nbs/35_image_transformer.ipynb #8f1438fc
-#| code-fold: true
-#| code-summary: "GraphEncoder"
 class GraphEncoder(Encoder):
     """Encoder layers, some or all of which have a spatial graph.
 
@@ -402,8 +392,6 @@ PRESETS["small"] = replace(
 )
 
 # %% ../../nbs/35_image_transformer.ipynb #c35gcapt
-#| code-fold: true
-#| code-summary: "GraphCaptioner: from regions to encoded regions"
 class GraphCaptioner(SampledCaptioner):
     """The half of the Image Transformer that encodes regions.
 
@@ -450,8 +438,6 @@ class GraphCaptioner(SampledCaptioner):
 
 # %% ../../nbs/35_image_transformer.ipynb #74d61189
 #| implements: eq-it-11
-#| code-fold: true
-#| code-summary: "Model: the decoder, word by word"
 class Model(GraphCaptioner):
     """The Image Transformer: regions in, words out.
 

@@ -7,8 +7,6 @@ __all__ = ['VARIANTS', 'PRESETS', 'FeatureFusion', 'RelativePositions', 'Positio
            'PositionAwareEncoder', 'Preset', 'Model']
 
 # %% ../../nbs/33_position_aware.ipynb #20d8f97e
-#| code-fold: true
-#| code-summary: "Imports of the module"
 import math
 from dataclasses import dataclass, replace
 
@@ -16,19 +14,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..attention import Dropout, attend, merge_heads, split_heads
+from ..attention import attend, merge_heads, split_heads
 from ..blocks import BlockConfig, Encoder
 from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
+from ..fast import Dropout
 from ..positions import LearnedPositions
 from ..training.config import BasePreset, TrainingConfig
 from .relative_attention import attend_with_positions
 from .vanilla import check_grid, grid_size, input_projection
 
 # %% ../../nbs/33_position_aware.ipynb #d35ff14f
-#| code-fold: true
-#| code-summary: "FeatureFusion: the same with matrices, for a batch"
 #| implements: eq-pat-1 eq-pat-2 eq-pat-3
 class FeatureFusion(nn.Module):
     """Image-feature attention: each cell of a coarse map attends to all cells of a fine map.
@@ -67,8 +64,6 @@ class FeatureFusion(nn.Module):
         return attended + high
 
 # %% ../../nbs/33_position_aware.ipynb #7a99dde0
-#| code-fold: true
-#| code-summary: "RelativePositions: tables, edges, score and value terms"
 #| implements: eq-pat-edge eq-pat-scores eq-pat-values
 class RelativePositions(nn.Module):
     """Learned vectors for the relative position of two cells of a map.
@@ -177,8 +172,6 @@ def _pair_table(table: Tensor) -> Tensor:
     return table[index[:, None] - index + size - 1]
 
 # %% ../../nbs/33_position_aware.ipynb #ed61b627
-#| code-fold: true
-#| code-summary: "PositionAwareAttention: all queries, heads and pictures at once"
 #| implements: eq-pat-4 eq-pat-5
 class PositionAwareAttention(nn.Module):
     """Self-attention of a map whose keys and values include relative positions.
@@ -236,8 +229,6 @@ class PositionAwareAttention(nn.Module):
         return merge_heads(attended + positions.value_terms(rho, gamma))
 
 # %% ../../nbs/33_position_aware.ipynb #462603f3
-#| code-fold: true
-#| code-summary: "The encoder"
 class PositionAwareEncoder(Encoder):
     """Encoder blocks with position-aware attention; maps `(B, N, D)` to `(B, N, D)`.
 
@@ -302,8 +293,6 @@ class Preset(BasePreset):
         return grid_size(self.inputs.grid)
 
 # %% ../../nbs/33_position_aware.ipynb #25087f82
-#| code-fold: true
-#| code-summary: "The model"
 class Model(TransformerCaptioner):
     """The Position-Aware Transformer, and the two models that its paper compares it with.
 

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..attention import Dropout, masked_softmax
+from ..attention import masked_softmax
+from ..fast import Dropout
 
 # %% ../../nbs/library/models/relative_attention.ipynb #13076dd1
 def _chunk_forward(query: Tensor, key: Tensor, value: Tensor, out: Tensor, *,

@@ -6,8 +6,6 @@
 __all__ = ['PRESETS', 'Preset', 'Model', 'symmetric_kl', 'RDropped']
 
 # %% ../../nbs/30_translation.ipynb #9e315018
-#| code-fold: true
-#| code-summary: "Imports of the module"
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -52,8 +50,6 @@ class Preset(BasePreset):
         return ("source",)
 
 # %% ../../nbs/30_translation.ipynb #1b1b0ec9
-#| code-fold: true
-#| code-summary: "The model, with separate vocabularies"
 #| implements: eq-translation-5 eq-translation-6
 class Model(TransformerCaptioner):
     """The Transformer: an encoder reads a sentence, a decoder writes its translation.
@@ -138,8 +134,6 @@ def symmetric_kl(first: Tensor, second: Tensor) -> Tensor:
     return ((first.exp() - second.exp()) * (first - second)).sum() / 2
 
 # %% ../../nbs/30_translation.ipynb #p30rdrop
-#| code-fold: true
-#| code-summary: "RDropped"
 #| implements: eq-rdrop-loss
 class RDropped(CaptionerWrapper):
     """A captioner that is trained with two passes, whose predictions are to be the same.

@@ -7,8 +7,6 @@ __all__ = ['PRESETS', 'Preset', 'grid_size', 'square_grid', 'check_grid', 'input
            'Model']
 
 # %% ../../nbs/31_vanilla.ipynb #041a8c06
-#| code-fold: true
-#| code-summary: "Imports of the module"
 import math
 from dataclasses import dataclass
 
@@ -44,8 +42,6 @@ class Preset(BasePreset):
         return ("grid",)
 
 # %% ../../nbs/31_vanilla.ipynb #db137a9f
-#| code-fold: true
-#| code-summary: "Rows and columns of a grid, and the check"
 def grid_size(grid: int | tuple[int, int]) -> tuple[int, int]:
     """Return rows and columns of a grid, from both or from one number for both.
 
@@ -87,8 +83,6 @@ def check_grid(cells: Tensor, grid: tuple[int, int]) -> Tensor:
     return cells
 
 # %% ../../nbs/31_vanilla.ipynb #e3ab603e
-#| code-fold: true
-#| code-summary: "Norm and projection, for this and the later models"
 def input_projection(preset: BasePreset, channels: int) -> nn.Sequential:
     """Return the layers that map features `(B, N, channels)` to the model's width, `(B, N, D)`.
 
@@ -101,8 +95,6 @@ def input_projection(preset: BasePreset, channels: int) -> nn.Sequential:
     return nn.Sequential(input_norm, nn.Linear(channels, preset.width))
 
 # %% ../../nbs/31_vanilla.ipynb #87862393
-#| code-fold: true
-#| code-summary: "The model"
 class Model(TransformerCaptioner):
     """The vanilla Transformer captioner on a CNN's grid.
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from ..data.batches import Batch
-from ..text import SubwordVocabulary, Vocabulary
+from ..subwords import SubwordVocabulary
+from ..text import Vocabulary
 from ..training.config import BasePreset
 
 if TYPE_CHECKING:

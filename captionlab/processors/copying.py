@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..text import SubwordVocabulary, Vocabulary, split_words
+from ..subwords import SubwordVocabulary, split_words
+from ..text import Vocabulary
 from .word_lists import load_word_lists, save_word_lists
 
 # %% ../../nbs/library/processors/copying.ipynb #copy0004

@@ -32,7 +32,8 @@ from ..arguments import one_or_many
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
 from ..scenes.world import Scene
-from ..text import SubwordVocabulary, Vocabulary
+from ..subwords import SubwordVocabulary
+from ..text import Vocabulary
 from ..training.config import BasePreset
 from ..vision.attributes import AttributeDetector, to_ids
 from ..vision.boxes import RegionFile, open_boxes

@@ -8,7 +8,7 @@ __all__ = ['load_processor']
 # %% ../../nbs/library/processors/loading.ipynb #proc0302
 from typing import Any
 
-from ..text import vocabulary_from_dict
+from ..subwords import vocabulary_from_dict
 from ..training.config import BasePreset
 from .base import Processor
 from .image import ImageProcessor

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from ..arguments import list_texts
 from ..data.batches import Batch
-from ..text import SubwordVocabulary, Vocabulary, pad_sequences
+from ..subwords import SubwordVocabulary
+from ..text import Vocabulary, pad_sequences
 from ..training.config import BasePreset
 
 # %% ../../nbs/library/processors/text.ipynb #365e4a70

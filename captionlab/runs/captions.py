@@ -27,7 +27,8 @@ from ..decoding.generation import EOS, sequence_log_probs
 from ..processors.base import Processor
 from ..processors.image import LoadedPicture
 from ..processors.pictures import Picture, picture_name
-from ..text import SubwordVocabulary, Vocabulary, pad_sequences
+from ..subwords import SubwordVocabulary
+from ..text import Vocabulary, pad_sequences
 
 # %% ../../nbs/library/runs/captions.ipynb #capt0007
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..captioner import Captioner
 from ..models import model_module
-from ..text import SubwordVocabulary, Vocabulary, normalise
+from ..subwords import SubwordVocabulary
+from ..text import Vocabulary, normalise
 from .run import Run
 from .storage import unique_tensors
 

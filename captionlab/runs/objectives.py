@@ -27,7 +27,8 @@ from ..data.batches import CaptionDataset
 from ..distillation import Distilled, require_fixed_tokens, soft_targets
 from ..files import short_hash
 from ..models.translation import RDropped
-from ..scst import CiderD, Gleu, SelfCritical
+from ..rewards import CiderD, Gleu
+from ..scst import SelfCritical
 from ..training.config import BasePreset, TrainingConfig
 from ..training.devices import resolve_precision
 from .catalog import load

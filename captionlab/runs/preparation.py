@@ -38,9 +38,10 @@ from ..models import find_preset
 from ..processors.base import Processor, reads_images
 from ..processors.image import ImageProcessor
 from ..processors.text import TextProcessor
+from ..rewards import CiderD
 from ..scenes.world import Scene
-from ..scst import CiderD
-from ..text import SubwordVocabulary, Vocabulary, normalise
+from ..subwords import SubwordVocabulary
+from ..text import Vocabulary, normalise
 from ..training.config import BasePreset
 from ..training.recipes import override_preset
 from ..vision.attributes import AttributeDetector, load_detector, split_fingerprint

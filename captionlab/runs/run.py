@@ -58,7 +58,8 @@ from ..processors.cache import InputTransforms
 from ..processors.copying import Copier, load_copier, save_copier
 from ..processors.loading import load_processor
 from ..processors.pictures import Picture, is_one_picture
-from ..text import SubwordVocabulary, Vocabulary, vocabulary_from_dict
+from ..subwords import SubwordVocabulary, vocabulary_from_dict
+from ..text import Vocabulary
 from ..training.devices import check_device, inference_dtype
 from .formats import FORMAT
 from .metadata import RunMetadata

@@ -25,7 +25,7 @@ from ..data.datasets import Item
 from ..decoding.config import GenerationConfig, generate_hypotheses
 from ..processors.copying import COPY_MARKS, Copier, MarkedText, keeps_numbers
 from ..processors.truecasing import Truecaser
-from ..text import SubwordVocabulary, sentence_tokenizer
+from ..subwords import SubwordVocabulary, sentence_tokenizer
 
 if TYPE_CHECKING:
     from captionlab.runs.run import Run

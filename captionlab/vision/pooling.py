@@ -11,8 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # %% ../../nbs/15_attributes.ipynb #39792a6d
-#| code-fold: true
-#| code-summary: "The library's noisy-OR"
 #| implements: eq-fang-1
 def noisy_or(cells: Tensor) -> Tensor:
     """Return the log odds that a word is somewhere, from its log odds in every cell.

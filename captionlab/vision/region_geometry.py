@@ -11,8 +11,6 @@ from torch import Tensor
 from torchvision.ops import roi_align
 
 # %% ../../nbs/14_regions.ipynb #c0e2d050
-#| code-fold: true
-#| code-summary: "The library's RoI pooling"
 def pool_regions(maps: Tensor, boxes: Tensor, samples: int = 7) -> Tensor:
     """Return one vector for each box: the mean of a map over it, by RoIAlign.
 
@@ -42,8 +40,6 @@ def _interval_overlap(low: Tensor, high: Tensor) -> Tensor:
     return torch.minimum(high[..., None], high[:, None]) - start
 
 # %% ../../nbs/14_regions.ipynb #aad364dd
-#| code-fold: true
-#| code-summary: "spatial_graph"
 #| implements: eq-it-5
 @torch.no_grad()
 def spatial_graph(boxes: Tensor, mask: Tensor | None = None, threshold: float = 0.9) -> Tensor:
