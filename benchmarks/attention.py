@@ -1,11 +1,11 @@
 """Our attention against PyTorch's module and its own loop form: forward and backward."""
 
 import torch
-from captionlab.pytorch_layers import copy_attention
 from torch import Tensor, nn
 
 from benchmarks import medians, record
 from captionlab.attention import MultiHeadAttention, attend, merge_heads, split_heads
+from captionlab.pytorch_layers import copy_attention
 
 B, T, D, H = 8, 196, 256, 4
 
