@@ -17,6 +17,7 @@ NBS = Path(__file__).resolve().parent.parent / "nbs"
 STORED = NBS.parent / "captionlab/course/stored.json"
 FOLDED = re.compile(r"^#\| *(hide *$|default_exp|code-fold: *true)", re.M)
 CALL = re.compile(r"^(captionlab\.course\.)?(predict|review)\(", re.M)
+RESULTS = re.compile(r",\s*results=\d+(?=\)$)")
 END = re.compile(r"^(#|> \*\*Predict\.)", re.M)  # of a text that answers
 KERNEL = {"display_name": "python3", "language": "python", "name": "python3"}  # else one is asked for
 OPEN = '<details class="cl-answer"><summary>What came out</summary>\n\n'
@@ -47,7 +48,7 @@ def show_choices(cell: dict) -> None:
     """Store below the call of a prediction what it shows without a kernel."""
     call = ast.parse(text(cell)).body[-1].value
     values = [ast.literal_eval(each) for each in call.args]
-    values += [ast.literal_eval(each.value) for each in call.keywords]
+    values += [ast.literal_eval(each.value) for each in call.keywords if each.arg != "results"]
     asked = Prediction(*values)
     cell["outputs"] = [{
         "data": {"text/html": asked.as_html().splitlines(keepends=True),
@@ -56,13 +57,27 @@ def show_choices(cell: dict) -> None:
     }]
 
 
+def count_results(call: dict, cells: list[dict]) -> None:
+    """Say in a prediction's call how many of the cells right below it have outputs."""
+    results = 0
+    for cell in cells:
+        if cell["cell_type"] == "markdown" or is_call(cell, "predict"):
+            break
+        results += bool(cell["outputs"])
+    source = RESULTS.sub("", text(call).rstrip())
+    if results > 1:
+        source = source.removesuffix(")") + f", results={results})"
+    call["source"] = source.splitlines(keepends=True)
+
+
 def hide_answer(cells: list[dict]) -> None:
-    """Hide the outputs of the first cell that has any, and the text below it.
+    """Hide the outputs of the next cells that have any, and the text below them.
 
     Args:
         cells: those below a prediction. If text comes first, it is the answer.
     """
-    shown = cells[0]["cell_type"] == "markdown"
+    told = cells[0]["cell_type"] == "markdown"
+    shown = told
     for cell in cells:
         if cell["cell_type"] == "markdown":
             source = text(cell)
@@ -72,9 +87,10 @@ def hide_answer(cells: list[dict]) -> None:
                 rest = source[end.start():] if end else ""
                 whole = OPEN + answer + CLOSE + (f"\n\n{rest}" if rest else "")
                 cell["source"] = whole.splitlines(keepends=True)
+                told = True
             if end:
                 return
-        elif is_call(cell, "predict") or (shown and text(cell)):
+        elif is_call(cell, "predict") or (told and text(cell)):
             return
         elif cell["outputs"]:
             cell["metadata"].setdefault("jupyter", {})["outputs_hidden"] = True
@@ -103,6 +119,7 @@ def tidy(notebook: dict) -> None:
             cell["source"] = source.replace(OPEN, "").replace(CLOSE, "").splitlines(keepends=True)
     for place, cell in enumerate(cells):
         if is_call(cell, "predict"):
+            count_results(cell, cells[place + 1:])
             show_choices(cell)
             hide_answer(cells[place + 1:])
 

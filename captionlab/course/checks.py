@@ -9,8 +9,11 @@ __all__ = ['is_unanswered', 'Verdict', 'assess', 'check', 'accept', 'refuse']
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType, FunctionType
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from .expectations import WrongAnswer
 from .records import record_attempt
@@ -142,8 +145,11 @@ def check(identifier: str, answer: object) -> None:
 _WRONG_ANSWERS = 2      # that each check must refuse at least
 
 
+_NO_ANSWERS = {"a text": "no idea", "a number": -987.5, "an object": object()}
+
+
 def accept(identifier: str, answer: object) -> None:
-    """Raise unless the check of an exercise finds its worked solution right.
+    """Raise unless the check of an exercise finds its worked solution right, also in other forms.
 
     Args:
         identifier: as in "11.1".
@@ -153,9 +159,36 @@ def accept(identifier: str, answer: object) -> None:
         AssertionError: the check finds a fault.
     """
     verdict = assess(identifier, answer)
-    if verdict.state != "right":
-        raise AssertionError(f"the worked solution fails its check: {verdict}")
+    for form in (answer, *_other_forms(answer)):
+        if (judged := assess(identifier, form)).state != "right":
+            raise AssertionError(f"the worked solution fails its check: {judged} ({form!r:.80})")
     print(verdict)
+
+
+def _other_forms(answer: Any) -> list:
+    """Return a right answer in other forms in which a reader may give it."""
+    match answer:
+        case bool():
+            return [np.bool_(answer)]
+        case int():
+            return [float(answer), np.int64(answer)]
+        case float():
+            return [np.float64(answer)]
+        case str() if len(answer.split()) <= 3:
+            return [answer.upper(), answer.capitalize()]
+        case str():
+            return [f" {answer} "]
+        case set():
+            return [list(answer)]
+        case list() | tuple():
+            other = tuple if isinstance(answer, list) else list
+            inner = (other(part) if isinstance(part, list | tuple) else part for part in answer)
+            return [other(answer), other(inner)]
+        case type():
+            return [type(answer.__name__, (answer,), {})]
+    if callable(answer):
+        return [partial(answer)]
+    return []
 
 
 def refuse(identifier: str, answers: Mapping[str, object]) -> None:
@@ -163,7 +196,8 @@ def refuse(identifier: str, answers: Mapping[str, object]) -> None:
 
     Args:
         identifier: as in "11.1".
-        answers: a wrong answer for each misconception, of the right type and shape.
+        answers: a wrong answer for each misconception, of the right type and shape. A text, a
+            number and an object that answer nothing are tried, too.
 
     Raises:
         AssertionError: there are fewer than two, one passes, or two get the same line.
@@ -171,7 +205,8 @@ def refuse(identifier: str, answers: Mapping[str, object]) -> None:
     if len(answers) < _WRONG_ANSWERS:
         raise AssertionError(f"{identifier} needs at least {_WRONG_ANSWERS} wrong answers")
     verdicts = {name: assess(identifier, answer) for name, answer in answers.items()}
-    passed = [name for name, verdict in verdicts.items() if verdict.state != "wrong"]
+    others = {name: assess(identifier, answer) for name, answer in _NO_ANSWERS.items()}
+    passed = [name for name, each in (verdicts | others).items() if each.state != "wrong"]
     if passed:
         raise AssertionError(f"{identifier} does not refuse: {', '.join(passed)}")
     message, times = Counter(verdict.message for verdict in verdicts.values()).most_common(1)[0]

@@ -82,7 +82,8 @@ class Prediction:
 
 # %% ../../nbs/library/course/predictions.ipynb #pred0004
 def predict(
-    identifier: str, choices: Mapping[str, str], right: str, choice: str | None = None
+    identifier: str, choices: Mapping[str, str], right: str, choice: str | None = None, *,
+    results: int = 1,
 ) -> None:
     """Ask for a prediction of the result that comes next, and record it.
 
@@ -91,13 +92,14 @@ def predict(
         choices: from each answer to choose to a sentence for a reader who chose it.
         right: the letter of the right one, "A" for the first.
         choice: the reader's letter, where there are no buttons.
+        results: how many cells with outputs belong to the answer; kept in step by the export.
 
     Raises:
         ValueError: a number or a letter is none of the question's.
     """
     asked = Prediction(identifier, choices, right)
     if choice is None:
-        _show(asked)
+        _show(asked, results)
     elif choice in asked.letters:
         print(_plain(_commit(asked, choice)))
     else:
@@ -117,7 +119,7 @@ def _commit(asked: Prediction, letter: str) -> str:
     return f"You predict {letter}. {asked.judge(letter)}{note}"
 
 # %% ../../nbs/library/course/predictions.ipynb #pred0006
-def _show(asked: Prediction) -> None:
+def _show(asked: Prediction, results: int) -> None:
     """Display a question: with buttons if somebody can click, else as HTML or text."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module else None
@@ -128,7 +130,7 @@ def _show(asked: Prediction) -> None:
 
     widgets = _import_widgets() if _allows_input(shell) else None
     if widgets:
-        display(_make_buttons(widgets, asked, wait_for(asked.identifier, shell)))
+        display(_make_buttons(widgets, asked, wait_for(asked.identifier, shell, results)))
     else:
         shown = {"text/plain": f"Prediction {asked.identifier}", "text/html": asked.as_html()}
         display(shown, raw=True)

@@ -15,7 +15,7 @@ _LINE = "<em>This result waits until you have chosen above.</em>"
 
 
 class WaitingResult:
-    """The outputs of the next cell that has any, kept back while questions are open.
+    """The outputs of the next cells that have any, kept back while questions are open.
 
     Args:
         shell: IPython's, of the notebook.
@@ -24,7 +24,7 @@ class WaitingResult:
     def __init__(self, shell: Any) -> None:
         self.shell = shell
         self.questions: set[str] = set()
-        self.is_filled = False
+        self.missing = 1                # how many cells with outputs are still to come
         self._capture: Any = None
         self._shown: list = []          # handle of each output, and what it will show
         shell.events.register("pre_run_cell", self._begin)
@@ -50,11 +50,18 @@ class WaitingResult:
         if self._caught.stdout:
             bundles.insert(0, ({"text/plain": self._caught.stdout.rstrip("\n")}, None))
         if bundles:
-            self._stop()
+            self.missing -= 1
+            if self.is_filled:
+                self._stop()
             self._show(bundles)
 
+    @property
+    def is_filled(self) -> bool:
+        """Whether all results have come."""
+        return self.missing <= 0
+
     def _stop(self) -> None:
-        self.is_filled = True
+        self.missing = 0
         self.shell.events.unregister("pre_run_cell", self._begin)
         self.shell.events.unregister("post_run_cell", self._end)
 
@@ -88,14 +95,16 @@ class WaitingResult:
 _latest: list[WaitingResult] = []      # at most one
 
 
-def wait_for(question: str, shell: Any) -> WaitingResult:
-    """Keep the next result back until a question is answered, and return it.
+def wait_for(question: str, shell: Any, results: int = 1) -> WaitingResult:
+    """Keep the next results back until a question is answered, and return them.
 
     Args:
         question: its number, as in "11.p1".
         shell: IPython's, of the notebook.
+        results: how many cells with outputs belong to the answer.
     """
     if not _latest or _latest[0].is_filled:
         _latest[:] = [WaitingResult(shell)]
     _latest[0].questions.add(question)
+    _latest[0].missing = max(_latest[0].missing, results)
     return _latest[0]

@@ -11,16 +11,18 @@
   const isQuestion = (element) => element.querySelector(".cl-predict");
   const isSection = (element) => /^(SECTION|H[1-6])$/.test(element.tagName);
 
-  // The outputs of the next code cell that has any, and the text from there to the cell after it.
+  // The outputs of the next code cells that have any, and the text from there to the cell after it.
   const spoilers = (cell) => {
     const found = [];
     let next = cell.nextElementSibling;
     // If text follows instead of code, it is the answer.
-    let shown = Boolean(next) && !isCell(next);
+    let told = Boolean(next) && !isCell(next);
+    let shown = told;
     for (; next && !isSection(next) && !isQuestion(next); next = next.nextElementSibling) {
       if (!isCell(next)) {
         if (shown) found.push(next);
-      } else if (!shown && hasInput(next)) {
+        told = told || shown;
+      } else if (!told && hasInput(next)) {
         if (hasOutput(next)) {
           found.push(...next.querySelectorAll(".cell_output"));
           shown = true;
