@@ -109,17 +109,6 @@ def generate(app) -> None:
     convert.convert(ROOT / "nbs", HERE / "course", SPELLINGS, terms)
 
 
-def drop_empty_parts(app, docname: str, content: list[str]) -> None:
-    """A part whose pages are still to come has no list of them on the front page; links to them are words."""
-    if docname == "index":
-        there = lambda entry: entry[0] * any(HERE.glob(f"{entry[1]}.*"))  # noqa: E731
-        content[0] = re.sub(r"^((?:course|tasks|api)/\S+)\n", there, content[0], flags=re.M)
-        content[0] = re.sub(r"```{toctree}\n(:.*\n)*```\n", "", content[0])
-    if docname == "index" or docname.startswith("tasks/"):
-        written = lambda link: link[0] if (HERE / docname).parent.joinpath(link[2]).exists() else link[1]  # noqa: E731
-        content[0] = re.sub(r"\[([^\]]+)\]\(((?:\.\./)?(?:course|tasks|api)/[^)#]+)\)", written, content[0])
-
-
 def state_minutes(app, docname: str, content: list[str]) -> None:
     """The page for teachers has the lessons' own titles and minutes."""
     if docname == "teaching":
@@ -152,8 +141,6 @@ def link_names(app, what, name, obj, options, lines) -> None:
         glue = "\\ " * match.string[match.end():][:1].isalnum()  # as in `Object`s
         role = f":py:obj:`{match[1]} <{full}>`" if full and full != name else f"``{match[1]}``"
         return role + glue
-    if what == "data" and obj.__doc__ in (type(obj).__doc__, getattr(obj, "__origin__", obj).__doc__):
-        lines.clear()  # a constant's words stand in its entry; its type's would mislead
     lines[:] = re.sub(r"(?<![`:])`([^`]+)`(?!`)", linked, "\n".join(lines)).split("\n")
 
 
@@ -212,7 +199,6 @@ def setup(app) -> None:
     live_parts.setup(app)
     app.connect("builder-inited", generate)
     app.connect("env-get-outdated", lambda *_: ["index", "teaching"])
-    app.connect("source-read", drop_empty_parts)
     app.connect("source-read", state_minutes)
     app.connect("doctree-read", keep_aside)
     app.connect("doctree-resolved", show_meanings)

@@ -71,13 +71,10 @@ def box(match: re.Match) -> str:
 
 
 def link(match: re.Match, page: str, course: Course) -> str:
-    """A link to a notebook; to one that is not yet written it is plain text, to a wrong name an error."""
-    target = posixpath.normpath(posixpath.join(posixpath.dirname(page), match[2]))
-    if target in course.pages:
-        return match[0]
-    if any(page.split("_")[0] == target.split("_")[0] for page in course.pages):
+    """A link to a notebook; to a wrong name it is an error."""
+    if posixpath.normpath(posixpath.join(posixpath.dirname(page), match[2])) not in course.pages:
         raise ValueError(f"nbs/{page} links to {match[2]}, which does not exist; correct the name")
-    return match[1]
+    return match[0]
 
 
 def lesson(match: re.Match, page: str, course: Course) -> str:
@@ -266,10 +263,15 @@ def ending(cells: list[dict], page: str, course: Course) -> list[dict]:
     return [line] if target in course.pages and not shown else []
 
 
+def notebooks(nbs: Path) -> list[Path]:
+    """Lessons, their solutions and library notebooks, in this order."""
+    patterns = ("[0-9]*.ipynb", "solutions/[0-9]*.ipynb", "library/**/*.ipynb")
+    return [path for pattern in patterns for path in sorted(nbs.glob(pattern))]
+
+
 def notebook_pages(nbs: Path) -> frozenset[str]:
     """Every notebook of the site, as a path below nbs/."""
-    patterns = ("[0-9]*.ipynb", "solutions/[0-9]*.ipynb", "library/**/*.ipynb")
-    return frozenset(str(path.relative_to(nbs)) for pattern in patterns for path in nbs.glob(pattern))
+    return frozenset(str(path.relative_to(nbs)) for path in notebooks(nbs))
 
 
 def convert(nbs: Path, out: Path, names: dict[str, str], glossary: tuple[Entry, ...] = ()) -> None:

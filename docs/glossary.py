@@ -29,8 +29,8 @@ class Entry:
 
 
 def read_glossary(path: Path) -> tuple[Entry, ...]:
-    """The entries of glossary.yaml; none if there is no such file."""
-    rows = yaml.safe_load(path.read_text()) if path.exists() else []
+    """The entries of glossary.yaml."""
+    rows = yaml.safe_load(path.read_text())
     plural = [(row["term"], row["term"] + "s") for row in rows]
     return tuple(Entry(row["term"], row["lesson"], row["means"], tuple(row.get("forms", usual)))
                  for row, usual in zip(rows, plural, strict=True))
@@ -53,7 +53,7 @@ def glossary_page(entries: tuple[Entry, ...], pages: frozenset[str]) -> str:
     ordered = sorted(entries, key=lambda one: one.term.lower())
     rows = (f"{one.term}\n  {one.means} {lesson_link(one.lesson, pages)}.\n" for one in ordered)
     body = "\n".join(rows)
-    return f"{HEADER}```{{glossary}}\n{body}```\n" if entries else HEADER
+    return f"{HEADER}```{{glossary}}\n{body}```\n"
 
 
 class TermLinks:
@@ -68,7 +68,7 @@ class TermLinks:
 
     def __call__(self, source: str) -> str:
         """A markdown cell with links at first uses."""
-        return self.pattern.sub(self.link, source) if self.terms else source
+        return self.pattern.sub(self.link, source)
 
     def link(self, match: re.Match) -> str:
         """One use as a reference, if it is the first of its term."""

@@ -21,6 +21,8 @@ SHA512 = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRM
 RUNTIME = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
 MODELS = ("scenes", "photos")
 PHOTO_SIDE = 260
+FIRST = [("square", "blue", "large", "plain", 60, 60), ("circle", "brown", "small", "plain", 60, 60),
+         ("star", "yellow", "medium", "plain", 140, 130)]       # the scene to begin with
 PLACES = yaml.safe_load((HERE / "places.yaml").read_text())
 
 
@@ -63,9 +65,41 @@ def export(name: str) -> Path:
 
     source = Path(captionlab.__file__).parent
     parts = [source / "deploy/onnx.py", *sorted((source / "checkpoints" / name).iterdir())]
-    key = fingerprint(*(file.read_bytes() for file in parts))
-    return cached(name, key, lambda folder: export_onnx(
-        captionlab.load(name), folder, half=True, attention=True))
+    key = fingerprint(*(file.read_bytes() for file in (*parts, Path(__file__))))
+    return cached(name, key, lambda folder: add_switches(export_onnx(
+        captionlab.load(name), folder, half=True, attention=True)))
+
+
+def add_switches(folder: Path) -> None:
+    """Give the step a state that switches heads off, 1 for off: `off_0`, (rows, heads, 1, 1), and so on.
+
+    Zeros, with which every caption begins, change nothing. Blocks follow each other; in each the
+    self-attention comes first, then the cross-attention.
+    """
+    import onnx
+    from onnx import TensorProto, helper
+
+    model = onnx.load(folder / "step.onnx")
+    spec = json.loads((folder / "captioner.json").read_text())
+    shape = ["rows", spec["encoder"]["outputs"][0]["shape"][1], 1, 1]
+    graph, nodes, number = model.graph, [], 0
+    for node in graph.node:
+        nodes.append(node)
+        if node.op_type == "MatMul" and node.input[0].startswith("softmax"):
+            off, mixed = f"off_{number}", node.output[0]
+            node.output[0] = f"{mixed}_on"
+            nodes += [helper.make_node("Mul", [f"{mixed}_on", off], [f"{mixed}_off"]),
+                      helper.make_node("Sub", [f"{mixed}_on", f"{mixed}_off"], [mixed]),
+                      helper.make_node("Identity", [off], [f"new_{off}"])]
+            for names, name in ((graph.input, off), (graph.output, f"new_{off}")):
+                names.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+            spec["step"]["state"].append({"name": off, "shape": shape, "dtype": "float32"})
+            number += 1
+    del graph.node[:]
+    graph.node.extend(nodes)
+    spec["step"]["outputs"][-1:-1] = [f"new_off_{i}" for i in range(number)]
+    onnx.save(model, folder / "step.onnx")
+    (folder / "captioner.json").write_text(json.dumps(spec))
 
 
 def describe_world() -> dict:
@@ -75,14 +109,16 @@ def describe_world() -> dict:
     occurs, which CIDEr weighs by.
     """
     from captionlab.data.datasets import scenes
-    from captionlab.scenes import language, world
+    from captionlab.scenes import describe_scene, language, world
 
+    first = world.Scene([world.Object(*one) for one in FIRST])
     items = scenes(train=0, val=0, test=150, novel=0)["test"]
     counts: Counter = Counter()
     for item in items:
         texts = [text.lower().replace(",", "").rstrip(".").split() for text in item.captions]
         counts.update({" ".join(words[i:i + n]) for words in texts for n in range(1, 5)
                        for i in range(len(words) - n + 1)})
+    shown = [(first, describe_scene(first)), *((item.image, item.captions) for item in items[:7])]
     return {
         "world": world.WORLD, "colours": world.COLOURS, "shapes": world.SHAPES,
         "sizes": world.SIZES, "background": world.BACKGROUND, "near": world.NEAR,
@@ -92,8 +128,8 @@ def describe_world() -> dict:
         "words": {word: english for word, (english, _) in language.WORDS.items()},
         "nouns": [[shape, *nouns[:2]] for shape, nouns in language.NOUNS.items()],
         "numbers": language.NUMBERS[0],
-        "scenes": [{"objects": [vars(one) for one in item.image.objects],
-                    "captions": list(item.captions)} for item in items[:8]],
+        "scenes": [{"objects": [vars(one) for one in scene.objects], "captions": list(captions)}
+                   for scene, captions in shown],
         "corpus": len(items),
         "counts": counts,
     }

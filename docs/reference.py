@@ -3,14 +3,19 @@ import ast
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
+from textwrap import dedent, indent
 
 import yaml
-from convert import BIBLIOGRAPHY, EQUATION, HIDDEN, LABEL, PAPERS, cited, directives, number, write
+from convert import BIBLIOGRAPHY, EQUATION, HIDDEN, LABEL, PAPERS, REPOSITORY, cited, directives, notebooks, number, write
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")
+COMMAND = re.compile(r"(\w+_)?app\.command\((?:'([\w-]+))?")
+LONG = 14  # lines of an example
 TAG = re.compile(r"\\tag\{[^}]*\}")
 
 # In backticks these are mostly a command, a column of a file, a run: only with () are they links.
@@ -20,17 +25,8 @@ WORDS = {"caption", "scenes", "ensemble", "load", "bench", "faithfulness", "demo
 NAMES = {"human": "*people*", "vanilla": "plain Transformer"}  # in the table of the front page
 
 # What a reader should meet first: names of the package itself, with an example.
-EXAMPLES = {
-    "load": """
-import captionlab
-run = captionlab.load("photos")
-print(run.caption("me.jpg"))
-""",
-    "list_runs": """
-import captionlab
-print(captionlab.list_runs())
-""",
-}
+EXAMPLES = {"load": 'run = captionlab.load("photos")\nprint(run.caption("me.jpg"))',
+            "list_runs": "print(captionlab.list_runs())"}
 
 
 def public(path: Path) -> dict[str, ast.stmt]:
@@ -107,52 +103,90 @@ def summaries(package: Path, constants: Path) -> dict[str, str]:
     return lines
 
 
-def examples(nbs: Path, names: dict[str, str]) -> dict[str, tuple[str, str]]:
-    """For each public name, the page and the code of the first short cell that calls it."""
-    found: dict[str, tuple[str, str]] = {}
-    for path in sorted(notebooks(nbs), key=lambda one: "library" not in one.parts):
-        page, local, module = path.relative_to(nbs).with_suffix("").as_posix(), dict[str, str](), ""
-        for one in json.loads(path.read_text())["cells"] if "solutions" not in path.parts else ():
-            said, code = directives("".join(one["source"])) if one["cell_type"] == "code" else ({}, "%")
-            module = f"captionlab.{said['default_exp']}" if "default_exp" in said else module
-            try:
-                tree = list(ast.walk(ast.parse(code)))
-            except SyntaxError:  # a command of the notebook
-                continue
-            for node in tree:
-                if isinstance(node, ast.ImportFrom):
-                    local |= {name.name: names.get(f"{node.module}.{name.name}", "") for name in node.names}
-            if "export" in said:
-                local |= {name: f"{module}.{name}" for name in defined(code)}
-            elif not HIDDEN & said.keys() and code.count("\n") < 14:
-                called = [node.func.id for node in tree
-                          if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-                for name in called:
-                    found.setdefault(local.get(name, ""), (page, code))
-    return found
+def pieces(path: Path) -> Iterator[tuple[str, list[ast.AST], bool]]:
+    """A file's code piece by piece, its cells or functions: the text, the piece's nodes, whether it may be an example."""
+    if path.suffix == ".py":
+        text = path.read_text()
+        whole = list(ast.walk(ast.parse(text)))
+        yield text, whole, False
+        yield from ((text, list(ast.walk(node)), True) for node in whole if isinstance(node, ast.FunctionDef))
+        return
+    for one in json.loads(path.read_text())["cells"]:
+        said, code = directives("".join(one["source"])) if one["cell_type"] == "code" else ({}, "")
+        with suppress(SyntaxError):  # a command of the notebook
+            yield code, list(ast.walk(ast.parse(code))), not (HIDDEN | {"export"}) & said.keys()
+
+
+def uses(path: Path, module: str, names: dict[str, str]) -> Iterator[tuple[str, bool, tuple]]:
+    """The public names that a file uses: full name, whether it is called, and text, piece and node of the use."""
+    local: dict[str, str] = {}
+    for text, nodes, is_shown in pieces(path):
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom):
+                home = ".".join([*module.split(".")[:-node.level], node.module or ""]) if node.level else node.module
+                local |= {one.asname or one.name: names.get(f"{home}.{one.name}", "") for one in node.names}
+        called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        for node in nodes if is_shown else ():
+            own = ""
+            if isinstance(node, ast.Name):
+                own = local.get(node.id) or names.get(f"{module}.{node.id}", "")
+            elif isinstance(node, ast.Attribute) and id(node) in called:
+                own = names.get(ast.unparse(node), "")
+            name = own.rpartition(".")[2]
+            if name and getattr(nodes[0], "name", "") != name and (id(node) in called or name[0].isupper()):
+                yield own, id(node) in called, (text, nodes, node)
+
+
+def excerpt(text: str, nodes: list[ast.AST], use: ast.expr) -> str:
+    """The code around a use: the piece if it is short, else the statement, else the line."""
+    lines = text.splitlines()
+    inside = [one for one in nodes if isinstance(one, ast.stmt) and one.lineno <= use.lineno <= one.end_lineno]
+    places = [(getattr(one, "lineno", 1), getattr(one, "end_lineno", len(lines))) for one in (nodes[0], *inside[:-2:-1], use)]
+    first, last = next((place for place in places if place[1] - place[0] < LONG), places[-1])
+    return dedent("\n".join(lines[first - 1:last]))
+
+
+def examples(root: Path, modules: dict[str, Path], names: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """For each public name where it is used and how: if possible called, in a notebook, else in a test or the library."""
+    best: dict[str, tuple] = {}
+    lessons = sorted(notebooks(root / "nbs"), key=lambda one: "library" not in one.parts)
+    exported = {lesson: module for module, lesson in modules.items()}
+    places = [(exported.get(path.relative_to(root / "nbs"), ""), path) for path in lessons if "solutions" not in path.parts]
+    places += [("", path) for path in sorted((root / "tests").glob("test_*.py"))]
+    places += [(".".join(path.relative_to(root).with_suffix("").parts), path)
+               for path in sorted((root / "captionlab").rglob("*.py"))]
+    for module, path in places:
+        kind = ["nbs", "tests", "captionlab"].index(path.relative_to(root).parts[0])
+        for name, is_called, place in uses(path, module, names):
+            if name not in best or (not is_called, kind) < best[name][0]:
+                best[name] = ((not is_called, kind), path.relative_to(root), excerpt(*place))
+    return {name: (f":doc:`/course/{path.relative_to('nbs').with_suffix('')}`" if path.suffix == ".ipynb"
+                   else f"`{path} <{REPOSITORY}/blob/main/{path}>`__", code) for name, (_, path, code) in best.items()}
 
 
 def example(shown: tuple[str, str] | None) -> str:
     """The code of an example below an entry, with its source."""
-    lines = "\n".join(f"      {line}".rstrip() for line in shown[1].splitlines()) if shown else ""
-    return f"\n   Used in :doc:`/course/{shown[0]}`:\n\n   .. code-block:: python\n\n{lines}\n" if shown else ""
+    return f"\n   Used in {shown[0]}:\n\n   .. code-block:: python\n\n{indent(shown[1], ' ' * 6)}\n" if shown else ""
 
 
 def entry(module: str, name: str, node: ast.stmt, summary: str = "") -> str:
-    """The autodoc directive of one public name."""
+    """The directive of one public name."""
     if isinstance(node, ast.ClassDef):
         methods = [one.name for one in node.body if isinstance(one, ast.FunctionDef)
                    and ast.get_docstring(one) and not one.name.startswith("_")]
         members = f"   :members: {', '.join(methods)}\n" * bool(methods)
         return f".. autoclass:: {module}.{name}\n{members}"
-    if isinstance(node, ast.FunctionDef) and not any("command(" in ast.unparse(one) for one in node.decorator_list):
-        return f".. autofunction:: {module}.{name}\n"
-    code = ast.unparse(node)
-    # A command is described on its own page; an option and a long constant are told, not printed.
-    kind = ("py:function" if isinstance(node, ast.FunctionDef)
-            else "py:data" if len(code) > 90 or "typer." in code else "autodata")
-    place = module + "." if kind == "autodata" else ""
-    return f".. {kind}:: {place}{name}{'(...)' * (kind == 'py:function')}\n\n   {escape(summary)}\n"
+    if isinstance(node, ast.FunctionDef):
+        decorators = " ".join(map(ast.unparse, node.decorator_list))
+        if not (command := COMMAND.search(decorators)):
+            return f".. autofunction:: {module}.{name}\n"
+        page = ((command[1] or "") + (command[2] or name)).replace("_", "-")
+        return (f".. py:function:: {name}(...)\n\n   {escape(summary)} "
+                f"Its options and examples: :doc:`commands/{page}`.\n")
+    code = ast.unparse(node.value)
+    # An option and a long constant are told, not printed.
+    value = f"   :value: {code}\n" * (len(code) < 70 and "typer." not in code)
+    return f".. py:data:: {name}\n{value}\n   {escape(summary)}\n"
 
 
 def escape(words: str) -> str:
@@ -161,12 +195,6 @@ def escape(words: str) -> str:
     # What follows a literal is divided from it, as in `Object`s.
     return "".join(f"``{part.strip('`')}``\\ " if part[:1] == "`" else re.sub(r"[*|_\\]", r"\\\g<0>", part)
                    for part in parts)
-
-
-def notebooks(nbs: Path) -> list[Path]:
-    """Lessons, their solutions and library notebooks, in this order."""
-    patterns = ("[0-9]*.ipynb", "solutions/[0-9]*.ipynb", "library/**/*.ipynb")
-    return [path for pattern in patterns for path in sorted(nbs.glob(pattern))]
 
 
 def taught(nbs: Path) -> dict[str, Path]:
@@ -201,8 +229,9 @@ def package_page(package: Path) -> str:
             f"they are first used.\n\n.. py:module:: {package.name}\n\n")
     for name in sorted(own, key=[*EXAMPLES, *own].index):
         text += f".. autofunction:: {package.name}.{name}\n\n"
-        example = EXAMPLES.get(name, "").strip().replace("\n", "\n      ")
-        text += f"   .. code-block:: python\n\n      {example}\n\n" * bool(example)
+        if name in EXAMPLES:
+            code = f"import captionlab\n{EXAMPLES[name]}"
+            text += f"   .. code-block:: python\n\n{indent(code, ' ' * 6)}\n\n"
     return text
 
 
@@ -364,7 +393,7 @@ def reference(root: Path, out: Path) -> dict[str, str]:
     if missing := problems(known):
         raise ValueError("; ".join(missing))
     lines = summaries(root / "captionlab", CONSTANTS)
-    shown = examples(root / "nbs", names)
+    shown = examples(root, lessons, names)
     pages = {f"{module}.rst": module_page(module, own, lessons.get(module), lines, shown)
              for module, own in found.items()}
     package = {"captionlab.rst": package_page(root / "captionlab")}

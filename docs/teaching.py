@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = re.compile(r"\{\{ (lessons|exercises) ([\d. a-z]+?) \}\}")
-LINK = re.compile(r"\[([^\]]*)\]\(course/([^)\s]+)\)")
 TIME = re.compile(r"\*\*Time\*\* (\d+) minutes")
 EXERCISE = re.compile(r"^(\d+)\. \*(.+?)\* \(difficulty \d, (\d+) minutes\)", re.M)
 
@@ -39,12 +38,10 @@ def list_lessons(numbers: list[str], nbs: Path) -> str:
     """Links to lessons, with the minutes of each, and of all if there are several."""
     items, total = [], 0
     for number in numbers:
-        paths = sorted(nbs.glob(f"{number}_*.ipynb"))
-        lesson = read_lesson(paths[0]) if paths else Lesson("", "", 0, {})
-        linked = f"[lesson {number}](course/{lesson.page}), *{lesson.title}*"
-        items.append(f"{linked} ({lesson.minutes} minutes)" if paths else f"lesson {number}")
+        lesson = read_lesson(*nbs.glob(f"{number}_*.ipynb"))
+        items.append(f"[lesson {number}](course/{lesson.page}), *{lesson.title}* ({lesson.minutes} minutes)")
         total += lesson.minutes
-    end = f"; {total} minutes in all" if len(items) > 1 and total else ""
+    end = f"; {total} minutes in all" if len(items) > 1 else ""
     return "; ".join(items) + end + "."
 
 
@@ -57,19 +54,16 @@ def list_exercises(identifiers: list[str], nbs: Path) -> str:
     items, total = [], 0
     for identifier in identifiers:
         number, exercise = identifier.split(".")
-        for path in sorted(nbs.glob(f"{number}_*.ipynb")):
-            own = read_lesson(path).exercises
-            if exercise not in own:
-                problem = f"{path.name} has {sorted(own)}"
-                raise ValueError(f"docs/teaching.md names exercise {identifier}; {problem}")
-            title, minutes = own[exercise]
-            items.append(f"{identifier} *{title}*")
-            total += minutes
-    return f"{', '.join(items)}; {total} minutes." if items else "the lesson's exercises."
+        lesson = read_lesson(*nbs.glob(f"{number}_*.ipynb"))
+        if exercise not in lesson.exercises:
+            raise ValueError(f"docs/teaching.md names exercise {identifier}; {lesson.page} has {sorted(lesson.exercises)}")
+        title, minutes = lesson.exercises[exercise]
+        items.append(f"{identifier} *{title}*")
+        total += minutes
+    return f"{', '.join(items)}; {total} minutes."
 
 
 def fill(text: str, nbs: Path) -> str:
-    """The page with its marks replaced; links to lessons that are not there become words."""
+    """The page with its marks replaced."""
     makers = {"lessons": list_lessons, "exercises": list_exercises}
-    text = MARK.sub(lambda match: makers[match[1]](match[2].split(), nbs), text)
-    return LINK.sub(lambda match: match[0] if (nbs / match[2]).exists() else match[1], text)
+    return MARK.sub(lambda match: makers[match[1]](match[2].split(), nbs), text)

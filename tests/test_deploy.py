@@ -15,7 +15,7 @@ from captionlab.cli import app
 from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
 from captionlab.deploy import OnnxCaptioner, export_onnx, prepare_picture
-from captionlab.deploy.onnx import OLDEST_TORCH, _example_inputs
+from captionlab.deploy.onnx import OLDEST_TORCH
 from captionlab.models import find_preset, model_module
 from captionlab.processors.image import ImageProcessor
 from captionlab.runs.run import Run
@@ -128,9 +128,13 @@ def test_a_captioner_of_regions_gets_the_fields_of_a_batch(name, tmp_path):
         captioner.prepare([np.zeros((8, 8, 3), np.uint8)])
     names = [entry["name"] for entry in captioner.spec["encoder"]["inputs"]]
     assert names == list(run.processor.preset.inputs.fields)
-    inputs = _example_inputs(run.processor, 3)
-    if "region_mask" in inputs:
-        inputs["region_mask"][1, 2:] = False
+    inputs = {entry["name"]: torch.rand(3, *entry["shape"][1:])
+              for entry in captioner.spec["encoder"]["inputs"]}
+    inputs["boxes"] = inputs["boxes"].unflatten(2, (2, 2)).sort(2).values.flatten(2)
+    inputs["region_mask"] = torch.ones_like(inputs["region_mask"], dtype=torch.bool)
+    inputs["region_mask"][1, 2:] = False
+    if "attributes" in inputs:
+        inputs["attributes"] = torch.full_like(inputs["attributes"], 4, dtype=torch.long)
     memory = captioner.encode({field: value.numpy() for field, value in inputs.items()})
     found, _ = captioner.step(np.array([1, 1, 1]), memory, captioner.start(3))
     with torch.no_grad():

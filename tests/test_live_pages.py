@@ -13,6 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT
 from PIL import Image
 
@@ -155,6 +156,31 @@ class TestParity:
         print(f"scenes: {equal} of 100 as PyTorch in 32 bits, {beams} with beam 3")
         assert min(equal, beams) >= 98
 
+    def test_switched_off_heads_are_those_of_python(self, page, address):
+        run = captionlab.load("scenes")
+        blocks = run.model.decoder.blocks
+        places = {("off_2", 2): blocks[1].self_attention, ("off_1", 0): blocks[0].cross_attention}
+        seen = [generate_scene(seed) for seed in range(30)]
+        found = in_page(page, address, """async ({ live, world }, [off, scenes]) => {
+            const captioner = await live.load("scenes");
+            captioner.off = off;
+            const captions = [];
+            for (const objects of scenes) {
+                const bytes = world.render(objects, captioner.spec.preprocess.size);
+                const { ids } = await captioner.beam(await captioner.encode(bytes), 3);
+                captions.push(captioner.text(ids));
+            }
+            return captions;
+        }""", [list(places), [[vars(one) for one in scene.objects] for scene in seen]])
+        whole = run.caption(seen, beam=3)
+        for (_, head), attention in places.items():
+            width = attention.output.in_features // attention.heads
+            part = torch.arange(attention.output.in_features) // width == head
+            attention.output.register_forward_pre_hook(
+                lambda _, inputs, part=part: (inputs[0].masked_fill(part, 0),))
+        assert sum(map(str.__eq__, found, run.caption(seen, beam=3))) >= 29
+        assert found != whole
+
     def test_captions_are_judged_as_in_python(self, page, address):
         run = captionlab.load("scenes")
         pairs = []
@@ -209,13 +235,16 @@ class TestParity:
                 const bytes = pixels.resize(image, captioner.spec.preprocess);
                 const hash = await crypto.subtle.digest("SHA-256", bytes);
                 const trace = await captioner.write(await captioner.encode(bytes));
-                results.push([[...new Uint8Array(hash)], captioner.text(trace.ids)]);
+                results.push([[...new Uint8Array(hash)], captioner.text(trace.ids), captioner.isStrange]);
             }
             return results;
         }""", [file.name for file in files])
         equal = sum(bytes(digest) == hashlib.sha256(run.processor.pixels(file).tobytes()).digest()
-                    for (digest, _), file in zip(found, files, strict=True))
-        captions = [caption for _, caption in found]
+                    for (digest, *_), file in zip(found, files, strict=True))
+        captions = [caption for _, caption, _ in found]
+        strange = run.novelty.similarity(run.processor(files).grid) < run.novelty.threshold
+        assert [is_strange for *_, is_strange in found] == strange.tolist()
+        assert strange.any()
         assert captions == OnnxCaptioner(folder / "_static/live/photos").caption(files)
         same = sum(map(str.__eq__, captions, run.caption(files, beam=1)))
         print(f"photos: pixels of {equal} of 50 equal, {same} captions as PyTorch in 32 bits")
@@ -230,7 +259,8 @@ class TestWidgets:
         part.locator("input[type=file]").set_input_files(file)
         part.get_by_label("your picture me.png").wait_for()
         expected = captionlab.load("photos").caption(file)
-        status_of(part, f"The model writes: {expected}")
+        assert "unlike those that the model learned from" in status_of(
+            part, f"The model writes: {expected}")
         assert [*words(part)[:-1]] == expected.split()
         assert all("%" in text for text in part.locator(".live-words small").all_inner_texts())
         (tmp_path / "broken.png").write_text("no picture")
@@ -340,20 +370,20 @@ class TestWidgets:
         box = part.get_by_label("Your caption")
         assert "The caption is true." in status_of(part)
         before = part.locator("dd").all_inner_texts()
-        box.fill(box.input_value().replace("purple", "green"))
-        assert "not true: two, green" in status_of(part)
+        box.fill(box.input_value().replace("three", "two"))
+        assert "not true: “two”" in status_of(part)
         assert part.locator("dd").all_inner_texts() != before
         box.fill("")
         assert set(part.locator("dd").all_inner_texts()) == {"0.0"}
 
     def test_heads(self, page, address):
         part = show(page, address, "heads")
-        status_of(part, "Without 0 of 8")
+        status_of(part, "Now switch one off")
         for box in part.get_by_role("checkbox").all():
             box.focus()
             page.keyboard.press("Space")
-        line = status_of(part, "Without 8 of 8")
-        whole, changed = line.split("Without 8 of 8: ")
+        line = status_of(part, "Without 16 of 16")
+        whole, changed = line.split("Without 16 of 16: ")
         assert changed not in whole         # without any head it sees nothing
 
 

@@ -7,6 +7,7 @@ accessibility needs axe-core: CAPTIONLAB_AXE names its file `axe.min.js`.
 import os
 import re
 import threading
+import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,6 +39,9 @@ SAMPLE = (
     "course/31_vanilla",
     "course/solutions/01_attention",
     "course/library/files",
+    "course/22_decoding",
+    "course/40_explore",
+    "course/42_interventions",
 )
 
 # What a reader types: where the first result leads.
@@ -288,6 +292,25 @@ class TestSearch:
         assert "Nothing found" in search.locator("#search-status").inner_text()
 
 
+def test_from_the_front_page_to_the_caption_of_ones_own_photo(browser, address):
+    """At most 40 MB; how many seconds it took, from an empty cache, is printed."""
+    if not (SITE / "_static/live").exists():
+        skip_browser_test("the site was built without its live parts")
+    context = browser.new_context(viewport=DESKTOP)
+    tab = context.new_page()
+    begin = time.perf_counter()
+    tab.goto(f"{address}/index.html", wait_until="load")
+    part = tab.locator("section[data-live=photo][data-ready]")
+    part.locator("input[type=file]").set_input_files(SITE / "_static/photos/3064383768_f6838f57da.jpg")
+    part.locator(".live-load button").click()
+    part.get_by_role("status").filter(has_text="The model writes: a surfer").wait_for(timeout=120_000)
+    seconds = time.perf_counter() - begin
+    size = tab.evaluate(WEIGHT)
+    context.close()
+    print(f"front page to one's own caption: {seconds:.1f} s, {size / 1e6:.1f} MB")
+    assert size <= 40_000_000
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 768])
 def test_pages_fit_a_phone_and_a_tablet(browser, address, width, theme):
@@ -402,10 +425,10 @@ def axe() -> str:
     return Path(file).read_text()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
 @pytest.mark.parametrize("page", SAMPLE)
-def test_axe_has_no_serious_finding(browser, address, axe, page, theme):
-    context = browser.new_context(viewport=DESKTOP, color_scheme=theme)
+def test_axe_has_no_serious_finding(browser, address, axe, page, theme, width):
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
     tab = context.new_page()
     tab.goto(f"{address}/{page}.html", wait_until="load")
     # Colours fade in; on a slow machine axe would see them halfway.

@@ -73,11 +73,6 @@ def test_minutes_and_titles_come_from_the_lessons(nbs):
     )
 
 
-def test_lessons_that_are_not_there_are_words(nbs):
-    text = teaching.fill("{{ lessons 09 }} {{ exercises 09.1 }} [It](course/09_it.ipynb)", nbs)
-    assert text == "lesson 09. the lesson's exercises. It"
-
-
 def test_a_wrong_exercise_and_a_lesson_without_minutes_are_errors(nbs):
     with pytest.raises(ValueError, match=r"names exercise 07\.3; 07_sample.ipynb has \['1', '2'\]"):
         teaching.fill("{{ exercises 07.3 }}", nbs)

@@ -27,6 +27,7 @@ from ..files import write_json
 from ..models.vanilla import grid_size
 from ..positions import sinusoids
 from ..processors.image import ImageProcessor
+from ..runs.novelty import NoveltyDetector
 from ..runs.run import Run
 from ..vision.backbones import backbone_spec, pool_cells
 from ..vision.pixels import pixel_grid
@@ -102,8 +103,10 @@ _PICTURE_FIELDS = {"images", "grid", "low", "high"}
 class _Encoder(nn.Module):
     """From the inputs, by name, to the tensors of the memory."""
 
-    def __init__(self, model: Captioner, processor: ImageProcessor):
+    def __init__(self, model: Captioner, processor: ImageProcessor,
+                 novelty: NoveltyDetector | None):
         super().__init__()
+        self.novelty = novelty
         self.model = model
         self.inputs = processor.preset.inputs
         self.reads_pictures = set(self.inputs.fields) <= _PICTURE_FIELDS
@@ -115,10 +118,16 @@ class _Encoder(nn.Module):
             self.levels = backbone_spec(self.inputs.backbone).levels
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the memory of the B pictures; for instance keys `(B, H, N, K)`."""
+        """Return the memory of the B pictures; for instance keys `(B, H, N, K)`.
+
+        With a detector, too, the pictures' `similarity` to those of the training, `(B,)`.
+        """
         batch_fields = self.fields_of(inputs["images"]) if self.reads_pictures else inputs
         assert self.structure is not None, "the form of the memory is taken before the export"
-        return self.structure.split(self.model.encode(Batch(**batch_fields)), "memory")
+        tensors = self.structure.split(self.model.encode(Batch(**batch_fields)), "memory")
+        if self.novelty is not None:
+            tensors["similarity"] = self.novelty.similarity(batch_fields["grid"])
+        return tensors
 
     def fields_of(self, images: Tensor) -> dict[str, Tensor]:
         """Return the fields that the model reads, of prepared pictures `(B, 3, size, size)`."""
@@ -318,8 +327,9 @@ def export_onnx(run: Run, folder: str | os.PathLike, *, half: bool = False,
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
-        spec = _write_graphs(_Encoder(model, processor), processor, folder,
-                             max_length=run.max_length, half=half, attention=attention)
+        encoder = _Encoder(model, processor, run.novelty)
+        spec = _write_graphs(encoder, processor, folder, max_length=run.max_length, half=half,
+                             attention=attention)
     reads_pictures = "images" in [entry["name"] for entry in spec["encoder"]["inputs"]]
     write_json(folder / "captioner.json", {
         "format": 1,
@@ -327,6 +337,7 @@ def export_onnx(run: Run, folder: str | os.PathLike, *, half: bool = False,
         "model": run.metadata.model,
         **spec,
         "preprocess": processor.preprocess.to_dict() if reads_pictures else None,
+        "novelty": run.novelty and run.novelty.threshold,
         "bos": BOS,
         "eos": EOS,
         "suppress_tokens": [PAD, BOS, run.vocabulary.unk],
@@ -356,7 +367,8 @@ def _write_graphs(encoder: _Encoder, processor: ImageProcessor, folder: Path, *,
 
     axes |= {name: ["rows", *x.shape[1:]] for name, x in inputs.items()}
     axes["tokens"] = ["rows"]
-    _write_graph(encoder, (inputs,), (dynamic(inputs),), names=(list(inputs), list(memory)),
+    encoded = [*memory, *["similarity"] * (encoder.novelty is not None)]
+    _write_graph(encoder, (inputs,), (dynamic(inputs),), names=(list(inputs), encoded),
                  file=folder / "encoder.onnx", half=half)
     tokens = {"tokens": torch.full((2,), BOS)}
     step = _Step(encoder.model, state, growing[0] if growing else None, attention)

@@ -82,9 +82,10 @@ export class Captioner {
     this.positions = outputs[0].shape[2];           // N of (rows, heads, N, K)
     this.heads = outputs[0].shape[1];
     this.layers = outputs.length / 2;
+    this.off = [];      // heads that are switched off, [name of the switch, head] each
   }
 
-  // The memory of one picture, by name, from bytes (size, size, 3).
+  // The memory of one picture, by name, from bytes (size, size, 3); `isStrange` tells of it, too.
   async encode(pixels) {
     const { size, mean, std } = this.spec.preprocess;
     const data = new Float32Array(3 * size * size);
@@ -95,27 +96,19 @@ export class Captioner {
         data[channel * size * size + i] = Math.fround(pixels[3 * i + channel] - centre) / scale;
       }
     }
-    return this.encoder.run({ images: new this.Tensor("float32", data, [1, 3, size, size]) });
-  }
-
-  // The memory with the output of some cross-attention heads set to 0: their values are 0.
-  without(memory, heads) {
-    const changed = { ...memory };
-    for (const [layer, head] of heads) {
-      const name = this.spec.encoder.outputs[2 * layer + 1].name;
-      const { data, dims } = changed[name];
-      const size = dims[2] * dims[3];
-      const values = Float32Array.from(data).fill(0, head * size, (head + 1) * size);
-      changed[name] = new this.Tensor("float32", values, dims);
-    }
-    return changed;
+    const { similarity, ...memory } = await this.encoder.run({
+      images: new this.Tensor("float32", data, [1, 3, size, size]) });
+    this.isStrange = similarity !== undefined && similarity.data[0] < this.spec.novelty;
+    return memory;
   }
 
   start(memory) {
     const state = {};
     for (const { name, shape } of this.spec.step.state) {
       const sides = shape.map((side) => ({ rows: 1, length: 0 })[side] ?? side);
-      state[name] = new this.Tensor("float32", new Float32Array(0), sides);
+      const data = new Float32Array(sides.reduce((a, b) => a * b));
+      this.off.filter(([one]) => one === name).forEach(([, head]) => { data[head] = 1; });
+      state[name] = new this.Tensor("float32", data, sides);
     }
     return { memory, rows: 1, state };
   }

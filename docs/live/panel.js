@@ -11,7 +11,7 @@ export function drawMap(canvas, weights) {
   canvas.width = side;
   canvas.height = side;
   const image = new ImageData(side, side);
-  weights.forEach((weight, i) => { image.data[4 * i + 3] = 175 * (1 - weight / most); });
+  weights.forEach((weight, i) => { image.data[4 * i + 3] = 140 * (1 - weight / most); });
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
@@ -34,7 +34,7 @@ export class Panel {
     if (heads) {
       this.grid.append(...names.map(([key, text]) => h("button", { type: "button", "aria-label": text,
         title: text, click: () => {
-          this.head.select.value = key;
+          this.head.select.value = this.head.select.value === key ? "mean" : key;     // a second click takes it back
           this.draw();
         } }, h("canvas", { "aria-hidden": "true" }))));
     }

@@ -21,12 +21,15 @@ export async function photoPart(body, { heads = false, onTrace = () => {}, extra
     const memory = await captioner.encode(resize(image, captioner.spec.preprocess));
     const { ids } = await captioner.beam(memory, BEAM);
     const trace = await captioner.read(memory, ids);
-    line.textContent = `The model writes: ${captioner.text(ids)}`;
+    line.replaceChildren(`The model writes: ${captioner.text(ids)}`, ...captioner.isStrange ? [h("strong",
+      { class: "live-warning" }, "Careful: this picture is unlike those that the model learned from. Do "
+      + "not trust its caption.")] : []);
     panel.show(trace);
     onTrace({ captioner, memory, panel, trace });
   });
   const chooser = await photoChooser(body, (newImage) => {
     image = newImage;
+    if (panel) panel.chosen = null;
     return describe();
   });
   const load = await loader("photos", "Load the captioner, and caption this photo", (loaded) => {

@@ -4,17 +4,11 @@ import { SceneEditor } from "./scene_editor.js";
 import { button, h, latest, loader, status } from "./ui.js";
 import { loadWorld } from "./world.js";
 
-const FIRST = [
-  { shape: "square", colour: "blue", size: "large", texture: "plain", x: 60, y: 60, radius: 43 },
-  { shape: "circle", colour: "brown", size: "small", texture: "plain", x: 60, y: 60, radius: 15 },
-  { shape: "star", colour: "yellow", size: "medium", texture: "plain", x: 140, y: 130, radius: 25 },
-];
-
 export default async function build(body) {
   const world = await loadWorld();
   let captioner = null;
   let panel = null;
-  let example = -1;
+  let example = 0;
   const line = status();
   const result = h("div");
   const describe = latest(async () => {
@@ -28,7 +22,7 @@ export default async function build(body) {
       world.verdict(caption, objects)), ")");
     panel.show(await captioner.read(memory, ids));
   });
-  const editor = new SceneEditor(world, FIRST, describe);
+  const editor = new SceneEditor(world, world.scenes[0].objects, describe);
   const other = button("Another scene", () => {
     example = (example + 1) % world.scenes.length;
     editor.replace(world.scenes[example].objects);
@@ -41,6 +35,7 @@ export default async function build(body) {
     return describe();
   });
   body.append(h("p", {}, "Choose a shape, then drag it or move it with the arrow keys; change its "
-    + "colour, shape, size or texture below."),
+    + "colour, shape, size or texture. The captioner is small and often wrong: the page checks each caption "
+    + "against the drawing, and names the words that are not true."),
   h("div", { class: "live-stage" }, editor.picture, h("div", {}, editor.controls, load, line, result)));
 }

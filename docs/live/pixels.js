@@ -66,7 +66,7 @@ export async function decode(blob) {
   try {
     bitmap = await createImageBitmap(blob, { colorSpaceConversion: "none" });
   } catch {
-    throw new Error("this file is no picture that the browser can read: try a JPEG or PNG");
+    throw new Error("This file is no picture that the browser can read: try a JPEG or PNG");
   }
   const shrink = Math.min(1, Math.sqrt(MOST_PIXELS / (bitmap.width * bitmap.height)));
   const canvas = document.createElement("canvas");

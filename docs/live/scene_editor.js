@@ -57,9 +57,11 @@ export class SceneEditor {
   }
 
   insert() {
-    const middle = this.world.world / 2;
-    this.objects.push({ shape: "circle", colour: "red", size: "small", texture: "plain", radius: 15,
-      x: middle, y: middle });
+    const spots = Array.from({ length: 36 }, (_, i) => [16 + 32 * (i % 6), 16 + 32 * Math.floor(i / 6)]);
+    const isFree = ([x, y]) => this.objects.every((one) => Math.max(Math.abs(x - one.x), Math.abs(y - one.y))
+      > one.radius + 15);
+    const [x, y] = spots.find(isFree) ?? spots[0];
+    this.objects.push({ shape: "circle", colour: "red", size: "small", texture: "plain", radius: 15, x, y });
     this.chosen = this.objects.length - 1;
     this.change({});
   }

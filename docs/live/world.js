@@ -5,6 +5,9 @@ export const loadWorld = () => promise ??= fetch(new URL("world.json", HERE))
   .then((answer) => answer.json()).then((tables) => new World(tables));
 
 const FINE = 4;                 // a pixel is sampled at FINE x FINE points
+const MEANS = { crowded: " (five shapes or more)", sparse: " (two shapes or fewer)",
+  colourful: " (four colours or more)", symmetric: " (left and right alike)",
+  row: " (three or more side by side)", column: " (three or more below each other)" };
 const PROPERTIES = ["size", "texture", "colour", "shape"];
 const CONVEX = ["circle", "square", "triangle", "diamond"];
 const STAR = [[0, -1000], [951, -309], [588, 809], [-588, 809], [-951, -309]];
@@ -197,6 +200,7 @@ export class World {
     const claims = this.check(text, objects);
     if (!claims) return "not true: no sentence of the scenes' grammar";
     const wrong = claims.flat().filter(([, holds]) => !holds).map(([word]) => word);
-    return wrong.length ? `not true: ${[...new Set(wrong)].join(", ")}` : "true";
+    return wrong.length ? `not true: ${[...new Set(wrong)].map((word) =>
+      `“${word}”${MEANS[word] ?? ""}`).join(", ")}` : "true";
   }
 }
