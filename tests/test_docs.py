@@ -463,6 +463,17 @@ def test_a_line_is_plain_text():
     assert reference.escape("All `Eye`s of *args_") == "All ``Eye``\\ s of \\*args\\_"
 
 
+@pytest.mark.slow
+def test_nearly_every_public_name_has_an_example():
+    public = reference.modules(ROOT / "captionlab")
+    found = reference.examples(ROOT, reference.taught(ROOT / "nbs"), reference.spellings(public))
+    names = {f"{module}.{name}" for module, own in public.items() for name in own
+             if not module.startswith("captionlab.cli")}
+    assert len(names - found.keys()) < len(names) / 40, sorted(names - found.keys())
+    assert found["captionlab.attention.attend"][0].startswith(":doc:`/course/")
+    assert "attend(" in found["captionlab.attention.attend"][1]
+
+
 def test_load_has_an_entry_with_an_example():
     text = reference.package_page(ROOT / "captionlab")
     load, _, rest = text.partition("captionlab.load\n")[2].partition(".. autofunction")
