@@ -7,6 +7,7 @@ __all__ = ['advantages', 'SelfCritical']
 
 # %% ../nbs/23_scst.ipynb #10ba605e
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -54,8 +55,6 @@ class SelfCritical(CaptionerWrapper):
         Rennie et al. 2017, equation (6), with the baseline of Luo 2020.
     """
 
-    reads_numbers = True        # the samples, for their rewards: a step is no single graph
-
     def __init__(self, model: Captioner, reward: Callable[[Tensor, Tensor], Tensor],
                  samples: int = 5, max_length: int = 30, suppress_tokens: Iterable[int] = ()):
         super().__init__(model)
@@ -80,26 +79,43 @@ class SelfCritical(CaptionerWrapper):
         A token's term is minus its log-probability times the advantage of its caption.
 
         Args:
-            batch: B pictures with their captions, `(B, R, 1 + T)` ids, padded with 0.
+            batch: B pictures with their captions, `(B, R, 1 + T)` ids, padded with 0; from `judge`
+                if it brings samples and advantages.
             label_smoothing: not used here.
         """
         memory = self.encode(batch)
-        captions = self.sample_captions(memory)
-        # Older PyTorch keeps weights that sampling cast to 16 bits without history; they would
-        # get no gradient.
-        torch.clear_autocast_cache()
-        # Rewards are computed on the CPU: only here a training step waits for a GPU.
-        written = captions.cpu()
-        references = batch.require("captions")[..., 1:].cpu()
-        advantage = advantages(self.reward(written, references))            # (B, C)
-        advantage = advantage.to(captions.device, non_blocking=True)
-        log_probs = self.token_log_probs(memory, captions)                  # (B, C, T)
-        return -(log_probs * advantage[..., None]).sum(), (captions != PAD).sum()
+        if batch.samples is None:
+            batch = self.judge(batch, self.sample_captions(memory))
+            # Older PyTorch keeps weights that sampling cast to 16 bits without history; they would
+            # get no gradient.
+            torch.clear_autocast_cache()
+        samples = batch.require("samples")
+        log_probs = self.token_log_probs(memory, samples)                   # (B, C, T)
+        weighted = log_probs * batch.require("advantages")[..., None]
+        return -weighted.sum(), (samples != PAD).sum()
 
-    def sample_captions(self, memory: Memory) -> Tensor:
+    def judge(self, batch: Batch, samples: Tensor) -> Batch:
+        """Return the batch with sampled captions `(B, C, T)` and their advantages `(B, C)`.
+
+        Rewards are computed on the CPU: only here a training step waits for a GPU.
+        """
+        references = batch.require("captions")[..., 1:].cpu()
+        advantage = advantages(self.reward(samples.cpu(), references))
+        advantage = advantage.to(samples.device, non_blocking=True)
+        return replace(batch, samples=samples, advantages=advantage)
+
+    @torch.no_grad()
+    def draw(self, batch: Batch) -> Tensor:
+        """Sample captions of a batch as `sample_captions` does, without a wait for a GPU.
+
+        A trainer records this and the loss of what `judge` returns as two graphs.
+        """
+        return self.sample_captions(self.encode(batch), wait=False)
+
+    def sample_captions(self, memory: Memory, wait: bool = True) -> Tensor:
         """Sample C captions of each of B pictures, ids `(B, C, T)`, without a gradient."""
         captions, _ = sample(self.model, memory, self.samples, max_length=self.max_length,
-                             suppress_tokens=self.suppress_tokens)
+                             suppress_tokens=self.suppress_tokens, wait=wait)
         return captions
 
     def token_log_probs(self, memory: Memory, captions: Tensor) -> Tensor:

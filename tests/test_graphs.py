@@ -14,9 +14,12 @@ from captionlab.data.loading import BatchLoader
 from captionlab.data.resident import ResidentLoader, fits_on, resident_bytes
 from captionlab.distillation import Distilled
 from captionlab.models import find_preset, model_module
+from captionlab.rewards import CiderD
+from captionlab.scst import SelfCritical
 from captionlab.text import Vocabulary
 from captionlab.training.config import TrainingConfig
 from captionlab.training.graphs import ReplayedStep
+from captionlab.training.loop import Trainer
 
 def called_again(calls):
     """Records as a GPU does, which computes nothing meanwhile; a replay calls the function."""
@@ -149,3 +152,43 @@ def test_teachers_count_the_same_with_padding(monkeypatch, length):
     for module in (captioner, distillation):
         monkeypatch.setattr(module, "real_rows", lambda x, ids: x.flatten(0, ids.ndim - 1))
     torch.testing.assert_close(model.loss(batch.padded(6), 0.1), plain)
+
+
+def self_critical():
+    torch.manual_seed(0)
+    model = model_module("vanilla").Model(find_preset("vanilla", "tiny"), 50)
+    reward = CiderD([[[5, 6, 7]] * 2] * 3)
+    batch = Batch(captions=torch.randint(4, 50, (3, 2, 9)), grid=torch.rand(3, 64, 12))
+    return SelfCritical(model, reward, samples=3, max_length=8), batch
+
+
+def test_samples_drawn_before_a_step_give_its_loss(monkeypatch):
+    model, batch = self_critical()
+    samples = model.draw(batch)
+    assert samples.shape == (3, 3, 8)
+    judged = model.judge(batch, samples)
+    monkeypatch.setattr(SelfCritical, "sample_captions", lambda *_: samples)
+    for ours, inside in zip(model.loss(judged), model.loss(batch), strict=True):
+        assert ours.equal(inside)
+
+
+def test_a_self_critical_training_records_samples_and_steps():
+    model, batch = self_critical()
+    run = Trainer(model, range(9), TrainingConfig(batch_size=3, epochs=1, warmup=1))
+    calls = []
+    run.draw = ReplayedStep(model.draw, called_again(calls))
+    run.perform_step = ReplayedStep(run._step, called_again(calls))
+    sums = [run.step(batch) for _ in range(3)]
+    assert calls == ["record", "replay"] * 2 + ["replay"] * 2
+    assert all(loss.isfinite() and tokens > 0 for loss, tokens in sums)
+
+
+def test_what_cannot_be_recorded_goes_on_without():
+    def record(call):
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    step = ReplayedStep(lambda batch: batch.captions + 1, record)
+    batch = Batch(captions=torch.arange(6).view(1, 1, 6))
+    with pytest.warns(UserWarning, match="cannot be recorded.* stream is capturing$"):
+        found = [step(batch) for _ in range(3)]
+    assert all(one.equal(batch.captions + 1) for one in found)

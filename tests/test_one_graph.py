@@ -7,8 +7,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from captionlab.data.batches import Batch
-from captionlab.decoding.generation import sequence_log_probs
+from captionlab.decoding.generation import generate, sequence_log_probs
 from captionlab.models import find_preset, list_models, model_module, random_inputs
+from captionlab.scst import SelfCritical
 
 V = 1000
 LENGTHS = (7, 12)
@@ -75,6 +76,25 @@ def test_a_decoding_step_is_one_graph(name):
 
 
 @pytest.mark.parametrize("name", list_models())
+def test_all_words_of_samples_are_one_graph(name):
+    model = model_of(name).eval()
+    batch = batch_of(name, 9)
+    points = torch.rand(3, 2, 5)
+
+    def words(batch, wait):
+        return generate(
+            model, model.encode(batch), lambda log_probs, points: log_probs.argmax(-1), 2,
+            max_length=5, suppress_tokens=[3], points=points, wait=wait,
+        )  # fmt: skip
+
+    ids, log_probs = one_graph(lambda batch: words(batch, wait=False))(batch)
+    expected_ids, expected = words(batch, wait=True)
+    assert ids[..., : expected_ids.shape[-1]].equal(expected_ids)
+    assert not ids[..., expected_ids.shape[-1] :].any()
+    torch.testing.assert_close(log_probs, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list_models())
 def test_the_scores_of_samples_are_one_graph(name):
     """As self-critical training takes them: with a gradient, dropout off."""
     model = model_of(name).eval()
@@ -107,9 +127,14 @@ class Waits(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.name().removeprefix("aten::").partition(".")[0]
         assert name not in WAITS, f"{name} waits for the device"
+        result = func(*args, **(kwargs or {}))
+        if name in ("_to_copy", "copy_") and getattr(result, "is_meta", False):
+            # Tables of positions are floats; a GPU gets them once, "meta" each time.
+            lists = [x for x in args if isinstance(x, torch.Tensor) and not x.is_floating_point()]
+            assert all(x.is_meta for x in lists), f"{name} sends numbers to the device"
         if name in ("index", "index_put", "index_put_"):
             assert not any(x is not None and x.dtype == torch.bool for x in args[1]), name
-        return func(*args, **(kwargs or {}))
+        return result
 
 
 @pytest.mark.parametrize("name", list_models())
@@ -124,8 +149,21 @@ def test_a_step_reads_nothing_from_the_device(name, dropout):
     assert total.device.type == tokens.device.type == "meta"
 
 
+@pytest.mark.parametrize("name", list_models())
+def test_self_critical_training_reads_nothing_while_it_is_recorded(name):
+    model = SelfCritical(model_of(name), lambda *_: None, max_length=5, suppress_tokens=[3])
+    model = model.to("meta")
+    batch = batch_of(name, 9).to("meta")
+    with Waits():
+        samples = model.draw(batch)
+        advantages = torch.empty(samples.shape[:2], device="meta")
+        total, _ = model(replace(batch, samples=samples, advantages=advantages))
+        total.backward()
+    assert total.device.type == "meta"
+
+
 def test_what_waits_is_found():
     mask = torch.ones(3, dtype=torch.bool)
-    for read in (mask.all().item, mask.nonzero, lambda: mask[mask]):
+    for read in (mask.all().item, mask.nonzero, lambda: mask[mask], lambda: mask.to("meta")):
         with pytest.raises(AssertionError), Waits():
             read()

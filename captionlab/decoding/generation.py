@@ -84,13 +84,11 @@ def log_probabilities(logits: Tensor, suppress_tokens: Iterable[int] = (), *,
     Raises:
         ValueError: if a logit is not a number, or every token is suppressed.
     """
-    # A tensor made on a GPU would wait for what it still computes.
-    suppressed = torch.tensor([PAD, BOS, *suppress_tokens]).to(logits.device, non_blocking=True)
     log_probs = torch.log_softmax(logits, -1, dtype=torch.float32)
     if log_probs.requires_grad:
-        log_probs = log_probs.index_fill(-1, suppressed, -math.inf)
-    else:
-        log_probs.index_fill_(-1, suppressed, -math.inf)        # without a copy
+        log_probs = log_probs.clone()           # the backward pass needs the result as it is
+    for token in (PAD, BOS, *suppress_tokens):  # a list of them would have to be sent to a GPU
+        log_probs[..., token] = -math.inf
     if check:
         largest = log_probs.amax(-1)
         _raise_if_broken(largest.isnan().any(), largest.isneginf().any())
@@ -161,14 +159,16 @@ class _Captions:
     Args:
         tokens: bos of every caption, `(B, C)`.
         max_length: T, of a caption.
+        wait: see `generate`.
     """
 
-    def __init__(self, tokens: Tensor, max_length: int):
+    def __init__(self, tokens: Tensor, max_length: int, wait: bool):
         self.ids = tokens.new_zeros(*tokens.shape, max_length)
         self.scores = torch.zeros(tokens.shape, device=tokens.device)
         # Pictures whose captions have all ended leave the batch; these R remain.
         self.rows = torch.arange(len(tokens), device=tokens.device)
-        self.interval = _words_per_check(tokens.device)
+        # Without a wait it asks after more words than there are.
+        self.interval = _words_per_check(tokens.device) if wait else max_length + 1
         self.unchecked: list[Tensor] = []       # largest log-probability at each word, (R, C)
 
     def append(self, length: int, tokens: Tensor, log_probs: Tensor, ended: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ class _Captions:
 
     def used_length(self, length: int) -> int:
         """Return how many of the first tokens are not padding alone."""
-        if self.interval == 1:
+        if self.interval == 1 or self.interval > self.ids.shape[-1]:
             return length
         return max(sum(_read((self.ids[..., :length] != PAD).any(0).any(0))), 1)
 
@@ -209,7 +209,7 @@ class _Captions:
 def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
              captions: int = 1, *, max_length: int = 30, suppress_tokens: Iterable[int] = (),
              constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = (),
-             points: Tensor | None = None) -> tuple[Tensor, Tensor]:
+             points: Tensor | None = None, wait: bool = True) -> tuple[Tensor, Tensor]:
     """Generate captions from left to right, each token chosen once and for all.
 
     Args:
@@ -223,6 +223,9 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
         constraints: see `captionlab.decoding.constraints`; applied before `choose`.
         points: numbers `(B, C, T)`, of which `choose` gets those of the step, `(R, C)`, as its
             second argument.
+        wait: whether to stop as soon as all captions have ended, which waits for a GPU, and to
+            look whether the logits are numbers. Without, and without constraints, which wait, too,
+            what a GPU does can be recorded.
 
     Returns:
         Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's
@@ -236,7 +239,7 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
     captions = check_count("captions", captions)
     suppress_tokens = [*suppress_tokens]            # it may be a generator
     tokens = bos_tokens(model, len(memory), captions)
-    written = _Captions(tokens, max_length)
+    written = _Captions(tokens, max_length, wait)
     state = model.start(memory, captions)
     length = 0
     for length in range(1, max_length + 1):
@@ -252,7 +255,7 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
             log_probs = _constrain(log_probs, prefixes, constraints, ended)
         step_points = () if points is None else (points[written.rows, :, length - 1],)
         tokens = written.append(length, choose(log_probs, *step_points), log_probs, ended)
-        if length % written.interval and length < max_length:
+        if not wait or (length % written.interval and length < max_length):
             continue
         unfinished = written.unfinished(tokens)
         if len(unfinished) == 0:
@@ -353,8 +356,8 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
            top_k: int = 0, top_p: float = 1.0, max_length: int = 30,
            generator: torch.Generator | Sequence[torch.Generator] | None = None,
            suppress_tokens: Iterable[int] = (),
-           constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = ()
-           ) -> tuple[Tensor, Tensor]:
+           constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = (),
+           wait: bool = True) -> tuple[Tensor, Tensor]:
     """Sample captions token by token.
 
     Each token is drawn from the distribution of the tokens that are not suppressed, renormalised.
@@ -372,6 +375,7 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
             whose captions then do not depend on the other pictures of the batch.
         suppress_tokens: ids that are never generated, besides pad and bos.
         constraints: see `captionlab.decoding.constraints`; applied before the temperature.
+        wait: see `generate`.
 
     Returns:
         Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's
@@ -405,7 +409,7 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
 
     return generate(model, memory, choose, captions,
                     max_length=max_length, suppress_tokens=suppress_tokens,
-                    constraints=constraints, points=points)
+                    constraints=constraints, points=points, wait=wait)
 
 # %% ../../nbs/library/decoding/generation.ipynb #cfd98eef
 def sequence_log_probs(model: Captioner, memory: Memory, ids: Tensor,

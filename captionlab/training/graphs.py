@@ -6,6 +6,7 @@
 __all__ = ['record_graph', 'ReplayedStep']
 
 # %% ../../nbs/library/training/graphs.ipynb #grap0002
+import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
 
@@ -64,7 +65,15 @@ class ReplayedStep:
         recording = self.recordings[shape]
         if recording is None:
             inputs = replace(batch, **{name: tensor.clone() for name, tensor in tensors.items()})
-            recording = (inputs, self.record(lambda: self.function(inputs)))
+            try:
+                recording = (inputs, self.record(lambda: self.function(inputs)))
+            except RuntimeError as error:
+                reason = str(error).partition("\n")[0]
+                warnings.warn(f"steps cannot be recorded, which would be faster: {reason}",
+                              stacklevel=2)
+                self.recordings = {}
+                self.most_shapes = 0            # so that none is tried again
+                return self._warm_up(batch)
             self.recordings[shape] = recording
         inputs, replay = recording
         for name, tensor in _tensors(inputs).items():

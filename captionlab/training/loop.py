@@ -194,11 +194,14 @@ class Trainer:
         self.place_rates()
         self.scheduler = LambdaLR(optimizer, config.lr_lambda(len(self.sampler)))
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
-        # Rewards, for one, are computed by the CPU in the middle of a step.
         reads = any(getattr(module, "reads_numbers", False) for module in model.modules())
         self.graphs = (config.graphs and on_gpu and config.accumulation == 1
                        and self.accelerator.num_processes == 1 and not reads)
         self.perform_step = ReplayedStep(self._step) if self.graphs else self._step
+        # Rewards are computed by the CPU, so self-critical training records what is before them.
+        draw = getattr(model, "draw", None)
+        record = self.graphs and draw is not None
+        self.draw = ReplayedStep(self.accelerator.autocast()(draw)) if record else None
 
     def place_rates(self) -> None:
         """Put the learning rates on a GPU, where a recorded step finds the one of the day."""
@@ -293,6 +296,8 @@ class Trainer:
             batch = batch.to(self.device, non_blocking=True)
             if self.device.type != "cpu":
                 batch = batch.padded(_LENGTHS)
+            if self.draw:
+                batch = self.model.judge(batch, self.draw(batch))
             sums = self.perform_step(batch)
         self.scheduler.step()
         return sums
