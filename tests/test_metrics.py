@@ -708,7 +708,7 @@ def by_hand(hypotheses: list[str], references: list[str]) -> dict[str, float]:
     }
 
 
-def test_translations_score_what_sacrebleu_gives_for_plain_tokens():
+def test_translations_score_what_sacrebleu_gives_for_plain_tokens():    # eq-ter-1
     hypotheses, references = translations()
     found = score_translations(hypotheses, references)
     assert found == pytest.approx(by_hand(hypotheses, references), rel=1e-12)
