@@ -11,7 +11,8 @@ from statistics import median
 from torch import nn
 
 from captionlab.captioner import Captioner
-from captionlab.runs.results import provenance
+from captionlab.runs.results import provenance, result_file
+from captionlab.runs.run import Run
 from captionlab.training.config import TrainingConfig
 from captionlab.training.loop import Trainer
 
@@ -68,3 +69,21 @@ def record(name: str, ours: float, peer: float, ratio: float, unit: str) -> None
     print(
         f"{name:32} ours {ours:10.3f}   peer {peer:10.3f}   ratio {ratio:6.2f}   {unit}", flush=True
     )
+
+
+def artifact_path(run: Run, data: str, kind: str, split: str = "test") -> Path:
+    """Return where something else that was measured of a run belongs: beside its result.
+
+    Args:
+        run: that was measured.
+        data: name of the data set.
+        kind: of measurement, such as "gate"; part of the file's name.
+        split: of the data set.
+    """
+    metadata = run.metadata
+    name = metadata.result_name
+    if split != "test":
+        name += f"-{split}"
+    file = result_file(f"{data}/{name}.seed{metadata.seed}.{kind}.json")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file

@@ -78,7 +78,7 @@ def reproduce(
               f"{number(mean(measured))} {number(allowed)}   {verdict}", flush=True)
         differing += verdict == "differs"
     if differing:
-        raise SystemExit(f"{differing} rows differ by more than their seeds")
+        raise SystemExit(f"rows that differ by more than their seeds: {differing}")
 
 
 if __name__ == "__main__":

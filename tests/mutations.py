@@ -40,10 +40,9 @@ from captionlab.models.translation import PRESETS as TRANSLATORS
 from captionlab.models.translation import Model as Translator
 from captionlab.processors.image import ImageProcessor
 from captionlab.processors.text import TextProcessor
-from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.results import load_result
 from captionlab.runs.run import Run
-from captionlab.runs.storage import unique_tensors
+from captionlab.runs.storage import RunMetadata, unique_tensors
 from captionlab.subwords import SubwordVocabulary
 from captionlab.text import Vocabulary
 from captionlab.training.checkpoint import read_checkpoint, write_checkpoint

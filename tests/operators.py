@@ -8,7 +8,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-
 class WaitCounter(TorchDispatchMode):
     """A context that counts where a program would wait if tensors were on a GPU.
 

@@ -11,6 +11,7 @@ from test_models import says_the_same_word_by_word
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
+from benchmarks.gates import gate_by_class, measure_gate, trace_paths, word_class
 from captionlab.blocks import BlockConfig, Decoder, Encoder
 from captionlab.cli import application
 from captionlab.data.batches import Batch
@@ -18,7 +19,6 @@ from captionlab.data.datasets import CaptionData, scenes
 from captionlab.decoding.beam import beam_search
 from captionlab.decoding.ensemble import Ensemble
 from captionlab.decoding.generation import BOS, EOS
-from captionlab.explore.gates import gate_by_class, measure_gate, trace_paths, word_class
 from captionlab.models.entangled import (
     ACTIVATIONS,
     PRESETS,
@@ -36,8 +36,8 @@ from captionlab.runs.catalog import load
 from captionlab.runs.ensembles import ensemble
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.fitting import NewModel, fit
-from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.run import Run
+from captionlab.runs.storage import RunMetadata
 from captionlab.text import Vocabulary, normalise
 from captionlab.vision.attributes import AttributeDetector
 from captionlab.vision.images import Preprocess
@@ -640,7 +640,7 @@ class TestGate:
     def test_is_measured_and_written(self, world, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         run = run_of(world)
-        monkeypatch.setattr("captionlab.explore.gates.load_dataset", lambda name: world)
+        monkeypatch.setattr("benchmarks.gates.load_dataset", lambda name: world)
         (
             nn.init.zeros_(run.model.decoder.blocks[0].controller.gate.weight),
             nn.init.constant_(run.model.decoder.blocks[0].controller.gate.bias, 1e4),

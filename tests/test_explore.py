@@ -32,8 +32,8 @@ from captionlab.explore.tracing import (
 )
 from captionlab.processors.image import ImageProcessor
 from captionlab.runs.ensembles import ensemble
-from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.run import Run
+from captionlab.runs.storage import RunMetadata
 from captionlab.scenes.world import BACKGROUND, Object, Scene
 from captionlab.text import Vocabulary
 from captionlab.vision.attributes import AttributeDetector

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks import relations
+from benchmarks.relations import attention_by_relation, measure_relations
 from captionlab.blocks import BlockConfig, Encoder
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import Item, scenes
 from captionlab.decoding.beam import beam_search
-from captionlab.explore import relations
-from captionlab.explore.relations import attention_by_relation, measure_relations
 from captionlab.models.image_transformer import (
     PRESETS,
     VARIANTS,
@@ -28,8 +28,8 @@ from captionlab.models.image_transformer import (
     SpatialGraphAttention,
 )
 from captionlab.processors.image import ImageProcessor
-from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.run import Run
+from captionlab.runs.storage import RunMetadata
 from captionlab.text import Vocabulary
 from captionlab.vision.region_geometry import spatial_graph
 from captionlab.vision.regions import cell_boxes
@@ -687,7 +687,7 @@ class TestRelations:
             ImageProcessor(tiny),
             RunMetadata.from_dict(metadata),
         )
-        monkeypatch.setattr("captionlab.explore.relations.load_dataset", lambda name: world)
+        monkeypatch.setattr("benchmarks.relations.load_dataset", lambda name: world)
         path = measure_relations(run, batch_size=7)
         assert path == tmp_path / "results" / "scenes" / f"{name}.seed3.relations.json"
         assert measure_relations(run, split="train").name == f"{name}-train.seed3.relations.json"

@@ -5,7 +5,6 @@ import pytest
 from captionlab.metrics.chair import chair_scores, shapes_in_caption
 from captionlab.scenes import Object, Scene, describe_scene, generate_split, verify_caption
 
-
 class TestScenes:
     def test_both_languages_any_case_and_text_that_is_no_sentence(self):
         assert shapes_in_caption("Two STARS, a circle") == {"star", "circle"}

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from captionlab.course.miniature import serve
 from captionlab.data.downloads import file_checksum
-from captionlab.data.miniature import serve
 from captionlab.metrics import compare, confidence_intervals, find_java, java, spice, tokenize
 from captionlab.metrics.spice import (
     ARCHIVES,

@@ -31,7 +31,7 @@ from captionlab.pytorch_layers import copy_decoder, copy_encoder
 from captionlab.runs.catalog import load
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.storage import read_run_json
-from captionlab.training.recipes import override_preset
+from captionlab.training.config import override_preset
 from captionlab.vision import backbone_spec
 from captionlab.vision.pixels import pixel_grid
 

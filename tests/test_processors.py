@@ -28,7 +28,7 @@ from captionlab.processors.cache import input_transforms, open_feature_stores
 from captionlab.processors.image import ImageProcessor
 from captionlab.processors.text import TextProcessor
 from captionlab.runs import catalog as runs_catalog
-from captionlab.runs import evaluation, fitting, preparation
+from captionlab.runs import evaluation, fitting, preparation, storage
 from captionlab.runs import run as run_module
 from captionlab.runs.ensembles import ensemble
 from captionlab.runs.evaluation import evaluate
@@ -124,7 +124,7 @@ def _alone(tmp_path, monkeypatch):
     for module in (runs_catalog, cache):
         monkeypatch.setattr(module, "cache_home", lambda: tmp_path / "cache")
     module = SimpleNamespace(Model=Model, Preset=Preset, PRESETS={})
-    for user in (models, run_module, fitting):
+    for user in (models, storage, fitting):
         monkeypatch.setattr(user, "model_module", lambda name: module)
     monkeypatch.setattr(image, "find_weights", lambda _: "0")
     for make in (Backbone, Pyramid):

@@ -11,7 +11,7 @@ import pytest
 from captionlab.files import write_json
 from captionlab.models import find_preset, list_models, model_presets
 from captionlab.runs.results import published_tables, seed_deviation, seed_spread
-from captionlab.training.recipes import override_preset
+from captionlab.training.config import override_preset
 from reproduce.claims import decidable, in_words, measure_claims
 from reproduce.rows import Settings, compare, load_row, plan_row, result_name
 

@@ -19,6 +19,7 @@ from filelock import FileLock
 from PIL import Image
 
 import captionlab
+from benchmarks import artifact_path
 from captionlab.data.batches import CaptionDataset
 from captionlab.data.catalog import load_dataset
 from captionlab.data.datasets import CaptionData, Item, scenes
@@ -37,27 +38,22 @@ from captionlab.runs import (
     evaluation,
     fitting,
     folder,
-    formats,
     preparation,
     results,
     storage,
 )
-from captionlab.runs import (
-    run as run_module,
-)
-from captionlab.runs.blind_control import derangement
 from captionlab.runs.evaluation import (
-    artifact_path,
+    derangement,
     evaluate,
     merge_result,
     result_name,
 )
 from captionlab.runs.fitting import NewModel, fit, preset_variant
-from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.objectives import SCST
 from captionlab.runs.preparation import TrainingSetup
 from captionlab.runs.results import merge_run, provenance
 from captionlab.runs.run import Run
+from captionlab.runs.storage import RunMetadata
 from captionlab.scenes.verification import truth
 from captionlab.scenes.world import render
 from captionlab.subwords import SubwordVocabulary
@@ -273,14 +269,14 @@ class TestFormats:
     def test_a_field_that_format_1_did_not_have_counts_if_it_is_not_the_default(self):
         tiny = find_preset("vanilla", "tiny")
         other = replace(tiny, inputs=replace(tiny.inputs, max_boxes=3))
-        assert "max_boxes" not in formats.format1_preset("vanilla", tiny)
-        assert formats.format1_preset("vanilla", other)["max_boxes"] == 3
+        assert "max_boxes" not in storage.format1_preset("vanilla", tiny)
+        assert storage.format1_preset("vanilla", other)["max_boxes"] == 3
 
     def test_every_model_is_known(self):
         """A new model needs no entry, for no result of format 1 is of it; an old one does."""
         for model in set(list_models()) & set(self.HASHES):
             for preset in model_module(model).PRESETS.values():
-                assert "recipe" in formats.format1_preset(model, preset)
+                assert "recipe" in storage.format1_preset(model, preset)
 
     def test_keys_of_other_versions_are_kept(self, tmp_path):
         run = fresh("vanilla")
@@ -498,7 +494,7 @@ class TestNeverHalf:
         old, new = fresh("vanilla"), fresh("vanilla", Vocabulary(["x", "y", "z"]))
         torch.nn.init.ones_(new.model.words.weight)
         old.save(tmp_path)
-        for module, step in ((storage, "write_atomically"), (run_module, "write_json")):
+        for module, step in ((storage, "write_atomically"), (storage, "write_json")):
             with monkeypatch.context() as patch:
                 patch.setattr(module, step, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
                 with pytest.raises(KeyboardInterrupt):
@@ -512,7 +508,7 @@ class TestNeverHalf:
 
     def test_dying_before_there_was_one_leaves_none(self, tmp_path, monkeypatch):
         monkeypatch.setattr(
-            run_module, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            storage, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
             fresh("vanilla").save(tmp_path)

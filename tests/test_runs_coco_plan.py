@@ -21,7 +21,7 @@ from captionlab.models import find_preset
 from captionlab.processors import cache
 from captionlab.runs import catalog as runs_catalog
 from captionlab.runs.results import results_home
-from captionlab.training.recipes import override_preset
+from captionlab.training.config import override_preset
 from captionlab.vision import attributes
 
 COMMANDS = json.loads((results_home() / "coco-commands.json").read_text())

@@ -18,7 +18,6 @@ from captionlab.metrics.files import read_results
 from captionlab.metrics.translation import judge_translations
 from captionlab.runs.objectives import SCST
 
-
 def call(*words):
     """The result of a command."""
     return CliRunner().invoke(app, [str(word) for word in words])

@@ -47,5 +47,5 @@ def test_every_course_has_a_preset_and_the_checks_a_goal():
         preset = speedrun.find_preset(course.model, course.preset)
         usual = preset.training.max_tokens // 18 if preset.training.max_tokens == 144 else None
         assert usual in (None, course.usual), name
-    assert gpu.GOALS.keys() < set(gpu.COCO_CAPTIONERS)
+    assert gpu.GOALS.keys() < set(gpu.CAPTIONERS)
     assert gpu.sizes()["tree"] > 1

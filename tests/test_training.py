@@ -35,7 +35,7 @@ from captionlab.scst import SelfCritical
 from captionlab.text import pad_sequences
 from captionlab.training import devices
 from captionlab.training.checkpoint import read_checkpoint, write_checkpoint
-from captionlab.training.config import TrainingConfig
+from captionlab.training.config import TrainingConfig, cosine, noam, step_decay
 from captionlab.training.distributed import (
     explain_lost_process,
     requested_processes,
@@ -43,7 +43,6 @@ from captionlab.training.distributed import (
 )
 from captionlab.training.loop import Trainer, epochs_since_best
 from captionlab.training.memory import checkpoint_activations
-from captionlab.training.schedules import cosine, noam, step_decay
 
 SCRIPT = Path(__file__).with_name("tiny_training.py")
 # Seconds until a child process counts as hung; a slow or busy machine must not reach it.

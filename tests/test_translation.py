@@ -23,8 +23,7 @@ from captionlab.processors import image
 from captionlab.processors.text import TextProcessor
 from captionlab.pytorch_layers import copy_decoder, copy_encoder
 from captionlab.runs import evaluation
-from captionlab.runs.blind_control import derangement
-from captionlab.runs.evaluation import evaluate
+from captionlab.runs.evaluation import derangement, evaluate
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.objectives import RDrop
 from captionlab.runs.run import Run

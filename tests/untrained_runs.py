@@ -5,8 +5,8 @@ import torch
 from captionlab.models import list_models, model_module
 from captionlab.processors.image import ImageProcessor
 from captionlab.processors.text import TextProcessor
-from captionlab.runs.metadata import RunMetadata
 from captionlab.runs.run import Run
+from captionlab.runs.storage import RunMetadata
 from captionlab.subwords import SubwordVocabulary
 from captionlab.text import Vocabulary
 from captionlab.vision.attributes import AttributeDetector

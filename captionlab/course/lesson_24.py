@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 
 from ..models.vanilla import PRESETS, Model
 from ..processors.image import ImageProcessor
-from ..runs.metadata import RunMetadata
 from ..runs.run import Run
+from ..runs.storage import RunMetadata
 from ..text import Vocabulary
 from .expectations import expect, expect_close, expect_equal
 from .registry import exercise

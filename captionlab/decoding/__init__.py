@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "Constraint", "MinLength", "NoRepeatNgram", "SuppressSequences", "RequiredSequences",
         "Rule", "register_rule", "find_rule",
     ],
-    "config": ["GenerationConfig", "required_ids", "make_constraints", "generate_hypotheses"],
+    "config": ["GenerationConfig", "generate_hypotheses"],
     "ensemble": ["EnsembleState", "mean_probabilities", "Ensemble"],
     "generation": [
         "PAD", "BOS", "EOS", "log_probabilities", "bos_tokens", "generate", "greedy",

@@ -124,9 +124,8 @@ def bos_tokens(model: Captioner, pictures: int, captions: int) -> Tensor:
 def _words_per_check(device: torch.device) -> int:
     """Return after how many words a generation asks which captions have ended.
 
-    Args:
-        device: of the model. A processor has the answer at once. A GPU would stand still after
-            each answer until it gets more work.
+    A processor has the answer at once. A GPU would stand still after each answer until it gets
+    more work.
     """
     return 1 if device.type == "cpu" else 5
 
@@ -346,11 +345,6 @@ def _sample_tokens(log_probs: Tensor, points: Tensor) -> Tensor:
     # Of what is not a number it would be V, which is no token.
     return torch.searchsorted(cumulative, places)[..., 0].clamp_max(log_probs.shape[-1] - 1)
 
-
-def _draw_points(generators: Sequence[torch.Generator], shape: tuple[int, int]) -> Tensor:
-    """Return random numbers `(B, C, T)` of B generators, the same on every device."""
-    return torch.stack([torch.rand(shape, generator=generator) for generator in generators])
-
 # %% ../../nbs/library/decoding/generation.ipynb #4b928f01
 def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: float = 1.0,
            top_k: int = 0, top_p: float = 1.0, max_length: int = 30,
@@ -392,7 +386,10 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
     points = None
     random = None
     if isinstance(generator, Sequence):
-        points = _draw_points(generator, (captions, max_length)).to(next(model.parameters()).device)
+        # The same numbers on every device.
+        shape = (captions, max_length)
+        points = torch.stack([torch.rand(shape, generator=one) for one in generator])
+        points = points.to(next(model.parameters()).device)             # (B, C, T)
     else:
         random = generator
 

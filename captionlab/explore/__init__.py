@@ -16,12 +16,10 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "ErasureScores", "erase_attended", "evaluate_faithfulness", "write_faithfulness",
         "probability_drops",
     ],
-    "gates": ["WORD_CLASSES", "trace_paths", "word_class", "gate_by_class", "measure_gate"],
     "occlusion": [
-        "window_slices", "occluded_copies", "occlude", "pointing_hits", "hit_rate", "chance_rate",
+        "window_slices", "occluded_copies", "occlude", "pointing_hits", "chance_rate",
         "pointing_game",
     ],
-    "relations": ["attention_by_relation", "measure_relations", "find_example"],
     "tracing": [
         "GridView", "BoxView", "WordView", "CaptionTrace", "trace_caption", "attended_streams",
         "image_positions", "surprisal",

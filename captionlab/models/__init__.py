@@ -255,19 +255,17 @@ def _check_values(config: type, values: dict) -> None:
         raise ValueError(f"a preset has no value {min(unknown)[:60]!r}")
     for name, value in values.items():
         if not _has_type(value, types[name]):
+            expected = types[name]
+            if isinstance(expected, type):
+                expected = expected.__name__
             raise ValueError(f"{name} is {str(value)[:60]!r}, which is not of the right type "
-                             f"({_type_name(types[name])})")
+                             f"({expected})")
         lowest, highest = _LIMITS.get(name, (-math.inf, math.inf))
         numbers = value if isinstance(value, tuple) else (value,)
         for number in numbers:
             if isinstance(number, int | float) and not lowest <= number <= highest:
                 raise ValueError(f"{name} is {str(value)[:60]}: it may be from {lowest:,} to "
                                  f"{highest:,}")
-
-
-def _type_name(expected: Any) -> str:
-    """Return what a message calls an annotated type."""
-    return expected.__name__ if isinstance(expected, type) else str(expected)
 
 # %% ../../nbs/library/models/registry.ipynb #07dd7578
 def _lists_to_tuples(values: dict) -> dict:

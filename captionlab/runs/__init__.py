@@ -11,7 +11,6 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/runs/index.ipynb #runs0004
 # The public names, by the module that defines them.
 __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
-    "blind_control": ["derangement"],
     "captions": [
         "Caption", "CaptioningError", "collect_results", "make_captions", "picture_generator",
         "stream_results",
@@ -26,21 +25,19 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "pooled_features", "spherical_kmeans", "NoveltyWarning", "NoveltyDetector", "save_novelty",
         "load_novelty", "pooled_items",
     ],
-    "ensembles": ["EnsembleProcessor", "ensemble", "load_ensemble", "member_name"],
+    "ensembles": ["ensemble", "load_ensemble"],
     "evaluation": [
-        "result_metadata", "result_run", "result_name", "artifact_path", "evaluate",
-        "assign_stores", "score_split", "merge_result", "detector_result", "merge_detector",
+        "result_metadata", "result_run", "result_name", "evaluate", "assign_stores", "score_split",
+        "merge_result", "detector_result", "merge_detector", "derangement",
     ],
     "folder": [
         "DEFAULT_USE_CPU", "check_run_folder", "lock_folder", "set_device", "run_command_line",
         "model_config", "processor_fingerprint", "check_resume_config",
     ],
-    "formats": ["FORMAT", "READABLE_FORMATS", "upgrade_tensors", "format1_preset"],
-    "metadata": ["RunMetadata"],
     "preparation": [
         "build_processor", "augmentations", "training_set", "TrainingSetup", "prepare_training",
-        "grid_inputs", "DataSource", "Folders", "check_data_fits_model", "load_training_data",
-        "load_run_data", "quick_cider", "quick_bleu", "make_validate_fn",
+        "grid_inputs", "DataSource", "Folders", "load_training_data", "load_run_data",
+        "quick_cider", "make_validate_fn",
     ],
     "results": [
         "results_home", "load_result", "result_file", "diff_metadata", "check_mergeable",
@@ -49,14 +46,13 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     ],
     "run": ["Run", "caption_split", "make_batch", "require_metadata"],
     "storage": [
-        "unique_tensors", "save_weights", "load_weights", "read_run_json", "save_run_detector",
-        "load_run_detector", "remove_old_files", "MODEL_KEYS", "check_weights", "model_checksum",
-        "run_errors",
+        "unique_tensors", "load_weights", "read_run_json", "RunMetadata", "format1_preset",
+        "write_run", "read_run",
     ],
     "translation": [
         "map_by_length", "split_text", "split_texts", "num_tokens", "source_sentences",
-        "WholeWords", "search_stand_ins", "translate_texts", "translate_around", "translate_parts",
+        "WholeWords", "translate_texts", "translate_parts",
     ],
     "objectives": ["Objective", "CrossEntropy", "Distillation", "SCST", "OBJECTIVES", "RDrop"],
-    "fitting": ["NewModel", "FitConfig", "fit", "preset_variant", "finetuning_config"],
+    "fitting": ["NewModel", "FitConfig", "fit", "preset_variant"],
 })

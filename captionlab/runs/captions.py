@@ -199,7 +199,7 @@ def collect_results(results: Iterable[_R | Exception], on_error: str, *,
     return collected
 
 # %% ../../nbs/library/runs/captions.ipynb #capt0015
-def stream_results(processor: Processor, pictures: Iterable[Picture],
+def stream_results(processor: Any, pictures: Iterable[Picture],
                    function: Callable[[Batch, list[Picture], list[int]], Sequence[_R]], *,
                    batch_size: int) -> Iterator[_R | Exception]:
     """Yield the result of each picture in order, or the error that reading it raised.
@@ -227,17 +227,14 @@ def stream_results(processor: Processor, pictures: Iterable[Picture],
         start += len(part)
         results = iter(())
         if good:
-            batch = _make_batch(processor, [content for _, content in good.values()])
+            contents = [content for _, content in good.values()]
+            if hasattr(processor, "load"):
+                batch = Batch(**processor.to_inputs(processor.extract(contents)))
+            else:
+                batch = processor(contents)
             results = iter(function(batch, [picture for picture, _ in good.values()], list(good)))
         for one in part:
             yield one if isinstance(one, Exception) else next(results)
-
-
-def _make_batch(processor: Any, contents: list) -> Batch:
-    """Return the batch of B pictures, loaded if the processor loads pictures one by one."""
-    if hasattr(processor, "load"):
-        return Batch(**processor.to_inputs(processor.extract(contents)))
-    return processor(contents)
 
 # %% ../../nbs/library/runs/captions.ipynb #capt0016
 _Loaded = tuple[Picture, LoadedPicture | Picture]

@@ -17,16 +17,11 @@ from ..training.devices import best_device
 from .run import Run
 
 # %% ../../nbs/library/runs/catalog.ipynb #bc9db442
-def _search_folders() -> list[Path]:
-    """Return the folders of runs that can be loaded by name; the first one wins."""
-    packaged = Path(captionlab.__file__).parent / "checkpoints"
-    return [packaged, cache_home() / "runs"]
-
-
 def _named_runs() -> dict[str, Path]:
-    """Return the folders of all runs that can be loaded by name."""
+    """Return the folders of all runs that can be loaded by name; the first of a name wins."""
+    packaged = Path(captionlab.__file__).parent / "checkpoints"
     runs: dict[str, Path] = {}
-    for parent in _search_folders():
+    for parent in (packaged, cache_home() / "runs"):
         for folder in sorted(parent.glob("*")):
             if (folder / "run.json").exists():
                 runs.setdefault(folder.name, folder)

@@ -30,8 +30,8 @@ from ..processors.base import Processor
 from ..training.config import BasePreset
 from ..training.devices import check_device
 from ..training.distributed import world_size
-from .formats import format1_preset
 from .results import provenance
+from .storage import format1_preset
 
 # %% ../../nbs/library/runs/folder.ipynb #a70872cc
 def check_run_folder(folder: Path, resume: bool) -> None:

@@ -78,14 +78,7 @@ def spherical_kmeans(points: Tensor, clusters: int, steps: int = 30, seed: int =
 
 # %% ../../nbs/library/runs/novelty.ipynb #novl0005
 class NoveltyWarning(RuntimeWarning):
-    """A picture is unlike the training pictures of the model that captions it.
-
-    Args:
-        message: one line.
-    """
-
-    def __init__(self, message: str):
-        super().__init__(message)
+    """A picture is unlike the training pictures of the model that captions it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,18 +157,19 @@ class NoveltyDetector:
             pictures: the B pictures, for their names if they are files.
         """
         is_novel = (self.similarity(batch.require("grid")) < self.threshold).tolist()
-        names = [
-            _picture_name(picture, number, len(pictures))
-            for number, (picture, flag) in enumerate(zip(pictures, is_novel, strict=True), 1)
-            if flag
-        ]
+        names = []
+        for number, (picture, flag) in enumerate(zip(pictures, is_novel, strict=True), 1):
+            name = f"picture {number}" if len(pictures) > 1 else "this picture"
+            if flag:
+                names.append(str(picture) if isinstance(picture, str | os.PathLike) else name)
         if not names:
             return ""
-        verb, caption = ("are", "their captions") if len(names) > 1 else ("is", "its caption")
-        return (
-            f"{_enumeration(names)} {verb} unlike the pictures that this model learned from: do "
-            f"not trust {caption}"
-        )
+        advice = "unlike the pictures that this model learned from: do not trust"
+        if len(names) == 1:
+            return f"{names[0]} is {advice} its caption"
+        if len(names) > 5:
+            names = [*names[:4], f"{len(names) - 4} others"]
+        return f"{', '.join(names[:-1])} and {names[-1]} are {advice} their captions"
 
     def warn(self, batch: Batch, pictures: Sequence) -> None:
         """Warn in one line if pictures are unlike the training pictures.
@@ -196,20 +190,6 @@ def _caller_level() -> int:
         frame = frame.f_back
         level += 1
     return level
-
-
-def _picture_name(picture: object, number: int, count: int) -> str:
-    """Return the name of a picture's file, or its number among several."""
-    if isinstance(picture, str | os.PathLike):
-        return str(picture)
-    return f"picture {number}" if count > 1 else "this picture"
-
-
-def _enumeration(names: list[str], limit: int = 5) -> str:
-    """Return names as a list in words: all of them, or the first ones and the number of others."""
-    if len(names) > limit:
-        names = [*names[: limit - 1], f"{len(names) - limit + 1} others"]
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 # %% ../../nbs/library/runs/novelty.ipynb #novl0008
 def save_novelty(detector: NoveltyDetector, folder: Path) -> Path:

@@ -33,9 +33,9 @@ from ..training.config import BasePreset, TrainingConfig
 from ..training.devices import resolve_precision
 from .catalog import load
 from .ensembles import ensemble
-from .metadata import RunMetadata
 from .preparation import TrainingSetup
 from .run import Run
+from .storage import RunMetadata
 
 # %% ../../nbs/library/runs/objectives.ipynb #obje0003
 @dataclass(frozen=True)

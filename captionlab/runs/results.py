@@ -75,13 +75,11 @@ def load_result(name: str | Path) -> dict:
             f"{path}: no such result; captionlab evaluate RUN --json writes one"
         ) from None
     runs = result.get("runs") if isinstance(result, dict) else None
-    if not isinstance(runs, list) or not all(_is_run(run) for run in runs):
+    if not isinstance(runs, list) or not all(
+        isinstance(run, dict) and isinstance(run.get("seed"), int | None) for run in runs
+    ):
         raise ValueError(f"{path}: not a result file, it has no list of runs")
     return result
-
-
-def _is_run(run: object) -> bool:
-    return isinstance(run, dict) and isinstance(run.get("seed"), int | None)
 
 # %% ../../nbs/library/runs/results.ipynb #8416724c
 def diff_metadata(
@@ -204,27 +202,24 @@ def provenance() -> dict[str, str]:
 
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     version = torch.__version__.split("+")[0]
-    machine = f"{os.cpu_count()} cores, {_processor_name()}{gpu}, torch {version}"
-    return {"commit": _commit() or "unknown", "machine": machine}
-
-
-def _processor_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")  # on Linux
+    cpuinfo = Path("/proc/cpuinfo")     # on Linux
     lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    for line in lines:
-        if line.startswith("model name"):
-            return line.split(":")[1].strip()
-    return platform.machine()
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    processor = models[0] if models else platform.machine()
+    return {
+        "commit": _commit() or "unknown",
+        "machine": f"{os.cpu_count()} cores, {processor}{gpu}, torch {version}",
+    }
 
 
 def _commit() -> str:
     """Return the commit of the clone, an empty text where there is no clone or no git."""
-    package = Path(captionlab.__file__).parent
-    if not (package.parent / "settings.ini").is_file():
+    clone = Path(captionlab.__file__).parent.parent
+    if not (clone / "settings.ini").is_file():
         return ""
     command = ["git", "rev-parse", "--short", "HEAD"]
     try:
-        git = subprocess.run(command, cwd=package, capture_output=True, text=True, check=False)
+        git = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
     except OSError:
         return ""
     return git.stdout.strip()
@@ -267,20 +262,11 @@ def results_table(
         metrics = [*_CAPTION_METRICS, *measured & {"SPICE"}]
     metrics = list(metrics)
     rows = [["model", *metrics], ["---", *["---:"] * len(metrics)]]
-    rows.extend(_table_row(result, metrics) for result in results)
+    for result in results:
+        parts = [result.get(key) for key in ("model", "variant", "preset", "stage")]
+        name = " ".join(str(part) for part in parts if part)
+        rows.append([name, *(format_metric(result, metric) for metric in metrics)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def _table_row(result: dict, metrics: list[str]) -> list[str]:
-    return [_row_name(result), *(format_metric(result, metric) for metric in metrics)]
-
-
-def _row_name(result: dict) -> str:
-    keys = ("model", "variant", "preset", "stage")
-    parts = [str(result[key]) for key in keys if result.get(key)]
-    if "source" in result and "variant" in result:  # a published variant is not one of ours
-        parts.append(f"({result['source']})")
-    return " ".join(parts)
 
 # %% ../../nbs/library/runs/results.ipynb #rslt0011
 def published_tables() -> dict:

@@ -9,39 +9,19 @@ __all__ = ['Run', 'caption_split', 'make_batch', 'require_metadata']
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-import captionlab
-from captionlab.processors.truecasing import (
-    Truecaser,
-    load_truecaser,
-    require_truecaser,
-    save_truecaser,
-)
 from captionlab.runs.captions import (
     Caption,
     collect_results,
     make_captions,
     picture_generator,
     stream_results,
-)
-from captionlab.runs.storage import (
-    MODEL_KEYS,
-    check_weights,
-    load_run_detector,
-    load_weights,
-    model_checksum,
-    read_run_json,
-    remove_old_files,
-    run_errors,
-    save_run_detector,
-    save_weights,
 )
 
 from ..arguments import list_texts, one_or_many
@@ -51,19 +31,16 @@ from ..data.datasets import Item
 from ..decoding.beam import Hypothesis
 from ..decoding.config import GenerationConfig, generate_hypotheses
 from ..decoding.generation import BOS
-from ..files import write_json
-from ..models import model_module, preset_from_dict
 from ..processors.base import Processor, reads_images
 from ..processors.cache import InputTransforms
-from ..processors.copying import Copier, load_copier, save_copier
-from ..processors.loading import load_processor
+from ..processors.copying import Copier
 from ..processors.pictures import Picture, is_one_picture
-from ..subwords import SubwordVocabulary, vocabulary_from_dict
+from ..processors.truecasing import Truecaser, require_truecaser
+from ..subwords import SubwordVocabulary
 from ..text import Vocabulary
 from ..training.devices import check_device, inference_dtype
-from .formats import FORMAT
-from .metadata import RunMetadata
-from .novelty import NoveltyDetector, load_novelty, save_novelty
+from .novelty import NoveltyDetector
+from .storage import RunMetadata, read_run, write_run
 from .translation import source_sentences, translate_texts
 
 # %% ../../nbs/library/runs/run.ipynb #67e10815
@@ -166,31 +143,8 @@ class Run:
         """
         if self.members:
             raise ValueError("an ensemble is not saved: save its members")
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        files = [save_weights(self.model, folder)]
-        if reads_images(self.processor) and "attributes" in self.processor.feature_kinds:
-            files.append(save_run_detector(self.processor.detector, folder))
-        if self.novelty is not None:
-            files.append(save_novelty(self.novelty, folder).name)
-        if self.truecaser is not None:
-            files.append(save_truecaser(self.truecaser, folder).name)
-        if self.copier is not None:
-            files.append(save_copier(self.copier, folder).name)
-        content = {
-            "format": FORMAT,
-            "captionlab": captionlab.__version__,
-            **self.metadata.to_dict(),
-            "weights": files[0],
-            "eyes": self.processor.describe(),  # the key of format 1
-            "preset": asdict(self.processor.preset),
-            "vocabulary": self.vocabulary.to_dict(),
-        }
-        content["checksum"] = model_checksum(content)
-        # Written last: before it there is the old run, after it the new one.
-        write_json(folder / "run.json", content)
-        remove_old_files(folder, files)
-        return folder
+        write_run(self, Path(folder))
+        return Path(folder)
 
     @classmethod
     def load(
@@ -221,34 +175,7 @@ class Run:
         """
         check_device(device)
         dtype = inference_dtype(precision, device or "cpu")
-        folder = Path(folder)
-        content = read_run_json(folder / "run.json")
-        with run_errors(folder / "run.json"):
-            preset = preset_from_dict(content["model"], content["preset"])
-            vocabulary = vocabulary_from_dict(content["vocabulary"])
-            processor = load_processor(
-                preset,
-                content["eyes"],
-                weights=weights,
-                boxes=boxes,
-                vocabulary=vocabulary,
-                detector=load_run_detector(folder, content["eyes"]),
-            )
-            build = partial(model_module(content["model"]).Model, preset, len(vocabulary))
-            weights_file = folder / Path(content["weights"]).name
-            check_weights(build, weights_file)
-            if content.get("checksum", "") not in ("", model_checksum(content)):
-                raise ValueError(
-                    "its checksum is another, so a part that decides about the captions was "
-                    "changed: copy the whole folder of the run once more"
-                )
-            model = build()
-        load_weights(model, weights_file)
-        other_keys = {"format", "captionlab", "weights", "checksum", *MODEL_KEYS} - {"model"}
-        metadata = {key: value for key, value in content.items() if key not in other_keys}
-        parts = RunMetadata.from_dict(metadata), load_novelty(folder), load_truecaser(folder)
-        copier = load_copier(folder)
-        return cls(model.eval(), vocabulary, processor, *parts, copier).to(device, dtype)
+        return cls(**read_run(Path(folder), weights, boxes)).to(device, dtype)
 
     def caption(
         self,

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['source_sentences', 'map_by_length', 'split_text', 'split_texts', 'num_tokens',
-           'translate_parts', 'WholeWords', 'search_stand_ins', 'translate_around',
-           'translate_texts']
+           'translate_parts', 'WholeWords', 'translate_texts']
 
 # %% ../../nbs/library/runs/translation.ipynb #e22931d6
 import math
@@ -178,7 +177,7 @@ class WholeWords:
         return log_probs
 
 # %% ../../nbs/library/runs/translation.ipynb #cpwd0004
-def search_stand_ins(
+def _search_stand_ins(
     model: Captioner,
     memory: Memory,
     vocabulary: SubwordVocabulary,
@@ -223,7 +222,7 @@ _PIECE = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)      # what to translate, and
 _REPEATED = re.compile(r"\b(\w+)(?: \1\b)+")         # as a translator writes of a word alone
 
 
-def translate_around(
+def _translate_around(
     text: str, spans: Sequence[tuple[int, int]], function: Callable[[list[str]], list[str]]
 ) -> tuple[MarkedText, str]:
     """Return what stays of a text, and the translation of the rest, with marks where that stood.
@@ -287,7 +286,7 @@ def translate_texts(
             if one.stand_ins:
                 memory = run.encode(batch.select(torch.tensor([row])))
                 try:
-                    translations[row] = search_stand_ins(
+                    translations[row] = _search_stand_ins(
                         run.model, memory, vocabulary, one.stand_ins, config,
                         max_length=run.max_length,
                     )
@@ -295,7 +294,7 @@ def translate_texts(
                     found = False
             is_good = found and keeps_numbers(text, one.restore(translations[row]))
             if not (is_good and copier.has_words(text)):
-                marked[row], translations[row] = translate_around(
+                marked[row], translations[row] = _translate_around(
                     text, copier.fixed_spans(text),
                     lambda texts: run.caption_batch(run.processor(texts), of_piece),
                 )

@@ -15,7 +15,11 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "check_training_state", "load_checkpoint", "plain_names", "read_checkpoint",
         "restore_names", "unreadable_checkpoint", "write_checkpoint",
     ],
-    "config": ["BasePreset", "TrainingConfig"],
+    "config": [
+        "BasePreset", "TrainingConfig", "LEAST_STEPS", "MOST_EPOCHS", "WARMUP_SHARE",
+        "AVERAGE_SHARE", "LEAST_COVERAGE", "noam", "constant", "cosine", "step_decay",
+        "override_preset", "adapt_config", "adapt_min_count", "changed_settings", "adapt_recipe",
+    ],
     "devices": [
         "DEVICES", "PRECISIONS", "average_weights", "best_device", "bf16_speedup", "check_device",
         "compile_model", "half_speedup", "inference_dtype", "resolve_precision",
@@ -24,12 +28,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "check_same_progress", "explain_lost_process", "requested_processes",
         "start_missing_processes", "tune_malloc", "world_size",
     ],
-    "graphs": ["ReplayedStep", "record_graph"],
-    "loop": ["Trainer", "TrainerState", "epochs_since_best", "live_plot", "param_groups"],
+    "graphs": ["ReplayedStep"],
+    "loop": ["Trainer", "epochs_since_best", "live_plot", "param_groups"],
     "memory": ["checkpoint_activations"],
-    "schedules": ["constant", "cosine", "noam", "step_decay"],
-    "recipes": [
-        "AVERAGE_SHARE", "LEAST_COVERAGE", "LEAST_STEPS", "MOST_EPOCHS", "WARMUP_SHARE",
-        "adapt_config", "adapt_min_count", "adapt_recipe", "changed_settings", "override_preset",
-    ],
 })
