@@ -10,7 +10,6 @@ import os
 import random
 import sys
 import tempfile
-import time
 import traceback
 import warnings
 from collections import Counter
