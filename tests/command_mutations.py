@@ -43,6 +43,7 @@ COMMANDS = (
     "faithfulness scenes --data own.csv --split test",
     "score results.json notes.json --json report.json",
 )
+MINUTES = 3  # after which a command hangs; Java alone takes seconds to start
 ODD_WORDS = (
     "", "-1", "0", "nan", "inf", "1e400", "10" * 12, "1.5", "--", "-", ".", "..", "/", "/dev/null",
     "/proc/self/mem", "absent", "no/such/place", "0.png", "own.csv", "photos", "a b", "a\nb", "ü",
@@ -95,12 +96,19 @@ def state(folder: Path) -> dict[str, str]:
 
 def complaint(words: list[str]) -> tuple[str, str]:
     """Run a command in a new folder; return what came of it, and what is wrong with that or ""."""
-    with tempfile.TemporaryDirectory() as name, chdir(name):
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name, "one", "work")  # ".." is a folder of its own, too
+        folder.mkdir(parents=True)
+        return complaint_in(folder, words)
+
+
+def complaint_in(folder: Path, words: list[str]) -> tuple[str, str]:
+    """Run a command in an empty folder; see `complaint`."""
+    with chdir(folder):
         prepare(folder)
         before = state(folder)
         try:
-            with time_limit():
+            with time_limit(MINUTES * 60):
                 result = CliRunner().invoke(app, words)
         except TooSlowError as error:
             return "slow", f"{error}"

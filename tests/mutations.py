@@ -256,24 +256,25 @@ def _places(value: object) -> Iterator[tuple]:
 
 
 @contextmanager
-def time_limit() -> Iterator[None]:
-    """Raise `TooSlowError` after `LIMIT` seconds, where the system has such a timer."""
+def time_limit(seconds: float | None = None) -> Iterator[None]:
+    """Raise `TooSlowError` after so many seconds, or `LIMIT`, where the system has such a timer."""
+    limit = seconds or LIMIT
 
     def stop(*_: object) -> None:
-        raise TooSlowError(f"more than {LIMIT:g} s")
+        raise TooSlowError(f"more than {limit:g} s")
 
     if not hasattr(signal, "setitimer"):
         yield
         return
     previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    signal.setitimer(signal.ITIMER_REAL, limit)
     start = time.perf_counter()
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-        if time.perf_counter() - start > LIMIT:  # also where a library took the signal for its own
+        if time.perf_counter() - start > limit:  # also where a library took the signal for its own
             stop()
 
 
