@@ -19,6 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from captionlab.processors.image import (
+    EXTRACTION_BATCH,
+    FeatureExtractor,
+    LoadedPicture,
+    match_name,
+)
+
 from ..data.inputs import InputConfig
 from ..data.picture_files import PICTURE_SUFFIXES, list_pictures
 from ..data.text_files import read_lines
@@ -31,7 +38,6 @@ from ..vision.features import FeatureStore, batched, fill_store
 from ..vision.images import Preprocess
 from ..vision.regions import Regions, describe_arrays
 from ..zip_files import file_size
-from .image import EXTRACTION_BATCH, FeatureExtractor, LoadedPicture, match_name
 from .pictures import Picture
 
 # %% ../../nbs/library/processors/extraction.ipynb #d2f850b0
