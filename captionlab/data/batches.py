@@ -296,7 +296,7 @@ class PixelInput:
             torch.sub(picture, mean, out=target).div_(std)
         return scaled
 
-
+# %% ../../nbs/library/data/batches.ipynb #batc0001
 class CaptionDataset(Dataset):
     """Items with their texts as ids, ready to be put into batches.
 
@@ -329,7 +329,13 @@ class CaptionDataset(Dataset):
         dropout: float = 0.0,
         fixed_captions: bool = False,
     ):
-        _check_not_empty(items, max_length)
+        if not items:
+            raise ValueError("there are no items to learn from: this split is empty")
+        if max_length is not None and max_length < 2:
+            raise ValueError(
+                f"captions cut after {max_length} tokens: nothing is left but their beginning; "
+                "give 2 or more, or None for whole ones"
+            )
         self.items = items
         self.input_variants = [dict(functions) for functions in (inputs or {}, *augmentations)]
         self.max_length = max_length
@@ -342,20 +348,23 @@ class CaptionDataset(Dataset):
         # A row's texts: its captions, or a list of one source; split into words for dropout.
         self._texts: dict[str, list] = {"captions": [item.captions for item in items]}
         if source_vocabulary:
-            self._texts["source"] = [[_source(item)] for item in items]
-        if dropout:
-            self._texts = {name: self._split_texts(name) for name in self._texts}
+            lacking = next((item.name for item in items if item.source is None), None)
+            if lacking is not None:
+                raise ValueError(
+                    f"{lacking} has no source sentence: use data to translate, such as multi30k"
+                )
+            self._texts["source"] = [[item.source] for item in items]
+        if dropout:         # words, so that a read need not split the texts again
+            self._texts = {
+                name: [list(map(self.vocabularies[name].split, row)) for row in rows]
+                for name, rows in self._texts.items()
+            }
         self.token_ids = {
             name: [self._encode(name, row) for row in range(len(items))] for name in self._texts
         }
 
     def __len__(self) -> int:
         return len(self.items)
-
-    def _split_texts(self, name: str) -> list[list[list[str]]]:
-        """Return the words of each text, so that a read with dropout need not split them again."""
-        split = self.vocabularies[name].split
-        return [list(map(split, texts)) for texts in self._texts[name]]
 
     def _encode(self, name: str, row: int, **dropout: Any) -> list:
         """Return the ids of a row's source, or of each of its captions."""
@@ -367,11 +376,14 @@ class CaptionDataset(Dataset):
     def pixel_inputs(self) -> dict[str, PixelInput]:
         """The inputs by field whose bytes all views give and scale the same way."""
         first, *others = self.input_variants
-        return {
-            name: function for name, function in first.items()
-            if isinstance(function, PixelInput)
-            and all(_is_scaled_alike(function, view.get(name)) for view in others)
-        }
+        alike = {}
+        for name, function in first.items():
+            views = [function, *(view.get(name) for view in others)]
+            if all(isinstance(view, PixelInput) for view in views) and all(
+                (view.mean, view.std) == (function.mean, function.std) for view in views
+            ):
+                alike[name] = function
+        return alike
 
     def __getitem__(self, row: int) -> dict:
         return self.read(row)
@@ -409,32 +421,6 @@ class CaptionDataset(Dataset):
         if "source" in self.token_ids:
             columns.append([len(ids) for ids in self.token_ids["source"]])
         return np.array(columns).T
-
-
-def _is_scaled_alike(one: PixelInput, other: object) -> bool:
-    """Return whether two views of a picture are scaled by the same numbers."""
-    is_pixels = isinstance(other, PixelInput)
-    return is_pixels and (one.mean, one.std) == (other.mean, other.std)
-
-
-def _check_not_empty(items: Sequence[Item], max_length: int | None) -> None:
-    """Raise ValueError if there are no items, or nothing is left of their captions."""
-    if not items:
-        raise ValueError("there are no items to learn from: this split is empty")
-    if max_length is not None and max_length < 2:
-        raise ValueError(
-            f"captions cut after {max_length} tokens: nothing is left but their beginning; "
-            "give 2 or more, or None for whole ones"
-        )
-
-
-def _source(item: Item) -> str:
-    """Return an item's source sentence."""
-    if item.source is None:
-        raise ValueError(
-            f"{item.name} has no source sentence: use data to translate, such as multi30k"
-        )
-    return item.source
 
 # %% ../../nbs/library/data/batches.ipynb #8663c1b9
 def collate(examples: Sequence[dict], out: Mapping[str, Tensor] | None = None) -> Batch:

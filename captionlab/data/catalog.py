@@ -7,9 +7,8 @@ __all__ = ['detect_dataset', 'register_path', 'dataset_path', 'load_dataset', 'd
            'check_pictures']
 
 # %% ../../nbs/library/data/catalog.ipynb #f03ff2af
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from captionlab.data.unreadable import (
     save_unreadable,
 )
 
-from ..files import cache_home, data_home, write_atomically
+from ..files import cache_home, data_home, write_json
 from ..untrusted import load_json
 from .downloads import Archive, fetch_file, get_archives
 from .image_search import ImageFinder
@@ -94,13 +93,6 @@ def _registered_paths() -> dict[str, str]:
     return paths
 
 
-def _save_registered_paths(paths: Mapping[str, str]) -> None:
-    """Write the folders of data sets, whole or not at all."""
-    file = cache_home() / "places.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, lambda target: target.write(json.dumps(paths, indent=1).encode()))
-
-
 def register_path(folder: Path | str) -> CaptionData:
     """Store where a data set lies, after reading it.
 
@@ -125,7 +117,8 @@ def register_path(folder: Path | str) -> CaptionData:
         )
     name = detect_dataset(folder)
     data = _LOADERS[name](folder)
-    _save_registered_paths(_registered_paths() | {name: str(folder)})
+    cache_home().mkdir(parents=True, exist_ok=True)
+    write_json(cache_home() / "places.json", _registered_paths() | {name: str(folder)})
     return data
 
 # %% ../../nbs/library/data/catalog.ipynb #0c909b0d

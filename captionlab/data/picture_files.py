@@ -68,12 +68,24 @@ def load_image(source: str | os.PathLike | IO[bytes] | Image.Image,
     """
     if isinstance(source, Image.Image):
         return _to_rgb(ImageOps.exif_transpose(source))
-    name = _picture_name(source)
-    if isinstance(source, str | os.PathLike) and split_zip_path(source) is None:
+    is_file = isinstance(source, str | os.PathLike)
+    name = os.fsdecode(source) if is_file else "the picture"
+    if not is_file and (isinstance(source, bytes) or not hasattr(source, "read")):
+        raise ValueError(f"a picture is a file or an open image, not {type(source).__name__}")
+    if is_file and split_zip_path(source) is None:
         check_regular(name, "picture")
+    limit = Image.MAX_IMAGE_PIXELS
+    # Pillow has a limit of its own. Who raises ours means that one, too.
+    if "CAPTIONLAB_MAX_MB" in os.environ and limit and 4 * limit < max_bytes():
+        Image.MAX_IMAGE_PIXELS = max_bytes() // 4
     try:
-        with _open_image(source) as image:
-            return _read_image(image, min_size)
+        with Image.open(open_zipped(source) if is_file else source) as image:
+            if min_size:
+                image.draft(None, (min_size, min_size))     # a JPEG may be decoded smaller
+            width, height = image.size
+            check_size(4 * width * height, f"its {width} x {height} pixels")
+            ImageOps.exif_transpose(image, in_place=True)
+            return _to_rgb(image)
     except FileNotFoundError:       # an archive has no such file
         raise
     except Exception as error:      # a damaged file raises whatever its decoder meets first
@@ -82,34 +94,6 @@ def load_image(source: str | os.PathLike | IO[bytes] | Image.Image,
             reason = "Pillow reads no HEIC: save it as JPEG"
         raise ValueError(f"cannot read {name} as a picture: {reason}") from error
 
-
-def _picture_name(source: object) -> str:
-    """Return how messages call a picture, or raise a `ValueError` if it is none."""
-    if isinstance(source, str | os.PathLike):
-        return os.fsdecode(source)
-    if isinstance(source, bytes) or not hasattr(source, "read"):
-        raise ValueError(f"a picture is a file or an open image, not {type(source).__name__}")
-    return "the picture"
-
-
-def _open_image(file: str | os.PathLike | IO[bytes]) -> Image.Image:
-    """Open an image file, whose pixels are not decoded yet."""
-    limit = Image.MAX_IMAGE_PIXELS
-    # Pillow has a limit of its own. Who raises ours means that one, too.
-    if "CAPTIONLAB_MAX_MB" in os.environ and limit and 4 * limit < max_bytes():
-        Image.MAX_IMAGE_PIXELS = max_bytes() // 4
-    return Image.open(open_zipped(file) if isinstance(file, str | os.PathLike) else file)
-
-
-def _read_image(image: Image.Image, min_size: int) -> Image.Image:
-    """Return an open image as RGB, decoded at a smaller size if a JPEG allows that."""
-    if min_size:
-        image.draft(None, (min_size, min_size))
-    width, height = image.size
-    check_size(4 * width * height, f"its {width} x {height} pixels")
-    ImageOps.exif_transpose(image, in_place=True)
-    return _to_rgb(image)
-
 # %% ../../nbs/library/data/picture_files.ipynb #968c596c
 def _to_rgb(image: Image.Image) -> Image.Image:
     """Return an opaque 8-bit RGB copy of an upright image."""
@@ -117,7 +101,10 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode[0] in "IF":           # 16 or 32 bits a channel
         convert = _eight_bits_converter(image)
     elif has_alpha:
-        convert = _on_white
+        def convert(strip: Image.Image) -> Image.Image:
+            strip = strip.convert("RGBA")
+            white = Image.new("RGBA", strip.size, "white")
+            return Image.alpha_composite(white, strip).convert("RGB")
     else:
         return image.convert("RGB")
     upright = Image.new("RGB", image.size)
@@ -133,13 +120,6 @@ def _strips(image: Image.Image) -> Iterator[tuple[Image.Image, tuple[int, int]]]
     for top in range(0, height, num_rows):
         bottom = min(height, top + num_rows)
         yield image.crop((0, top, width, bottom)), (0, top)
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    """Return an image with transparent parts on white."""
-    image = image.convert("RGBA")
-    white = Image.new("RGBA", image.size, "white")
-    return Image.alpha_composite(white, image).convert("RGB")
 
 
 def _eight_bits_converter(image: Image.Image) -> Callable[[Image.Image], Image.Image]:

@@ -24,17 +24,6 @@ from .picture_files import load_image
 UNREADABLE = "unreadable.json"
 
 
-def _problem(item: Item) -> str:
-    """Return why the picture of an item cannot be read, "" if it can."""
-    if not isinstance(item.image, Path):
-        return ""
-    try:
-        load_image(item.image, min_size=1)
-    except (ValueError, OSError) as error:
-        return str(error).removeprefix(f"cannot read {item.image} as a picture: ")
-    return ""
-
-
 def find_unreadable(items: Sequence[Item], num_workers: int | None = None) -> dict[str, str]:
     """Return the pictures that cannot be read: name of the item to the reason.
 
@@ -42,9 +31,17 @@ def find_unreadable(items: Sequence[Item], num_workers: int | None = None) -> di
         items: of a data set; all of their pictures are decoded.
         num_workers: threads; as many as there are cores by default.
     """
+    def find_problem(item: Item) -> str:
+        try:
+            if isinstance(item.image, Path):
+                load_image(item.image, min_size=1)
+        except (ValueError, OSError) as error:
+            return str(error).removeprefix(f"cannot read {item.image} as a picture: ")
+        return ""
+
     with ThreadPoolExecutor(num_workers) as pool:
         problems = list(tqdm(
-            pool.map(_problem, items), total=len(items), desc="reading pictures",
+            pool.map(find_problem, items), total=len(items), desc="reading pictures",
             disable=not sys.stderr.isatty(),
         ))
     return {item.name: text for item, text in zip(items, problems, strict=True) if text}

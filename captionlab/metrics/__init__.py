@@ -13,7 +13,8 @@ from ..lazy import lazy_attributes
 __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "agreement": ["kendall_tau", "caption_targets", "safe_caption", "known_captions"],
     "captions": [
-        "METRICS", "SCORER", "MeteorScorer", "Scores", "example_of", "score_runs", "score",
+        "METRICS", "SCORER", "MeteorScorer", "Scores", "example_of", "check_same_pictures",
+        "score_runs", "score",
         "leave_one_out",
     ],
     "chair": ["shapes_in_caption", "chair_scores"],

@@ -81,7 +81,7 @@ def _caption_pairs(path: str | Path, entries: object, kind: str) -> list[tuple[i
         pairs.append((image_id, caption))
     return pairs
 
-
+# %% ../../nbs/library/metrics/files.ipynb #file0001
 def _captioned_files(path: str | Path) -> object:
     """Return the content of a results file; what `captionlab caption --out` writes as COCO's."""
     suffix = Path(path).suffix.lower()
@@ -99,16 +99,12 @@ def _captioned_files(path: str | Path) -> object:
         table = csv.DictReader(read_lines(Path(path)))
         records = [{"image_id": row.get("image"), "caption": row.get("caption")} for row in table
                    if row.get("rank", "1") == "1"]
-    return [_best_caption(record) for record in records]
-
-
-def _best_caption(record: Any) -> Any:
-    """Return an entry of COCO's results of a picture's captions, the best first; others as is."""
-    captions = record.get("captions") if isinstance(record, dict) else None
-    if not isinstance(captions, list) or not captions:
-        return record
-    best = captions[0]["text"] if isinstance(captions[0], dict) else captions[0]
-    return {"image_id": record.get("image"), "caption": best}
+    for number, record in enumerate(records):
+        captions = record.get("captions") if isinstance(record, dict) else None
+        if isinstance(captions, list) and captions:         # the best first
+            best = captions[0]["text"] if isinstance(captions[0], dict) else captions[0]
+            records[number] = {"image_id": record.get("image"), "caption": best}
+    return records
 
 
 def read_results(path: str | Path) -> dict[int | str, str]:
@@ -251,7 +247,7 @@ def score_files(
         write_json(out, report)
     return report
 
-
+# %% ../../nbs/library/metrics/files.ipynb #file0002
 def _add_spice(report: dict, runs: Mapping, references: Mapping) -> None:
     """Add SPICE to a report, or the line that says how to get it."""
     try:

@@ -20,7 +20,7 @@ from pycocoevalcap.spice import spice as spice_program
 from ..data.downloads import fetch_file
 from ..files import cache_home, data_home, write_json
 from ..untrusted import load_json
-from .captions import Scores, example_of
+from .captions import Scores, check_same_pictures
 from .java import java_command, java_environment, last_message
 from .statistics import bootstrap_counts
 from .tokenizer import tokenize
@@ -105,17 +105,14 @@ input.jobs.forEach(function (job) {
 """
 
 # %% ../../nbs/library/metrics/spice.ipynb #a0932459
-def _java_command(folder: Path, memory: str, *program: str) -> list[str]:
-    """How to start Java with SPICE's own files, those that were installed, and a fixed locale."""
-    shipped = Path(spice_program.__file__).parent
-    paths = [shipped / spice_program.SPICE_JAR, shipped / "lib" / "*", folder / "*"]
-    return java_command(f"-Xmx{memory}", "-cp", os.pathsep.join(map(str, paths)), *program)
-
-
 def _run_spice(jobs: Sequence[dict], threads: int, memory: str) -> tuple[list[list[dict]], str]:
     """The scores of each job as the program prints them, and its messages."""
+    shipped = Path(spice_program.__file__).parent
+    paths = [shipped / spice_program.SPICE_JAR, shipped / "lib" / "*", find_spice() / "*"]
     shell = "org.mozilla.javascript.tools.shell.Main"
-    command = _java_command(find_spice(), memory, shell, "-e", _SCRIPT)
+    command = java_command(
+        f"-Xmx{memory}", "-cp", os.pathsep.join(map(str, paths)), shell, "-e", _SCRIPT
+    )
     sent = json.dumps({"threads": threads, "jobs": jobs}).encode()
     ran = subprocess.run(
         command, check=False, input=sent, env=java_environment(), capture_output=True
@@ -199,21 +196,6 @@ def _read_scores(ids: Iterable, printed: Sequence[dict]) -> SpiceScores:
         parts={name: column(kind) for name, kind in SUBSCORES.items()},
     )
 
-
-def _check_captions(candidates: dict, references: dict) -> None:
-    """Raise ValueError unless every picture has one candidate and at least one reference."""
-    unknown = candidates.keys() - references.keys()
-    missing = references.keys() - candidates.keys()
-    if unknown or missing or not references:
-        raise ValueError(f"{len(unknown)} candidates have no references{example_of(unknown)}, "
-                         f"{len(missing)} pictures no candidate{example_of(missing)}")
-    empty = [key for key, texts in references.items() if isinstance(texts, str) or not texts]
-    if empty:
-        raise ValueError(f"{len(empty)} pictures have no list of references{example_of(empty)}")
-    wrong = [key for key, text in candidates.items() if not isinstance(text, str)]
-    if wrong:
-        raise ValueError(f"{len(wrong)} candidates are no text{example_of(wrong)}")
-
 # %% ../../nbs/library/metrics/spice.ipynb #e65b4dfd
 def score_spice(
     runs: dict[str, dict],
@@ -243,7 +225,7 @@ def score_spice(
     find_spice()
     judges = {name: (own_references or {}).get(name, references) for name in runs}
     for name, candidates in runs.items():
-        _check_captions(candidates, judges[name])
+        check_same_pictures(candidates, judges[name])
     if not runs:
         return {}
     texts = {}

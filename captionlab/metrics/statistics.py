@@ -236,17 +236,6 @@ class Comparison:
         return f"{self.difference:+.1f}  [{self.low:+.1f}, {self.high:+.1f}]  p {self.p:.3f}"
 
 
-def _comparison(difference: float, resampled: np.ndarray, num_pictures: int) -> Comparison:
-    """Return a comparison from the differences of R draws, shape (R,)."""
-    opposite = min((resampled <= 0).sum(), (resampled >= 0).sum())
-    # One draw is added, so that p is never zero.
-    p = 2 * (opposite + 1) / (len(resampled) + 1)
-    # No test can give less than the sign test does where all pictures differ in one direction.
-    floor = 2.0 ** (1 - num_pictures)
-    low, high = _percentile_interval(resampled)
-    return Comparison(difference, low, high, float(min(1, max(floor, p))))
-
-
 def compare(
     scores: Scores, other: Scores, resamples: int = 1000, seed: int = 0
 ) -> dict[str, Comparison]:
@@ -278,6 +267,11 @@ def compare(
     for name in scores.corpus_scores:
         if name in other.corpus_scores:
             difference = scores.corpus_scores[name] - other.corpus_scores[name]
-            resampled = draws[name] - other_draws[name]
-            comparisons[name] = _comparison(difference, resampled, len(scores.ids))
+            resampled = draws[name] - other_draws[name]                 # (R,)
+            opposite = min((resampled <= 0).sum(), (resampled >= 0).sum())
+            # One draw is added, so that p is never zero.
+            p = 2 * (opposite + 1) / (len(resampled) + 1)
+            # The sign test gives no less where all pictures differ in one direction.
+            p = float(min(1, max(2.0 ** (1 - len(scores.ids)), p)))
+            comparisons[name] = Comparison(difference, *_percentile_interval(resampled), p)
     return comparisons

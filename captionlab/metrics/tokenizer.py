@@ -22,24 +22,6 @@ _LINE_BREAKS = re.compile("[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _TOKENIZER_JAR = Path(ptbtokenizer.__file__).parent / ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR
 
 
-def _run_tokenizer(lines: list[str]) -> list[str]:
-    """Return lines as the PTB tokenizer splits them, lower-case, punctuation included."""
-    command = java_command("-cp", _TOKENIZER_JAR, "edu.stanford.nlp.process.PTBTokenizer")
-    command += ["-preserveLines", "-lowerCase", "-encoding", "UTF-8"]
-    text = "".join(f"{line}\n" for line in lines)
-    data = text.encode(errors="replace")
-    process = subprocess.run(
-        command, input=data, env=java_environment(), capture_output=True, check=False
-    )
-    tokenized = process.stdout.decode().split("\n")[:-1]
-    if process.returncode or len(tokenized) != len(lines):
-        raise RuntimeError(
-            f"{len(tokenized)} of {len(lines)} captions were tokenized "
-            f"({last_message(process.stderr)}). {JAVA_HELP}"
-        )
-    return tokenized
-
-
 def tokenize(captions: Mapping[Hashable, Collection[str]]) -> dict[Any, list[str]]:
     """Return captions as the metrics read them: PTB tokens, lower-case, no punctuation.
 
@@ -53,9 +35,21 @@ def tokenize(captions: Mapping[Hashable, Collection[str]]) -> dict[Any, list[str
         RuntimeError: Java is missing or the tokenizer failed.
     """
     lines = [_LINE_BREAKS.sub(" ", text) for texts in captions.values() for text in texts]
+    command = java_command("-cp", _TOKENIZER_JAR, "edu.stanford.nlp.process.PTBTokenizer")
+    command += ["-preserveLines", "-lowerCase", "-encoding", "UTF-8"]
+    data = "".join(f"{line}\n" for line in lines).encode(errors="replace")
+    process = subprocess.run(
+        command, input=data, env=java_environment(), capture_output=True, check=False
+    )
+    tokenized = process.stdout.decode().split("\n")[:-1]
+    if process.returncode or len(tokenized) != len(lines):
+        raise RuntimeError(
+            f"{len(tokenized)} of {len(lines)} captions were tokenized "
+            f"({last_message(process.stderr)}). {JAVA_HELP}"
+        )
     punctuation = set(ptbtokenizer.PUNCTUATIONS)
     cleaned = []
-    for line in _run_tokenizer(lines):
+    for line in tokenized:
         words = [word for word in line.rstrip().split(" ") if word not in punctuation]
         cleaned.append(" ".join(words))
     tokens = {}

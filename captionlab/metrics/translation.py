@@ -69,14 +69,6 @@ def _bleu_counts(metric: BLEU, pairs: list[tuple[str, str]]) -> tuple[np.ndarray
     return np.array(counts, dtype=float), np.array([row.score for row in results])
 
 
-def _ter_counts(pairs: list[tuple[str, str]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `ter_from_counts` reads, shape (S, 2), and TER of each pair, shape (S,)."""
-    metric = TER()
-    results = [metric.sentence_score(text, [reference]) for text, reference in pairs]
-    counts = [[row.num_edits, row.ref_length] for row in results]
-    return np.array(counts, dtype=float), np.array([row.score for row in results])
-
-
 def judge_translations(
     hypotheses: Sequence[str], references: Sequence[str], ter: bool = True
 ) -> Scores:
@@ -113,7 +105,10 @@ def judge_translations(
     per_sentence = {}
     counts["BLEU"], per_sentence["BLEU"] = _bleu_counts(wmt, tokens)
     if ter:
-        counts["TER"], per_sentence["TER"] = _ter_counts(tokens)
+        metric = TER()
+        edits = [metric.sentence_score(text, [reference]) for text, reference in tokens]
+        counts["TER"] = np.array([[row.num_edits, row.ref_length] for row in edits], dtype=float)
+        per_sentence["TER"] = np.array([row.score for row in edits])
     default = BLEU(effective_order=True)
     counts["sacreBLEU"], per_sentence["sacreBLEU"] = _bleu_counts(default, pairs)
     # A corpus is the draw in which every sentence counts once.

@@ -237,15 +237,13 @@ def _dataset_fingerprint(data: CaptionData) -> list[str]:
     files = [item.image for item in items if isinstance(item.image, Path)]
     if data.is_official or not files:
         return []
-    existing = [file for file in files if file_size(file) is not None]
-    return [short_hash([_file_state(file) for file in existing])]
-
-
-def _file_state(file: Path) -> tuple[str, int, int]:
-    """Return path, bytes and time of a file; another file differs in one of them."""
-    zipped = split_zip_path(file)
-    status = (zipped[0] if zipped else file).stat()
-    return str(file.resolve()), status.st_size, status.st_mtime_ns
+    states = []         # path, bytes and time: another file differs in one of them
+    for file in files:
+        if file_size(file) is not None:
+            zipped = split_zip_path(file)
+            status = (zipped[0] if zipped else file).stat()
+            states.append((str(file.resolve()), status.st_size, status.st_mtime_ns))
+    return [short_hash(states)]
 
 # %% ../../nbs/library/processors/cache.ipynb #5afae2fb
 class _ItemReader:
@@ -276,9 +274,16 @@ class _ItemReader:
         return torch.from_numpy(pixels)
 
     def _features(self, item: Item) -> dict[str, Tensor]:
-        if self.stores:
-            return _read_stores(self.stores, item)
-        return self.processor.extract([self._load(item)])
+        """Return the features of one picture, with the axis B."""
+        if not self.stores:
+            return self.processor.extract([self._load(item)])
+        features: dict[str, Tensor] = {}
+        for store in self.stores:
+            rows = store[[match_name(store, item.name, item.image)]]
+            features |= rows if isinstance(rows, dict) else {"grid": rows}
+        if "region_mask" in features:       # stores hold numbers
+            features["region_mask"] = features["region_mask"] > 0
+        return features
 
     def _load(self, item: Item) -> LoadedPicture:
         if item.name in self.pictures:
@@ -315,14 +320,3 @@ def input_transforms(
         shape = (processor.preprocess.size, processor.preprocess.size, 3)
         functions["images"] = PixelInput(functions["images"], reader.pixels, shape, mean, std)
     return functions
-
-# %% ../../nbs/library/processors/cache.ipynb #abb51c8c
-def _read_stores(stores: Sequence[FeatureStore], item: Item) -> dict[str, Tensor]:
-    """Return the features of one picture from all stores, with the axis B."""
-    features: dict[str, Tensor] = {}
-    for store in stores:
-        rows = store[[match_name(store, item.name, item.image)]]
-        features |= rows if isinstance(rows, dict) else {"grid": rows}
-    if "region_mask" in features:  # stores hold numbers
-        features["region_mask"] = features["region_mask"] > 0
-    return features

@@ -9,7 +9,7 @@ __all__ = ['COPY_MARKS', 'COPIER_FILE', 'MarkedText', 'Copier', 'keeps_numbers',
 # %% ../../nbs/library/processors/copying.ipynb #copy0002
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,15 @@ _NAME = re.compile(r"\b[a-z]+ ([A-Z][a-z]+)\b(?! [A-Z])")  # a name of one word 
 _ADDRESS = re.compile(r"://|@|^www\.")
 _COUNTED = re.compile(r"\d[\d.,]*(?:s|st|nd|rd|th|am|pm)")  # 50s and 3rd are translated
 _SENTENCE_END = re.compile(r"(?<![A-Z])(?<!\bDr)(?<!\bM[rs])(?<!\bMrs)(?<!\bSt)[.!?][\"')]*$")
+
+
+def _find_words(text: str) -> Iterator[tuple[str, int, int, str]]:
+    """Yield each word of a text, without the marks around it, its place, and it with the marks."""
+    for chunk in re.finditer(r"\S+", text):
+        parts = _CHUNK.fullmatch(chunk.group())
+        assert parts is not None
+        start = chunk.start()
+        yield parts["word"], start + parts.start("word"), start + parts.end("word"), chunk.group()
 
 
 # Characters that no text holds: they stand in translations where words are to be restored.
@@ -142,12 +151,9 @@ class Copier:
             text: with its case.
         """
         spans = self._unknown_spans(text)
-        for chunk in re.finditer(r"\S*\d\S*", text):
-            parts = _CHUNK.fullmatch(chunk.group())
-            assert parts is not None
-            first = chunk.start() + parts.start("word")
-            last = chunk.start() + parts.end("word")
-            if not any(start <= first < end for start, end in spans):
+        for _, first, last, chunk in _find_words(text):
+            is_known = any(start <= first < end for start, end in spans)
+            if re.search(r"\d", chunk) and not is_known:
                 spans.append((first, last))
         return sorted(spans)
 
@@ -166,12 +172,7 @@ class Copier:
         at_start = True
         has_case = any(character.islower() for character in text)  # all in capitals has none
         opening = None  # where an unknown word with a capital begins the sentence
-        for chunk in re.finditer(r"\S+", text):
-            parts = _CHUNK.fullmatch(chunk.group())
-            assert parts is not None
-            first = chunk.start() + parts.start("word")
-            last = chunk.start() + parts.end("word")
-            word = parts["word"]
+        for word, first, last, chunk in _find_words(text):
             skipped = int(at_start) if has_case else len(word)
             if self._is_unknown(word, skipped):
                 follows = spans and not text[spans[-1][1] : first].strip()
@@ -185,7 +186,7 @@ class Copier:
             else:
                 is_candidate = at_start and word[:1].isupper() and not self._knows(word)
                 opening = (first, last) if is_candidate else None
-            at_start = bool(_SENTENCE_END.search(chunk.group()))
+            at_start = bool(_SENTENCE_END.search(chunk))
         return spans
 
     def _is_unknown(self, word: str, skipped: int) -> bool:

@@ -77,24 +77,19 @@ def _image_from_array(array: np.ndarray) -> Image.Image:
         )
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
-    return Image.fromarray(np.ascontiguousarray(_to_bytes(array)))
-
-
-def _to_bytes(array: np.ndarray) -> np.ndarray:
-    """Return bytes as they are, and floats from 0 to 1 as bytes."""
-    if array.dtype == np.uint8:
-        return array
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" and array.dtype != np.uint8:
         raise ValueError(
             f"an array of {array.dtype} is not a picture: give bytes (uint8) from 0 to 255, or "
             "floats from 0 to 1"
         )
-    if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
-        raise ValueError(
-            f"a picture with values from {array.min():.3g} to {array.max():.3g}: give floats from "
-            "0 to 1, not normalised, or bytes (uint8)"
-        )
-    return (array.astype(np.float32) * 255).round().astype(np.uint8)
+    if array.dtype.kind == "f":
+        if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
+            raise ValueError(
+                f"a picture with values from {array.min():.3g} to {array.max():.3g}: give floats "
+                "from 0 to 1, not normalised, or bytes (uint8)"
+            )
+        array = (array.astype(np.float32) * 255).round().astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(array))
 
 # %% ../../nbs/library/processors/pictures.ipynb #pict0007
 def _image_from_tensor(tensor: Tensor) -> Image.Image:

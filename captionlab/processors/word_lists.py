@@ -38,21 +38,11 @@ def load_word_lists(file: Path, remedy: str, *names: str) -> tuple[str, list[lis
         ValueError: the file is broken; the message names it and what to do.
     """
     content = load_json(file)
-    fault = _find_fault(content, names)
-    if fault:
-        raise ValueError(f"{file} is broken ({fault}): copy the whole folder of the run, or delete "
-                         f"this file to {remedy}")
-    return content["language"], [content[name] for name in names]
-
-
-def _find_fault(content: object, names: tuple[str, ...]) -> str | None:
-    """Return what is wrong with the content of a file of word lists, None if nothing is."""
-    if not isinstance(content, dict):
-        return "it is not a JSON object"
-    if not isinstance(content.get("language"), str):
-        return "its language is not a string"
-    for name in names:
-        words = content.get(name)
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            return f"its {name} are not a list of strings"
-    return None
+    is_object = isinstance(content, dict) and isinstance(content.get("language"), str)
+    lists = [content.get(name) for name in names] if is_object else [None]
+    if not all(isinstance(words, list) and all(isinstance(word, str) for word in words)
+               for words in lists):
+        raise ValueError(f"{file} is broken (it does not hold a language and lists of words called "
+                         f"{', '.join(names)}): copy the whole folder of the run, or delete this "
+                         f"file to {remedy}")
+    return content["language"], lists

@@ -39,15 +39,11 @@ def _squeezenet(net: Any) -> OrderedDict[str, nn.Module]:
 
 
 def _resnet(net: Any) -> OrderedDict[str, nn.Module]:
-    """Return the stages of a ResNet by name."""
+    """Return the stages of a ResNet by name, also of one below a feature pyramid network."""
+    net = getattr(net, "body", net)
     stem = [("conv1", nn.Sequential(net.conv1, net.bn1, net.relu)), ("pool1", net.maxpool)]
     layers = [(f"layer{i}", net.get_submodule(f"layer{i}")) for i in range(1, 5)]
     return OrderedDict(stem + layers)
-
-
-def _resnet_of_fpn(net: Any) -> OrderedDict[str, nn.Module]:
-    """Return the stages of the ResNet below a feature pyramid network."""
-    return _resnet(net.body)
 
 # %% ../../nbs/library/vision/backbones.ipynb #360ed207
 class _ViTTokens(nn.Module):
@@ -103,7 +99,7 @@ BACKBONES = {
     "resnet50": BackboneSpec(224, 2048, _resnet, ("layer2", "layer4")),
     "resnet101": BackboneSpec(224, 2048, _resnet, ("layer2", "layer4")),
     "vit_b_16": BackboneSpec(224, 768, _vit, ("block6", "norm")),
-    "maskrcnn_resnet50_fpn": BackboneSpec(448, 256, _resnet_of_fpn, ("P3", "P5")),
+    "maskrcnn_resnet50_fpn": BackboneSpec(448, 256, _resnet, ("P3", "P5")),
 }
 
 # %% ../../nbs/library/vision/backbones.ipynb #ceed7939
@@ -155,20 +151,13 @@ def _timm_spec(model: str) -> BackboneSpec:
     interpolation = config.interpolation
     if interpolation not in INTERPOLATIONS:
         interpolation = Preprocess.interpolation
-    return BackboneSpec(config.input_size[-1], net.num_features, None, _timm_levels(net),
-                        tuple(config.mean), tuple(config.std), interpolation)
-
-
-def _timm_levels(net: Any) -> tuple[str, str]:
-    """Return the default levels of a pyramid.
-
-    The fine one is the last stage with more cells than the final map; a network whose stages all
-    have the same cells, such as a ViT, gives its middle stage.
-    """
+    # The fine level of a pyramid is the last stage with more cells than the final map. A network
+    # whose stages all have the same cells, such as a ViT, gives its middle stage.
     strides = [stage["reduction"] for stage in net.feature_info]
     finer = [number for number, stride in enumerate(strides, 1) if stride < strides[-1]]
-    low = finer[-1] if finer else len(strides) // 2
-    return f"stage{low}", _LAST
+    levels = (f"stage{finer[-1] if finer else len(strides) // 2}", _LAST)
+    return BackboneSpec(config.input_size[-1], net.num_features, None, levels,
+                        tuple(config.mean), tuple(config.std), interpolation)
 
 
 def _timm_stage_names(net: Any) -> list[str]:
@@ -189,19 +178,14 @@ def _timm_maps(net: Any, images: Tensor, names: Sequence[str] | None) -> dict[st
         stages = []
     maps = {stage_names[index]: x.permute(0, 2, 3, 1)
             for index, x in zip(indices, stages, strict=True)}
-    if _LAST in names:
-        maps[_LAST] = _timm_last_map(net, last)
-    return maps
-
-
-def _timm_last_map(net: Any, x: Tensor) -> Tensor:
-    """Return the final output of a timm network as a map (B, h, w, D)."""
-    if x.ndim == 3:
-        patches = x[:, getattr(net, "num_prefix_tokens", 0):]       # without class token
+    if _LAST not in names:
+        return maps
+    if last.ndim == 3:
+        patches = last[:, getattr(net, "num_prefix_tokens", 0):]        # without class token
         side = round(patches.shape[1] ** 0.5)
-        return patches.unflatten(1, (side, side))
+        return maps | {_LAST: patches.unflatten(1, (side, side))}
     is_channels_last = getattr(net, "output_fmt", "NCHW") == "NHWC"
-    return x if is_channels_last else x.permute(0, 2, 3, 1)
+    return maps | {_LAST: last if is_channels_last else last.permute(0, 2, 3, 1)}
 
 # %% ../../nbs/library/vision/backbones.ipynb #09e8f401
 # timm's name of a model to the package that brings its weights, and the file in it.
@@ -232,9 +216,12 @@ def _load_timm_network(model: str, weights: str | None, size: int) -> Any:
         overlay = {"state_dict": _packaged_state_dict(model)}
     elif weights not in (None, "DEFAULT"):
         overlay = {"state_dict": _read_state_dict(weights, "DEFAULT")}
+    config: Any = timm.get_pretrained_cfg(model)
+    # A few models have to know the size of their images.
+    sizes = {"img_size": size} if config.fixed_input_size else {}
     try:
-        net = _create_timm_network(model, size, pretrained=weights is not None,
-                                   pretrained_cfg_overlay=overlay)
+        net: Any = timm.create_model(model, pretrained=weights is not None,
+                                     pretrained_cfg_overlay=overlay, **sizes)
     except Exception as error:      # the client of timm's hub raises many kinds
         reason = error_reason(error)[:160]
         if weights is None:
@@ -247,14 +234,6 @@ def _load_timm_network(model: str, weights: str | None, size: int) -> Any:
                                 "connect, or name a file of them as weights") from error
     net.reset_classifier(0)
     return net
-
-
-def _create_timm_network(model: str, size: int, **options: Any) -> Any:
-    """Return the network of `timm.create_model`, which a few models have to know the size for."""
-    config: Any = timm.get_pretrained_cfg(model)
-    if config.fixed_input_size:
-        return timm.create_model(model, img_size=size, **options)
-    return timm.create_model(model, **options)
 
 # %% ../../nbs/library/vision/backbones.ipynb #d3e67691
 def find_weights(backbone: str) -> str:
@@ -329,39 +308,25 @@ def _build(name: str, size: int) -> nn.Module:
             module.eps = 0.0        # as torchvision does for the released weights
     return net
 
-
-def _adapt_state_dict(net: Any, state: dict[str, Tensor], size: int) -> dict[str, Tensor]:
-    """Return the weights in a file as this network names and sizes them."""
-    if hasattr(net, "patch_size"):
-        return interpolate_embeddings(size, net.patch_size, OrderedDict(state))
-    if hasattr(net, "fpn"):
-        prefix = "backbone."
-        return {name.removeprefix(prefix): x for name, x in state.items()
-                if name.startswith(prefix)}
-    return state
-
 # %% ../../nbs/library/vision/backbones.ipynb #183aff4d
-def _load_network(name: str, weights: str | None, size: int, seed: int) -> nn.Module:
-    """Return a network with these weights; those of torchvision with their classifier."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if name.startswith(_TIMM):
-            return _load_timm_network(name.removeprefix(_TIMM), weights, size)
-        return _load_torchvision_network(name, weights, size)
-
-
 def _load_torchvision_network(name: str, weights: str | None, size: int) -> nn.Module:
     """Return torchvision's network with these weights; of Mask R-CNN its backbone."""
     state = load_weights(name, weights) if weights else None
     try:
-        net = _build(name, size)
+        net: Any = _build(name, size)
     except AssertionError as error:
         raise ValueError(f"{name} does not see pictures of size {size} ({error}): "
                          "take a multiple of its patches' size") from None
     if state is None:
         return net
     try:
-        net.load_state_dict(_adapt_state_dict(net, state, size))
+        if hasattr(net, "patch_size"):
+            state = interpolate_embeddings(size, net.patch_size, OrderedDict(state))
+        elif hasattr(net, "fpn"):
+            prefix = "backbone."
+            state = {key.removeprefix(prefix): x for key, x in state.items()
+                     if key.startswith(prefix)}
+        net.load_state_dict(state)
     except (RuntimeError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{weights} are not the weights of torchvision's {name}: "
                          f"{error_reason(error)[:160]}") from error
@@ -394,7 +359,12 @@ class Backbone(nn.Module):
         self.size = size or spec.size
         self.width = spec.width
         self.last_stage = spec.levels[-1]
-        net = _load_network(name, weights, self.size, seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if name.startswith(_TIMM):
+                net = _load_timm_network(name.removeprefix(_TIMM), weights, self.size)
+            else:
+                net = _load_torchvision_network(name, weights, self.size)
         self.trunk = nn.Sequential(spec.stages(net)) if spec.stages else net
         fpn = getattr(net, "fpn", None)
         self.neck = _Neck(fpn) if fpn is not None else None

@@ -13,7 +13,6 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast
@@ -54,6 +53,9 @@ def _read_manifest(folder: Path) -> dict | None:
 
 def _wrong_entries(manifest: dict) -> list[str]:
     """Return the names of the entries of a manifest that are missing or of another kind."""
+    def is_checksum(entry: object) -> bool:     # of a chunk, and its size
+        return entry is None or (_all_of(entry, int) and len(cast(list, entry)) == 2)
+
     sides = manifest.get("shape")
     shapes = list(sides.values()) if isinstance(sides, dict) else [sides]
     names = manifest.get("names", [None])
@@ -70,7 +72,7 @@ def _wrong_entries(manifest: dict) -> list[str]:
         "skipped": isinstance(skipped, dict) and _all_of([*skipped.values()], str),
         "sizes": _all_of(sizes, int),
         "checksums": checksums is None or (isinstance(checksums, list)
-                                           and all(map(_is_checksum, checksums))),
+                                           and all(map(is_checksum, checksums))),
     }
     return [name for name, is_usable in usable.items() if not is_usable]
 
@@ -78,11 +80,6 @@ def _wrong_entries(manifest: dict) -> list[str]:
 def _all_of(values: Any, kind: type) -> bool:
     """Return whether values are a list of one type; a boolean is no number."""
     return isinstance(values, list) and all(type(value) is kind for value in values)
-
-
-def _is_checksum(entry: object) -> bool:
-    """Return whether an entry is the checksum and the size of a chunk, or None."""
-    return entry is None or (_all_of(entry, int) and len(cast(list, entry)) == 2)
 
 
 def _has_command(spec: Any) -> bool:
@@ -132,15 +129,11 @@ def _is_intact(folder: Path, manifest: dict, number: int) -> bool:
         rows = np.load(file, mmap_mode="r")
     except Exception:       # a damaged header raises whatever its reader meets first
         return False
-    return rows.dtype == np.float16 and rows.shape == _chunk_shape(manifest, number)
-
-
-def _chunk_shape(manifest: dict, number: int) -> tuple[int, ...]:
-    """Return the shape of a chunk: (B, N, D), or (B, all of them) of several arrays."""
     shape = _parse_shape(manifest)
-    if isinstance(shape, dict):
+    if isinstance(shape, dict):     # several arrays lie side by side
         shape = (sum(math.prod(sides) for sides in shape.values()),)
-    return (len(_chunk_names(manifest, number)), *shape)
+    expected = (len(_chunk_names(manifest, number)), *shape)
+    return rows.dtype == np.float16 and rows.shape == expected
 
 
 def _stored_checksum(manifest: dict, number: int) -> list[int] | None:
@@ -173,16 +166,6 @@ def _parse_shape(manifest: dict) -> FeatureShape:
     if isinstance(shape, dict):
         return {name: tuple(sides) for name, sides in shape.items()}
     return tuple(shape)
-
-
-def _check_complete(folder: Path, manifest: dict) -> None:
-    """Raise a `ValueError` unless all chunks of a store are there."""
-    numbers = _chunk_numbers(manifest)
-    missing = sum(not _is_intact(folder, manifest, number) for number in numbers)
-    if missing or not manifest["complete"]:
-        raise ValueError(
-            f"the features in {folder} are not complete ({missing} of {len(numbers)} chunks "
-            f"missing or cut off): run {command_line(manifest['made_by'], folder)} again")
 
 # %% ../../nbs/library/vision/features.ipynb #e435316e
 # Entries of a flat spec that do not matter, because a fingerprint beside them decides.
@@ -262,7 +245,12 @@ class FeatureStore:
         if manifest is None:
             command = command_line(expect, folder) if expect else "captionlab features extract"
             raise FileNotFoundError(f"there are no features in {folder}: run {command}")
-        _check_complete(folder, manifest)
+        numbers = _chunk_numbers(manifest)
+        missing = sum(not _is_intact(folder, manifest, number) for number in numbers)
+        if missing or not manifest["complete"]:
+            raise ValueError(
+                f"the features in {folder} are not complete ({missing} of {len(numbers)} chunks "
+                f"missing or cut off): run {command_line(manifest['made_by'], folder)} again")
         if expect and (differences := diff_specs(manifest["made_by"], expect)):
             raise ValueError(f"the features in {folder} are stale: {'; '.join(differences)}; "
                              f"run {command_line(expect, 'ANOTHER_FOLDER')}")
@@ -346,18 +334,23 @@ def fill_store(folder: str | os.PathLike, names: Sequence[str], compute: Compute
     """
     tune_malloc()
     folder = Path(folder)
+    files = [images[name] for name in names] if images else []
+    sizes = [(file_size(file) or 0) if isinstance(file, str | os.PathLike) else 0 for file in files]
     manifest = {"made_by": spec, "shape": shape, "chunk": chunk_size, "names": list(names),
-                "sizes": [_file_size(images[name]) for name in names] if images else [],
-                "skipped": {}, "complete": False}
+                "sizes": sizes, "skipped": {}, "complete": False}
     manifest = _begin_store(folder, json.loads(json.dumps(manifest)))
+    # In a complete store a chunk with skipped images is tried again: the files may be mended.
     todo = [number for number in _chunk_numbers(manifest)
-            if _is_pending(folder, manifest, number)]
+            if not _is_intact(folder, manifest, number)
+            or (manifest["complete"] and _skipped_file(folder, number).exists())]
     if todo:        # a job that ends before the last chunk must not look complete
         manifest["checksums"] = _checksums_without(manifest, todo)
         _write_manifest(folder, manifest | {"complete": False})
     fill = partial(_fill_chunk, folder, manifest, compute)
     num_workers = num_workers or min(16, os.cpu_count() or 1)
-    with _progress_bar(manifest, todo) as bar:
+    remaining = sum(len(_chunk_names(manifest, number)) for number in todo)
+    with tqdm(total=len(names), initial=len(names) - remaining, unit="picture",
+              desc="features") as bar:
         for number in _run_parallel(fill, todo, num_workers):
             bar.update(len(_chunk_names(manifest, number)))
     if not manifest["complete"]:        # those of a job that was stopped
@@ -380,15 +373,6 @@ def _note_checksum(folder: Path, manifest: dict, number: int) -> None:
     if manifest["checksums"][number] is None:
         manifest["checksums"][number] = _file_checksum(_chunk_file(folder, number))
 
-
-def _is_pending(folder: Path, manifest: dict, number: int) -> bool:
-    """Return whether a chunk has to be computed.
-
-    In a complete store a chunk with skipped images is tried again: the files may be mended.
-    """
-    has_skipped = _skipped_file(folder, number).exists()
-    return not _is_intact(folder, manifest, number) or (manifest["complete"] and has_skipped)
-
 # %% ../../nbs/library/vision/features.ipynb #a31b4e9b
 # Seconds: two processes may fill one store, and none takes so long to write a chunk.
 _PARTIAL_AGE = 24 * 3600
@@ -404,31 +388,19 @@ def _begin_store(folder: Path, manifest: dict) -> dict:
         _write_manifest(folder, manifest)
         return manifest
     remove_partial_files(folder, min_age=_PARTIAL_AGE)
-    differences = _diff_manifests(folder, existing, manifest)
-    if differences:
-        raise ValueError(f"{folder} holds other features ({'; '.join(differences)}): "
-                         "choose another folder with --out, or delete this one")
-    return existing | {"sizes": manifest["sizes"] or existing.get("sizes", [])}
-
-
-def _diff_manifests(folder: Path, existing: dict, manifest: dict) -> list[str]:
-    """Return in what a begun store differs from the one that is to be filled."""
     differences = diff_specs(existing["made_by"], manifest["made_by"])
     if _parse_shape(existing) != _parse_shape(manifest):
         differences.append("its shape differs")
     differences += [f"its {key} differ" for key in ("names", "chunk")
                     if existing[key] != manifest[key]]
+    changed = [] if differences else _changed_files(folder, existing, manifest)
+    differences += [f"{name} was another file" for name in changed[:1]]
     if differences:
-        return differences
-    changed = _changed_files(folder, existing, manifest)
-    return [f"{name} was another file" for name in changed[:1]]
+        raise ValueError(f"{folder} holds other features ({'; '.join(differences)}): "
+                         "choose another folder with --out, or delete this one")
+    return existing | {"sizes": manifest["sizes"] or existing.get("sizes", [])}
 
 # %% ../../nbs/library/vision/features.ipynb #595ae5c5
-def _file_size(image: object) -> int:
-    """Return the size of an image's file in bytes, 0 if it is no file."""
-    return (file_size(image) or 0) if isinstance(image, (str, os.PathLike)) else 0
-
-
 def _changed_files(folder: Path, existing: dict, manifest: dict) -> list[str]:
     """Return the images with features here whose files have other sizes now."""
     # Stores of earlier versions have no sizes.
@@ -442,8 +414,11 @@ def _changed_files(folder: Path, existing: dict, manifest: dict) -> list[str]:
 def _fill_chunk(folder: Path, manifest: dict, compute: ComputeFn, number: int) -> int:
     """Compute and write one chunk; return its number."""
     rows, skipped = compute(_chunk_names(manifest, number))
+    if isinstance(rows, dict):      # side by side, in the order of the shape
+        parts = [rows[name] for name in manifest["shape"]]
+        rows = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
     with np.errstate(over="ignore"):
-        rows = _join_rows(rows, manifest["shape"]).astype(np.float16)
+        rows = rows.astype(np.float16)
     if not np.isfinite(rows).all():
         raise ValueError(f"features of {manifest['made_by']['backbone']['name']} do not fit into "
                          "16 bits: they exceed 65504 or are not numbers")
@@ -456,43 +431,19 @@ def _fill_chunk(folder: Path, manifest: dict, compute: ComputeFn, number: int) -
         note.unlink(missing_ok=True)
     return number
 
-
-def _join_rows(rows: FeatureRows, shape: FeatureShape) -> np.ndarray:
-    """Return rows (B, ...) of several arrays as one (B, all of them), in the order of the shape."""
-    if not isinstance(rows, dict):
-        return rows
-    parts = [rows[name] for name in _as_dict(shape)]
-    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
-
 # %% ../../nbs/library/vision/features.ipynb #b9b815d0
 def _run_parallel(work: Callable[[int], int], todo: Sequence[int],
                   num_workers: int) -> Iterator[int]:
     """Work in threads and yield what is finished; after an error or Ctrl-C begin nothing new."""
-    with _single_threaded_torch():
-        pool = ThreadPoolExecutor(num_workers)
-        try:
-            for future in as_completed([pool.submit(work, number) for number in todo]):
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _single_threaded_torch() -> Iterator[None]:
-    """Let PyTorch use one core for each of our threads."""
     previous = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)            # one core for each of our threads
+    pool = ThreadPoolExecutor(num_workers)
     try:
-        yield
+        for future in as_completed([pool.submit(work, number) for number in todo]):
+            yield future.result()
     finally:
+        pool.shutdown(cancel_futures=True)
         torch.set_num_threads(previous)
-
-
-def _progress_bar(manifest: dict, todo: Sequence[int]) -> tqdm:
-    """Return a bar that counts images; those of earlier runs are counted as done."""
-    total = len(manifest["names"])
-    remaining = sum(len(_chunk_names(manifest, number)) for number in todo)
-    return tqdm(total=total, initial=total - remaining, unit="picture", desc="features")
 
 # %% ../../nbs/library/vision/features.ipynb #670f52e5
 def batched(read: Callable[[str], object], forward_fn: Callable[[list], FeatureRows],

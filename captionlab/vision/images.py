@@ -88,22 +88,17 @@ class Preprocess:
         # image, and a large JPEG is decoded several times faster.
         min_size = round(2 * self.size / min(right - left, bottom - top))
         image = load_image(source, min_size)
+        width, height = image.size
+        left, top, right, bottom = (left * width, top * height, right * width, bottom * height)
+        if self.resize == "crop":
+            side = min(right - left, bottom - top)
+            left = (left + right - side) / 2
+            top = (top + bottom - side) / 2
+            right, bottom = left + side, top + side
         resized = image.resize((self.size, self.size), _FILTERS[self.interpolation],
-                               box=self._crop_box(*image.size))
+                               box=(left, top, right, bottom))
         pixels = np.array(resized)
         return np.ascontiguousarray(pixels[:, ::-1]) if self.mirror else pixels
-
-    def _crop_box(self, width: int, height: int) -> tuple[float, float, float, float]:
-        """Return left, top, right and bottom of the part that is read, in pixels."""
-        sides = (width, height, width, height)
-        left, top, right, bottom = (
-            share * side for share, side in zip(self.window, sides, strict=True))
-        if self.resize == "stretch":
-            return left, top, right, bottom
-        side = min(right - left, bottom - top)
-        left = (left + right - side) / 2
-        top = (top + bottom - side) / 2
-        return left, top, left + side, top + side
 
     @property
     def byte_scale(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
