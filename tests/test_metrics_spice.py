@@ -118,12 +118,12 @@ class TestWithoutTheProgram:
     @pytest.mark.parametrize(
         ("candidates", "references", "message"),
         [
-            ({1: "a"}, {1: ["b"], 2: ["c"]}, "1 pictures no candidate"),
+            ({1: "a"}, {1: ["b"], 2: ["c"]}, "1 references no candidate"),
             ({1: "a", 2: "b"}, {1: ["b"]}, "1 candidates have no references"),
-            ({}, {}, "0 candidates have no references"),
-            ({1: "a"}, {1: []}, "1 pictures have no list of references"),
-            ({1: "a"}, {1: "a text"}, "1 pictures have no list of references"),
-            ({1: ["a"]}, {1: ["b"]}, "1 candidates are no text"),
+            ({}, {}, "nothing to score: no pictures"),
+            ({1: "a"}, {1: []}, "1 pictures have no reference"),
+            ({1: "a"}, {1: "a text"}, "and a list of texts"),
+            ({1: ["a"]}, {1: ["b"]}, "needs one text as its candidate"),
         ],
     )
     def test_wrong_input(self, fake_program, candidates, references, message):
