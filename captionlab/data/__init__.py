@@ -17,7 +17,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "ResumableBatchSampler",
     ],
     "catalog": [
-        "detect_dataset", "register_path", "dataset_path", "load_dataset", "download",
+        "register_path", "dataset_path", "load_dataset", "download",
         "check_pictures",
     ],
     "downloads": [

@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "boxes": ["save_boxes", "RegionFile", "check_boxes_unique", "open_boxes"],
     "features": [
         "FeatureShape", "FeatureRows", "ComputeFn", "diff_specs", "FeatureStore", "fill_store",
-        "batched", "read_or_skip",
+        "batched",
     ],
     "images": ["FULL_WINDOW", "INTERPOLATIONS", "Preprocess", "state_bytes"],
     "pixels": ["pixel_grid", "pixel_regions"],

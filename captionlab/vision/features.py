@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FeatureShape', 'FeatureRows', 'ComputeFn', 'diff_specs', 'FeatureStore', 'fill_store',
-           'batched', 'read_or_skip']
+           'batched']
 
 # %% ../../nbs/library/vision/features.ipynb #ccd591b4
 import json
@@ -463,12 +463,16 @@ def batched(read: Callable[[str], object], forward_fn: Callable[[list], FeatureR
                 for key, sides in _as_dict(shape).items()}
         skipped = {}
         for start in range(0, len(names), batch_size):
-            items = read_or_skip(names[start:start + batch_size], read, skipped)
+            items = {}          # by position in `names`
+            for position, name in enumerate(names[start:start + batch_size], start):
+                try:
+                    items[position] = read(name)
+                except (ValueError, FileNotFoundError) as error:
+                    skipped[name] = str(error)
             if not items:
                 continue
-            positions = [start + position for position in items]
             for key, features in _as_dict(forward_fn(list(items.values()))).items():
-                rows[key][positions] = features
+                rows[key][list(items)] = features
         return rows.get("", rows), skipped
 
     return compute
@@ -477,15 +481,3 @@ def batched(read: Callable[[str], object], forward_fn: Callable[[list], FeatureR
 def _as_dict(rows: object) -> dict:
     """Return arrays by name; a single one under an empty name."""
     return rows if isinstance(rows, dict) else {"": rows}
-
-
-def read_or_skip(names: Sequence[str], read: Callable[[str], object],
-                 skipped: dict[str, str]) -> dict[int, object]:
-    """Return what could be read, by position in `names`; add the other reasons to `skipped`."""
-    items = {}
-    for position, name in enumerate(names):
-        try:
-            items[position] = read(name)
-        except (ValueError, FileNotFoundError) as error:
-            skipped[name] = str(error)
-    return items
