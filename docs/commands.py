@@ -40,7 +40,9 @@ def option(parameter, context) -> str:
     usage = re.sub(r"<list\[(\w+)\]>", r"<\1> ...", usage.replace(" range>", ">"))
     facts = BOUND.search(words)
     text = BOUND.sub("", words).strip()
-    text = text[:1].upper() + text[1:] + "." * (text[-1:] not in ("", ".", "?", "!"))
+    if not re.match(r"\w+,", text):  # a list of names keeps its small letter
+        text = text[:1].upper() + text[1:]
+    text = re.sub(r"(?<![\w`])--\w[\w-]*", r"`\g<0>`", text) + "." * (text[-1:] not in ("", ".", "?", "!"))
     bound = f" *{escape(FAR.sub('<=x', facts[1]).capitalize())}.*" if facts else ""
     return f".. option:: {usage}\n\n   {escape(text)}{bound}\n\n"
 

@@ -102,8 +102,8 @@ def add_switches(folder: Path) -> None:
     (folder / "captioner.json").write_text(json.dumps(spec))
 
 
-def describe_world() -> dict:
-    """Return what the scripts know of scenes: tables, grammar, scenes to begin with, and counts.
+def describe_world() -> tuple[dict, dict]:
+    """Return what the scripts know of scenes, tables, grammar and scenes to begin with, and counts.
 
     `counts` says in how many of the `corpus` scenes' references each group of one to four words
     occurs, which CIDEr weighs by.
@@ -130,9 +130,7 @@ def describe_world() -> dict:
         "numbers": language.NUMBERS[0],
         "scenes": [{"objects": [vars(one) for one in scene.objects], "captions": list(captions)}
                    for scene, captions in shown],
-        "corpus": len(items),
-        "counts": counts,
-    }
+    }, {"corpus": len(items), "counts": counts}
 
 
 def write_photos(folder: Path) -> list[dict]:
@@ -161,7 +159,8 @@ def write(folder: Path) -> None:
     shutil.copytree(runtime, folder, dirs_exist_ok=True)
     for name in MODELS:
         shutil.copytree(export(name), folder / name)
-    (folder / "world.json").write_text(json.dumps(describe_world()))
+    for name, content in zip(("world", "counts"), describe_world(), strict=True):
+        (folder / f"{name}.json").write_text(json.dumps(content))
     (folder / "pictures").mkdir()
     photos = write_photos(folder / "pictures")
     sizes = {str(file.relative_to(folder)): file.stat().st_size

@@ -206,13 +206,15 @@ class TestParity:
         references = {item.name: list(item.captions) for item in items}
         first, second = items[0], items[1]
         texts = [first.captions[0], second.captions[0], "a red circle", "there is a circle and a"]
-        found = in_page(page, address, """({ world, scores }, [references, texts]) =>
-            texts.map((text) => {
+        found = in_page(page, address, """async ({ scores }, [references, texts]) => {
+            const counts = await scores.loadCounts();
+            return texts.map((text) => {
                 const words = scores.tokens(text);
                 const known = references.map(scores.tokens);
                 return [...scores.bleu(words, known), scores.rougeL(words, known),
-                    scores.cider(words, known, world)];
-            })""", [references[first.name], texts])
+                    scores.cider(words, known, counts)];
+            });
+        }""", [references[first.name], texts])
         for text, values in zip(texts, found, strict=True):
             candidates = {item.name: item.captions[0] for item in items} | {first.name: text}
             per_image = score(candidates, references, meteor=False).per_image

@@ -31,7 +31,7 @@ export default async function build(body) {
     const column = (title, trace) => h("div", {}, h("p", {}, `${title}, after “${before}”`),
       bars(top(trace.steps[at].logProbs, 5).map(([id, value]) => [name(id), Math.exp(value)]),
         name(trace.ids[at])));
-    result.replaceChildren(column("All heads", whole), column("Some off", changed));
+    result.replaceChildren(column("All heads", whole), ...off.length ? [column("Some off", changed)] : []);
   });
   const editor = new SceneEditor(world, world.scenes[0].objects, describe);
   editor.controls.append(button("Another scene", () => {

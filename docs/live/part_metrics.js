@@ -1,10 +1,10 @@
 // A caption to edit: BLEU, ROUGE-L and CIDEr beside what is true of the scene.
-import { bleu, cider, rougeL, tokens } from "./scores.js";
+import { bleu, cider, loadCounts, rougeL, tokens } from "./scores.js";
 import { button, h, status } from "./ui.js";
 import { loadWorld } from "./world.js";
 
 export default async function build(body) {
-  const world = await loadWorld();
+  const [world, counts] = await Promise.all([loadWorld(), loadCounts()]);
   let scene = 0;
   const canvas = h("canvas", { width: 192, height: 192, role: "img", "aria-label": "The scene" });
   const [references, table, line] = [h("ul"), h("dl", { class: "live-scores" }), status()];
@@ -15,7 +15,7 @@ export default async function build(body) {
     const known = captions.map(tokens);
     const blues = words.length ? bleu(words, known) : [0, 0, 0, 0];
     const rows = { "BLEU-1": blues[0], "BLEU-4": blues[3], "ROUGE-L": words.length ? rougeL(words, known) : 0,
-      CIDEr: words.length ? cider(words, known, world) : 0 };
+      CIDEr: words.length ? cider(words, known, counts) : 0 };
     table.replaceChildren(...Object.entries(rows).map(([name, value]) =>
       h("div", {}, h("dt", {}, name), h("dd", {}, value.toFixed(1)))));
     line.textContent = `The caption is ${world.verdict(input.value, objects)}.`;

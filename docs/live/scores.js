@@ -50,6 +50,8 @@ export function rougeL(words, references) {
   return 100 * (1 + beta) * precision * recall / (recall + beta * precision);
 }
 
+export const loadCounts = () => fetch(new URL("counts.json", import.meta.url)).then((answer) => answer.json());
+
 // `counts`: in how many pictures of the `corpus` a group of words occurs.
 export function cider(words, references, { counts, corpus }) {
   const vectors = (text) => [1, 2, 3, 4].map((n) => new Map([...groups(text, n)].map(([group, count]) =>
