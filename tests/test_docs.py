@@ -346,6 +346,11 @@ def test_links_between_notebooks_stay(where, target):
     assert page(f"[it]({target}#part)", where) == f"[it]({target}#part)"
 
 
+def test_every_notebook_becomes_a_page(tmp_path):
+    convert.convert(ROOT / "nbs", tmp_path, {})         # a link to a notebook that is gone is an error
+    assert len(list(tmp_path.rglob("*.ipynb"))) == len(convert.notebook_pages(ROOT / "nbs"))
+
+
 def test_a_link_to_a_wrong_name_is_an_error():
     with pytest.raises(ValueError, match=r"nbs/01_sample.ipynb links to 02_wrong.ipynb"):
         page("[lesson 2](02_wrong.ipynb)")
