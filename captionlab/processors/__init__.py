@@ -25,7 +25,6 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "LoadedPicture", "EXTRACTION_BATCH", "match_name", "PictureReader", "FeatureExtractor",
         "ImageProcessor",
     ],
-    "loading": ["load_processor"],
     "pictures": ["Picture", "ImageSource", "image_source", "is_one_picture", "picture_name"],
     "copying": [
         "COPY_MARKS", "MarkedText", "Copier", "keeps_numbers", "COPIER_FILE", "save_copier",

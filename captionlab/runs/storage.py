@@ -33,12 +33,12 @@ from captionlab.models import (
 
 from ..captioner import Captioner
 from ..files import short_hash, write_atomically, write_json
-from ..processors.base import reads_images
+from ..processors.base import Processor, reads_images
 from ..processors.copying import load_copier, save_copier
-from ..processors.loading import load_processor
+from ..processors.image import ImageProcessor
+from ..processors.text import TextProcessor
 from ..processors.truecasing import load_truecaser, save_truecaser
 from ..subwords import vocabulary_from_dict
-from ..training.checkpoint import plain_names
 from ..training.config import BasePreset
 from ..untrusted import check_regular, load_json
 from ..vision.attributes import AttributeDetector, load_detector, save_detector
@@ -227,7 +227,7 @@ def unique_tensors(model: Captioner) -> dict[str, Tensor]:
     """
     stored = model.state_dict()
     named = [*model.named_parameters(), *model.named_buffers()]
-    return plain_names({name: x.detach() for name, x in named if name in stored})
+    return {name.replace("_orig_mod.", ""): x.detach() for name, x in named if name in stored}
 
 
 def _weights_name(content: bytes) -> str:
@@ -480,6 +480,15 @@ def write_run(run: Any, folder: Path) -> None:
     _remove_old_files(folder, files)
 
 
+def _load_processor(preset: BasePreset, trained_spec: dict, **options: Any) -> Processor:
+    """Return the processor of a trained model from what `describe` returned at its training."""
+    if "source" in preset.inputs.fields:
+        if options.get("boxes"):
+            raise ValueError("a translator reads sentences: leave boxes out")
+        return TextProcessor(preset, vocabulary_from_dict(trained_spec["vocabulary"]))
+    return ImageProcessor(preset, trained_spec, **options)
+
+
 def read_run(folder: Path, weights: str | None, boxes: str | os.PathLike | None) -> dict[str, Any]:
     """Return the parts of a run by the names that `Run` gives them; no code is executed.
 
@@ -496,7 +505,7 @@ def read_run(folder: Path, weights: str | None, boxes: str | os.PathLike | None)
     with _run_errors(folder / "run.json"):
         preset = preset_from_dict(content["model"], content["preset"])
         vocabulary = vocabulary_from_dict(content["vocabulary"])
-        processor = load_processor(
+        processor = _load_processor(
             preset,
             content["eyes"],
             weights=weights,
