@@ -10,12 +10,9 @@ import captionlab
 from captionlab.data.datasets import CaptionData, Item, multi30k
 from captionlab.models import find_preset
 from captionlab.processors.copying import (
-    COPIER_FILE,
     COPY_MARKS,
     Copier,
     MarkedText,
-    load_copier,
-    save_copier,
 )
 from captionlab.runs import results
 from captionlab.runs.fitting import NewModel, fit
@@ -93,9 +90,9 @@ def test_names_are_learned_where_translations_copy_them():
 
 
 def test_folder_round_trip(copier, tmp_path):
-    assert load_copier(tmp_path) is None
-    save_copier(copier, tmp_path)
-    again = load_copier(tmp_path)
+    assert Copier.load(tmp_path) is None
+    copier.save(tmp_path)
+    again = Copier.load(tmp_path)
     assert again is not None
     assert vars(again) == vars(copier)
 
@@ -105,11 +102,11 @@ def test_folder_round_trip(copier, tmp_path):
     [{"words": 1}, {"words": [1]}, {"names": None}, {"numbers": "12"}, {"language": ["en"]}, None],
 )
 def test_a_broken_file_is_one_line(copier, tmp_path, change):
-    file = save_copier(copier, tmp_path)
+    file = copier.save(tmp_path)
     content = json.loads(file.read_text())
     file.write_text("[]" if change is None else json.dumps(content | change))
-    with pytest.raises(ValueError, match=COPIER_FILE) as caught:
-        load_copier(tmp_path)
+    with pytest.raises(ValueError, match=Copier.file) as caught:
+        Copier.load(tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -197,4 +194,4 @@ def test_training_a_translator_learns_a_copier(tmp_path):
     assert run.copier.mark("A dog.").words == []
     run.copier = None
     run.save(tmp_path / "run")
-    assert not (tmp_path / "run" / COPIER_FILE).exists()
+    assert not (tmp_path / "run" / Copier.file).exists()

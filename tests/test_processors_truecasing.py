@@ -10,10 +10,7 @@ from captionlab.data.datasets import CaptionData, Item, multi30k
 from captionlab.metrics import score_translations
 from captionlab.models import find_preset
 from captionlab.processors.truecasing import (
-    TRUECASER_FILE,
     Truecaser,
-    load_truecaser,
-    save_truecaser,
 )
 from captionlab.runs import results
 from captionlab.runs.fitting import NewModel, fit
@@ -40,9 +37,9 @@ def test_words_that_were_not_learned_stay_as_they_are():
 
 
 def test_folder_round_trip(tmp_path):
-    assert load_truecaser(tmp_path) is None
-    save_truecaser(Truecaser(["Hund", "Äpfel"], "de"), tmp_path)
-    again = load_truecaser(tmp_path)
+    assert Truecaser.load(tmp_path) is None
+    Truecaser(["Hund", "Äpfel"], "de").save(tmp_path)
+    again = Truecaser.load(tmp_path)
     assert again is not None
     assert (again.words, again.language) == (["Hund", "Äpfel"], "de")
 
@@ -54,9 +51,9 @@ def test_folder_round_trip(tmp_path):
      '{"words": "Hund", "language": "de"}'],
 )
 def test_a_broken_file_is_one_line(tmp_path, content):
-    (tmp_path / TRUECASER_FILE).write_text(content)
-    with pytest.raises(ValueError, match=TRUECASER_FILE) as caught:
-        load_truecaser(tmp_path)
+    (tmp_path / Truecaser.file).write_text(content)
+    with pytest.raises(ValueError, match=Truecaser.file) as caught:
+        Truecaser.load(tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -73,7 +70,7 @@ def test_the_packaged_translator_writes_german(translator, tmp_path):
     with pytest.raises(ValueError, match="this run has no truecaser"):
         plain.translate(sentence, truecase=True)
     plain.save(tmp_path / "run")
-    assert not (tmp_path / "run" / TRUECASER_FILE).exists()
+    assert not (tmp_path / "run" / Truecaser.file).exists()
 
 
 @pytest.mark.slow

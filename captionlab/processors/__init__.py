@@ -26,13 +26,8 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "ImageProcessor",
     ],
     "pictures": ["Picture", "ImageSource", "image_source", "is_one_picture", "picture_name"],
-    "copying": [
-        "COPY_MARKS", "MarkedText", "Copier", "keeps_numbers", "COPIER_FILE", "save_copier",
-        "load_copier",
-    ],
+    "copying": ["COPY_MARKS", "MarkedText", "Copier", "keeps_numbers"],
     "text": ["TextProcessor"],
-    "truecasing": [
-        "Truecaser", "TRUECASER_FILE", "save_truecaser", "load_truecaser", "require_truecaser",
-    ],
-    "word_lists": ["save_word_lists", "load_word_lists"],
+    "truecasing": ["Truecaser", "require_truecaser"],
+    "word_lists": ["WordLists"],
 })

@@ -34,10 +34,10 @@ from captionlab.models import (
 from ..captioner import Captioner
 from ..files import short_hash, write_atomically, write_json
 from ..processors.base import Processor, reads_images
-from ..processors.copying import load_copier, save_copier
+from ..processors.copying import Copier
 from ..processors.image import ImageProcessor
 from ..processors.text import TextProcessor
-from ..processors.truecasing import load_truecaser, save_truecaser
+from ..processors.truecasing import Truecaser
 from ..subwords import vocabulary_from_dict
 from ..training.config import BasePreset
 from ..untrusted import check_regular, load_json
@@ -462,9 +462,9 @@ def write_run(run: Any, folder: Path) -> None:
     if run.novelty is not None:
         files.append(save_novelty(run.novelty, folder).name)
     if run.truecaser is not None:
-        files.append(save_truecaser(run.truecaser, folder).name)
+        files.append(run.truecaser.save(folder).name)
     if run.copier is not None:
-        files.append(save_copier(run.copier, folder).name)
+        files.append(run.copier.save(folder).name)
     content = {
         "format": _FORMAT,
         "captionlab": captionlab.__version__,
@@ -531,6 +531,6 @@ def read_run(folder: Path, weights: str | None, boxes: str | os.PathLike | None)
         "processor": processor,
         "metadata": RunMetadata.from_dict(metadata),
         "novelty": load_novelty(folder),
-        "truecaser": load_truecaser(folder),
-        "copier": load_copier(folder),
+        "truecaser": Truecaser.load(folder),
+        "copier": Copier.load(folder),
     }
