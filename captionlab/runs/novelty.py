@@ -78,7 +78,14 @@ def spherical_kmeans(points: Tensor, clusters: int, steps: int = 30, seed: int =
 
 # %% ../../nbs/library/runs/novelty.ipynb #novl0005
 class NoveltyWarning(RuntimeWarning):
-    """A picture is unlike the training pictures of the model that captions it."""
+    """A picture is unlike the training pictures of the model that captions it.
+
+    Args:
+        message: one line.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(message)
 
 
 @dataclass(frozen=True, eq=False)
