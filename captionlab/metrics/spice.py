@@ -105,14 +105,17 @@ input.jobs.forEach(function (job) {
 """
 
 # %% ../../nbs/library/metrics/spice.ipynb #a0932459
+def _java_command(folder: Path, memory: str, *program: str) -> list[str]:
+    """How to start Java with SPICE's own files, those that were installed, and a fixed locale."""
+    shipped = Path(spice_program.__file__).parent
+    paths = [shipped / spice_program.SPICE_JAR, shipped / "lib" / "*", folder / "*"]
+    return java_command(f"-Xmx{memory}", "-cp", os.pathsep.join(map(str, paths)), *program)
+
+
 def _run_spice(jobs: Sequence[dict], threads: int, memory: str) -> tuple[list[list[dict]], str]:
     """The scores of each job as the program prints them, and its messages."""
-    shipped = Path(spice_program.__file__).parent
-    paths = [shipped / spice_program.SPICE_JAR, shipped / "lib" / "*", find_spice() / "*"]
     shell = "org.mozilla.javascript.tools.shell.Main"
-    command = java_command(
-        f"-Xmx{memory}", "-cp", os.pathsep.join(map(str, paths)), shell, "-e", _SCRIPT
-    )
+    command = _java_command(find_spice(), memory, shell, "-e", _SCRIPT)
     sent = json.dumps({"threads": threads, "jobs": jobs}).encode()
     ran = subprocess.run(
         command, check=False, input=sent, env=java_environment(), capture_output=True
