@@ -239,14 +239,15 @@ def train(
     else:
         out = out or _default_folder(data_name, model, variant, preset or "tiny", stage, seed or 0)
     # Its fields have the names of these options.
-    given = {one.name: ctx.params[one.name] for one in fields(FitConfig) if one.name in ctx.params}
-    given |= {"out": out, "adapt": True, "compile": compiled}
-    config = FitConfig(**given | {"settings": settings if start else ()})
+    given: dict[str, Any] = {one.name: ctx.params[one.name] for one in fields(FitConfig)
+                             if one.name in ctx.params}
+    given |= {"out": out, "adapt": True, "compile": compiled, "settings": settings if start else ()}
+    config = FitConfig(**given)
     new = NewModel(str(model), preset or "tiny", variant, settings, detector)
     with _resume_hint(out):
         source: Any = data if start else data or "scenes"
         if skip_unreadable:
-            source = readable_data(source or load(start).metadata.source)
+            source = readable_data(source or load(str(start)).metadata.source)
         run = fit(start or new, source, loss, config)
     _report_training(run, out)
 
