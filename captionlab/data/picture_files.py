@@ -95,16 +95,20 @@ def load_image(source: str | os.PathLike | IO[bytes] | Image.Image,
         raise ValueError(f"cannot read {name} as a picture: {reason}") from error
 
 # %% ../../nbs/library/data/picture_files.ipynb #968c596c
+def _on_white(strip: Image.Image) -> Image.Image:
+    """Return a picture with transparent parts on white."""
+    strip = strip.convert("RGBA")
+    white = Image.new("RGBA", strip.size, "white")
+    return Image.alpha_composite(white, strip).convert("RGB")
+
+
 def _to_rgb(image: Image.Image) -> Image.Image:
     """Return an opaque 8-bit RGB copy of an upright image."""
     has_alpha = image.mode.lower() in ("rgba", "la", "pa") or "transparency" in image.info
     if image.mode[0] in "IF":           # 16 or 32 bits a channel
         convert = _eight_bits_converter(image)
     elif has_alpha:
-        def convert(strip: Image.Image) -> Image.Image:
-            strip = strip.convert("RGBA")
-            white = Image.new("RGBA", strip.size, "white")
-            return Image.alpha_composite(white, strip).convert("RGB")
+        convert = _on_white
     else:
         return image.convert("RGB")
     upright = Image.new("RGB", image.size)

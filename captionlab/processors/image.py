@@ -146,11 +146,12 @@ class PictureReader:
     @cached_property
     def boxes(self) -> RegionFile | Detector | None:
         """Where the boxes of photos come from; None if only scenes have any."""
-        boxes = None if self.boxes_source == "scene" else open_boxes(self.boxes_source)
+        source: Any = self.boxes_source
+        boxes = None if source == "scene" else open_boxes(source)
         if self.backbone_name == "file" and not getattr(boxes, "width", 0):
             raise ValueError(
                 "this preset reads features that come with the boxes, and "
-                f"{self.boxes_source} brings none{describe_arrays(self.boxes_source)}: name a file "
+                f"{source} brings none{describe_arrays(source)}: name a file "
                 "that has them with --boxes, or take another preset"
             )
         return boxes

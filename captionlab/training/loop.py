@@ -199,7 +199,7 @@ class Trainer:
                        and self.accelerator.num_processes == 1 and not reads)
         self.perform_step = ReplayedStep(self._step) if self.graphs else self._step
         # Rewards are computed by the CPU, so self-critical training records what is before them.
-        draw = getattr(model, "draw", None)
+        draw: Any = getattr(model, "draw", None)
         record = self.graphs and draw is not None
         self.draw = ReplayedStep(self.accelerator.autocast()(draw)) if record else None
 

@@ -218,7 +218,7 @@ def _load_timm_network(model: str, weights: str | None, size: int) -> Any:
         overlay = {"state_dict": _read_state_dict(weights, "DEFAULT")}
     config: Any = timm.get_pretrained_cfg(model)
     # A few models have to know the size of their images.
-    sizes = {"img_size": size} if config.fixed_input_size else {}
+    sizes: dict[str, Any] = {"img_size": size} if config.fixed_input_size else {}
     try:
         net: Any = timm.create_model(model, pretrained=weights is not None,
                                      pretrained_cfg_overlay=overlay, **sizes)
