@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PAD', 'BOS', 'EOS', 'check_count', 'check_number', 'log_probabilities', 'bos_tokens',
            'generate', 'greedy', 'apply_temperature', 'keep_top_k', 'keep_top_p',
-           'sample', 'sequence_log_probs']
+           'draw_tokens', 'sample', 'sequence_log_probs']
 
 # %% ../../nbs/library/decoding/generation.ipynb #84e5a2f8
 import math
@@ -333,12 +333,21 @@ def keep_top_p(log_probs: Tensor, p: float) -> Tensor:
     return torch.full_like(log_probs, -math.inf).scatter(-1, ids, nucleus)
 
 # %% ../../nbs/library/decoding/generation.ipynb #1ce7f332
-def _sample_tokens(log_probs: Tensor, points: Tensor) -> Tensor:
-    """Draw one token from each row of log-probabilities `(B, C, V)`: `(B, C)`.
+def draw_tokens(log_probs: Tensor, points: Tensor | None = None,
+                generator: torch.Generator | None = None) -> Tensor:
+    """Draw one token from each row of log-probabilities.
 
-    `points`, `(B, C)`, are random numbers from 0 to below 1: multinomial would take one for each
-    entry of the vocabulary.
+    Args:
+        log_probs: `(B, C, V)`.
+        points: random numbers from 0 to below 1, `(B, C)`; None draws them, one for each row, where
+            `torch.multinomial` would take one for each entry of the vocabulary.
+        generator: of those numbers; None for PyTorch's default.
+
+    Returns:
+        `(B, C)`.
     """
+    if points is None:
+        points = torch.rand(log_probs.shape[:-1], device=log_probs.device, generator=generator)
     cumulative = log_probs.exp().cumsum(-1)
     # Above 0, so that a token of probability 0 is never drawn.
     places = (1 - points[..., None]) * cumulative[..., -1:]
@@ -350,8 +359,8 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
            top_k: int = 0, top_p: float = 1.0, max_length: int = 30,
            generator: torch.Generator | Sequence[torch.Generator] | None = None,
            suppress_tokens: Iterable[int] = (),
-           constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = (),
-           wait: bool = True) -> tuple[Tensor, Tensor]:
+           constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = ()
+           ) -> tuple[Tensor, Tensor]:
     """Sample captions token by token.
 
     Each token is drawn from the distribution of the tokens that are not suppressed, renormalised.
@@ -369,7 +378,6 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
             whose captions then do not depend on the other pictures of the batch.
         suppress_tokens: ids that are never generated, besides pad and bos.
         constraints: see `captionlab.decoding.constraints`; applied before the temperature.
-        wait: see `generate`.
 
     Returns:
         Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's
@@ -399,14 +407,11 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
             log_probs = keep_top_k(log_probs, top_k)
         if top_p < 1:
             log_probs = keep_top_p(log_probs, top_p)
-        if points is None:
-            shape = log_probs.shape[:-1]
-            points = torch.rand(shape, device=log_probs.device, generator=random)
-        return _sample_tokens(log_probs, points)
+        return draw_tokens(log_probs, points, random)
 
     return generate(model, memory, choose, captions,
                     max_length=max_length, suppress_tokens=suppress_tokens,
-                    constraints=constraints, points=points, wait=wait)
+                    constraints=constraints, points=points)
 
 # %% ../../nbs/library/decoding/generation.ipynb #cfd98eef
 def sequence_log_probs(model: Captioner, memory: Memory, ids: Tensor,
