@@ -166,13 +166,13 @@ class _Captions:
         self.scores = torch.zeros(tokens.shape, device=tokens.device)
         # Pictures whose captions have all ended leave the batch; these R remain.
         self.rows = torch.arange(len(tokens), device=tokens.device)
-        # Without a wait it asks after more words than there are.
-        self.interval = _words_per_check(tokens.device) if wait else max_length + 1
+        self.wait = wait
+        self.interval = _words_per_check(tokens.device)
         self.unchecked: list[Tensor] = []       # largest log-probability at each word, (R, C)
 
     def append(self, length: int, tokens: Tensor, log_probs: Tensor, ended: Tensor) -> Tensor:
         """Write the token at a length, `(R, C)`, chosen by `log_probs`; return what was written."""
-        if self.interval > 1:
+        if self.wait and self.interval > 1:
             self.unchecked.append(log_probs.amax(-1))
         token_scores = log_probs.gather(-1, tokens[..., None])[..., 0]
         self.scores[self.rows] += token_scores.masked_fill(ended, 0.0)
@@ -199,7 +199,7 @@ class _Captions:
 
     def used_length(self, length: int) -> int:
         """Return how many of the first tokens are not padding alone."""
-        if self.interval == 1 or self.interval > self.ids.shape[-1]:
+        if self.interval == 1 or not self.wait:
             return length
         return max(sum(_read((self.ids[..., :length] != PAD).any(0).any(0))), 1)
 
@@ -239,6 +239,7 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
     suppress_tokens = [*suppress_tokens]            # it may be a generator
     tokens = bos_tokens(model, len(memory), captions)
     written = _Captions(tokens, max_length, wait)
+    every_word = wait and written.interval == 1     # whether it looks after each of them
     state = model.start(memory, captions)
     length = 0
     for length in range(1, max_length + 1):
@@ -246,9 +247,9 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
         ended = _has_ended(tokens)
         # A model may give anything, even nan, after the end of a caption. (The picture of a single
         # caption leaves the batch with it, if it may leave after every word.)
-        if captions > 1 or written.interval > 1:
+        if captions > 1 or not every_word:
             logits = logits.masked_fill(ended[..., None], 0.0)
-        log_probs = log_probabilities(logits, suppress_tokens, check=written.interval == 1)
+        log_probs = log_probabilities(logits, suppress_tokens, check=every_word)
         if constraints:
             prefixes = written.ids[written.rows, :, : length - 1]
             log_probs = _constrain(log_probs, prefixes, constraints, ended)
