@@ -178,27 +178,20 @@ class WholeWords:
 
 # %% ../../nbs/library/runs/translation.ipynb #cpwd0004
 def _search_stand_ins(
-    model: Captioner,
-    memory: Memory,
-    vocabulary: SubwordVocabulary,
-    stand_ins: Sequence[str],
-    config: GenerationConfig,
-    *,
-    max_length: int,
+    run: "Run", memory: Memory, stand_ins: Sequence[str], config: GenerationConfig
 ) -> str:
     """Return the best translation that holds stand-ins, each replaced by one of `COPY_MARKS`.
 
     Args:
-        model: in evaluation mode.
+        run: of the translator.
         memory: of one sentence.
-        vocabulary: of the translations.
         stand_ins: words that stand in the sentence.
         config: of the search; its required words come first.
-        max_length: as for `generate_hypotheses`.
 
     Raises:
         ValueError: no translation holds all of them.
     """
+    vocabulary = cast(SubwordVocabulary, run.vocabulary)
     sequences = [vocabulary.encode(word)[1:-1] for word in stand_ins]
     required = []
     states = 1
@@ -210,7 +203,8 @@ def _search_stand_ins(
     # A hyphen may follow: "in einem London-Hemd".
     inner = [number for number, piece in pieces if number > 3 and piece[0] not in "▁-"]
     config = replace(config, num_captions=1, required_words=[*config.required_words, *required])
-    [[best]] = generate_hypotheses(model, memory, vocabulary, config, max_length=max_length,
+    [[best]] = generate_hypotheses(run.model, memory, vocabulary, config,
+                                   max_length=run.max_length,
                                    constraints=[WholeWords(sequences, inner)])
     words = vocabulary.words(best.ids)
     marks = dict(zip(stand_ins, COPY_MARKS, strict=False))
@@ -286,10 +280,7 @@ def translate_texts(
             if one.stand_ins:
                 memory = run.encode(batch.select(torch.tensor([row])))
                 try:
-                    translations[row] = _search_stand_ins(
-                        run.model, memory, vocabulary, one.stand_ins, config,
-                        max_length=run.max_length,
-                    )
+                    translations[row] = _search_stand_ins(run, memory, one.stand_ins, config)
                 except ValueError:      # no translation holds all stand-ins
                     found = False
             is_good = found and keeps_numbers(text, one.restore(translations[row]))
