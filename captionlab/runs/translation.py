@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from ..captioner import Captioner, Memory
+from ..captioner import Memory
 from ..data.batches import Batch
 from ..data.datasets import Item
 from ..decoding.config import GenerationConfig, generate_hypotheses
@@ -191,7 +191,8 @@ def _search_stand_ins(
     Raises:
         ValueError: no translation holds all of them.
     """
-    vocabulary = cast(SubwordVocabulary, run.vocabulary)
+    # Only a translator of subwords gets a copier in training.
+    vocabulary = cast("SubwordVocabulary", run.vocabulary)
     sequences = [vocabulary.encode(word)[1:-1] for word in stand_ins]
     required = []
     states = 1
@@ -265,8 +266,6 @@ def translate_texts(
         truecaser: gives the words their case; None leaves them in lower case.
         copier: finds unknown words, which are copied; None leaves them to the model.
     """
-    # Only a translator of subwords gets a copier in training.
-    vocabulary = cast("SubwordVocabulary", run.vocabulary)
     of_piece = replace(config, required_words=())   # a piece need not hold what its text must
 
     def translate_part(part: list[str], places: list[int]) -> list[str]:
