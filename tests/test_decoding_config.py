@@ -10,7 +10,7 @@ import torch
 
 import captionlab
 from captionlab.data import scenes
-from captionlab.decoding import GenerationConfig, find_rule
+from captionlab.decoding import GenerationConfig, find_rule, register_rule
 from captionlab.runs import ensemble, evaluate
 
 WORLD = scenes(train=1, val=1, test=6, novel=0)
@@ -70,6 +70,13 @@ def test_an_unknown_rule_is_found_before_the_work():
         GenerationConfig(rules="rhyme")
     with pytest.raises(ValueError, match="no rule 'rhyme'"):
         find_rule("rhyme")
+
+
+def test_a_rule_that_returns_no_log_probabilities_is_named(mine):
+    register_rule("lost", lambda vocabulary: lambda ids, log_probs: None)
+    for settings in ({}, {"sample": True, "seed": 1}):
+        with pytest.raises(ValueError, match="the rule 'lost' returned NoneType instead of"):
+            captionlab.load("scenes").caption(PICTURES[:1], rules=["lost"], **settings)
 
 
 SETTINGS = [

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -14,7 +15,7 @@ LESSONS = sorted((ROOT / "nbs").glob("[0-9]*.ipynb"))
 
 # From the bottom to the top: a module imports from its own row or from rows above it in this list.
 ROWS = [
-    ["files", "lazy", "untrusted", "zip_files"],
+    ["files", "lazy", "untrusted", "zip_files", "arguments"],
     [
         "fast", "attention", "masks", "positions", "patches", "blocks", "pytorch_layers",
         "visualise", "text", "subwords",
@@ -110,6 +111,15 @@ class TestModule:
 
     def test_states_its_job(self, path):
         assert ast.get_docstring(ast.parse(path.read_text())), "no docstring in the first line"
+
+
+def test_contributing_lists_every_module():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    tree = text.partition("```\nfiles")[2].partition("```")[0]
+    listed = {"files", *re.findall(r"\w+", tree)}
+    modules = [path for path in MODULES if path.parent.name != "cli"]
+    assert [dotted(path) for path in modules if path.stem[0] != "_"
+            and not path.stem.startswith("lesson_") and path.stem not in listed] == []
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)

@@ -28,7 +28,7 @@ from .constraints import Constraint, RequiredSequences
 
 # %% ../../nbs/library/decoding/beam.ipynb #ff60417c
 class Hypothesis(NamedTuple):
-    """The best caption of one picture.
+    """A caption of one picture, from a search or a sample.
 
     Attributes:
         ids: T token ids, without bos; the last is eos, unless the maximum length was reached.

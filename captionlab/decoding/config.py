@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from captionlab.decoding.constraints import (
     Constraint,
@@ -139,6 +140,20 @@ def _required_ids(vocabulary: Vocabulary | SubwordVocabulary,
                          "require words of its vocabulary, run.vocabulary.tokens")
     return list(ids.values())
 
+
+def _rule_constraint(name: str, vocabulary: Vocabulary | SubwordVocabulary) -> Constraint:
+    """Return the constraint of a registered rule, with a check of what it returns."""
+    rule = find_rule(name)(vocabulary)
+
+    def constrain(ids: Tensor, log_probs: Tensor) -> Tensor:
+        allowed = rule(ids, log_probs)
+        if not isinstance(allowed, Tensor) or allowed.shape != log_probs.shape:
+            raise ValueError(f"the rule {name!r} returned {type(allowed).__name__} instead of "
+                             f"log-probabilities of the shape {tuple(log_probs.shape)} it got")
+        return allowed
+
+    return constrain
+
 # %% ../../nbs/library/decoding/config.ipynb #gcfg0007
 @torch.no_grad()
 def generate_hypotheses(model: Captioner, memory: Memory,
@@ -171,7 +186,7 @@ def generate_hypotheses(model: Captioner, memory: Memory,
     if config.suppress_words:
         suppressed = [_word_ids(vocabulary, word) for word in config.suppress_words]
         constraints.append(SuppressSequences(suppressed))
-    constraints += [find_rule(name)(vocabulary) for name in config.rules]
+    constraints += [_rule_constraint(name, vocabulary) for name in config.rules]
     options: dict[str, Any] = {
         "max_length": config.max_length or max_length,
         "suppress_tokens": [vocabulary.unk],

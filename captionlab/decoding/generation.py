@@ -131,7 +131,7 @@ def _words_per_check(device: torch.device) -> int:
 
 
 def _read(numbers: Tensor) -> list:
-    """Return numbers `(N,)` as a list: here, and nowhere else, `generate` waits for a GPU."""
+    """Return numbers `(N,)` as a list: with `_constrain` all waits of `generate` for a GPU."""
     return numbers.tolist()
 
 # %% ../../nbs/library/decoding/generation.ipynb #681fb6ce
@@ -392,15 +392,15 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
     check_number("temperature", temperature, 1e-6, sys.float_info.max)
     check_number("top_p", top_p, sys.float_info.min, 1)
     top_k = check_count("top_k", top_k, least=0)
-    points = None
-    random = None
+    points = None                       # of each picture's own generator, or
+    shared_generator = None             # one for all
     if isinstance(generator, Sequence):
         # The same numbers on every device.
         shape = (captions, max_length)
         points = torch.stack([torch.rand(shape, generator=one) for one in generator])
         points = points.to(next(model.parameters()).device)             # (B, C, T)
     else:
-        random = generator
+        shared_generator = generator
 
     def choose(log_probs: Tensor, points: Tensor | None = None) -> Tensor:
         log_probs = apply_temperature(log_probs, temperature)
@@ -408,7 +408,7 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
             log_probs = keep_top_k(log_probs, top_k)
         if top_p < 1:
             log_probs = keep_top_p(log_probs, top_p)
-        return draw_tokens(log_probs, points, random)
+        return draw_tokens(log_probs, points, shared_generator)
 
     return generate(model, memory, choose, captions,
                     max_length=max_length, suppress_tokens=suppress_tokens,

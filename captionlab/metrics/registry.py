@@ -67,7 +67,7 @@ def registered_scores(captions: Sequence[str], items: Sequence[Item]) -> dict[st
     for name in registered_metrics():
         values = np.asarray(_METRICS[name](images, captions, references), float)
         if values.shape != (len(items),) or not np.isfinite(values).all():
-            raise ValueError(f"{name} returned no finite number for each of {len(items)} captions "
-                             f"(shape {values.shape})")
+            raise ValueError(f"the metric {name} returned shape {values.shape}: return a finite "
+                             f"number for each of {len(items)} captions")
         scores[name] = float(values.mean())
     return scores

@@ -334,7 +334,8 @@ def _new_model(
     original = replace(named, training=replace(named.training, seed=seed))
     original = override_preset(original, start.settings)
     loaded = load_training_data(data, original)
-    preset = given = config.preset(original)
+    # `requested` has the options of this training; `preset` is adapted to the data, too.
+    preset = requested = config.preset(original)
     if config.adapt and config.min_count is None and "source" not in preset.inputs.fields:
         min_count = adapt_min_count(loaded.captions("train"), preset.min_count)
         preset = replace(preset, min_count=min_count)
@@ -344,7 +345,7 @@ def _new_model(
                              max_val_items=config.max_val_items,
                              fixed_captions=objective.fixed_captions)
     if config.adapt:
-        preset = adapt_recipe(preset, setup.examples, config.given, given)
+        preset = adapt_recipe(preset, setup.examples, config.given, requested)
         cast(Any, processor).preset = preset
     torch.manual_seed(seed)
     model = model_module(start.name).Model(preset, len(vocabulary))
@@ -428,11 +429,12 @@ def _other_captions(
     recipe = _finetuning_config(run.processor.preset.training, seed, config.all_weights)
     original = replace(run.processor.preset, training=recipe, min_count=1)
     original = override_preset(original, config.settings)
-    given = config.preset(original)
+    requested = config.preset(original)
     warn_of_missing_blanks(loaded.captions("train"))
-    vocabulary = extend_vocabulary(run.vocabulary, loaded.captions("train"), given.min_count)
+    vocabulary = extend_vocabulary(run.vocabulary, loaded.captions("train"),
+                                   requested.min_count)
     processor: Any = copy(run.processor)
-    processor.preset = given
+    processor.preset = requested
     if reads_images(processor):
         processor.vocabulary = vocabulary
     torch.manual_seed(seed)
@@ -442,7 +444,7 @@ def _other_captions(
     setup = prepare_training(loaded, vocabulary, processor, features=config.features or (),
                              max_val_items=config.max_val_items,
                              fixed_captions=objective.fixed_captions)
-    processor.preset = adapt_recipe(given, setup.examples, config.given, given)
+    processor.preset = adapt_recipe(requested, setup.examples, config.given, requested)
     overrides = changed_settings(original, processor.preset)
     if config.settings:
         overrides["settings"] = list(config.settings)

@@ -59,7 +59,8 @@ class RunMetadata:
         data: name of the data set.
         source: what the data set was loaded from, as for `captionlab.data.load_dataset`.
         variant: of the model, None for the preset's own.
-        stage: "xe", "distilled", "scst" or "distilled-scst".
+        stage: that of its `Objective`, such as "xe" or "distilled-scst"; "finetuned" of a run
+            that went on with other captions.
         seed: of weights, order of the data and dropout.
         languages: of the captions and of the sentences to translate (None for pictures).
         parameters: how many numbers the model learns.
@@ -210,7 +211,7 @@ def _with_names(config: object, old_names: dict) -> dict:
     values = {}
     for one in fields(config):
         value = getattr(config, one.name)
-        if is_dataclass(value) or (one.name == "fields"):
+        if is_dataclass(value) or one.name == "fields":
             continue  # `fields` follows from the others
         if one.name in old_names:
             values[old_names[one.name]] = value
@@ -434,7 +435,7 @@ _OUR_FILES = r"((weights|attributes)-[0-9a-f]+|novelty)\.safetensors|(truecaser|
 
 
 def _remove_old_files(folder: Path, current: list[str]) -> None:
-    """Remove what only an earlier run had from a folder: weights, detectors, a truecaser or copier.
+    """Remove from a folder the files of an earlier run that the current one does not have.
 
     Args:
         folder: of the run.

@@ -52,6 +52,7 @@ class ReplayedStep:
         self.function = function
         self.record = record
         self.most_shapes = most_shapes
+        # By the shapes of a batch: None after its first call, then its own tensors and the replay.
         self.recordings: dict[tuple, tuple[Batch, Callable[[], Tensor]] | None] = {}
 
     def __call__(self, batch: Batch) -> Tensor:

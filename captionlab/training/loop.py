@@ -122,7 +122,8 @@ def _explain_memory(config: TrainingConfig, batch: Batch) -> Iterator[None]:
                           f"more parts, {again}a smaller batch_size (--batch-size)") from None
 
 # %% ../../nbs/library/training/loop.ipynb #9d7df4b7
-_LENGTHS = 6        # on a GPU texts have a multiple of so many ids, so that few steps are recorded
+# On a GPU texts are padded to a multiple of so many ids, so that few shapes are recorded.
+_LENGTH_MULTIPLE = 6
 
 
 class Trainer:
@@ -194,17 +195,19 @@ class Trainer:
         self.place_rates()
         self.scheduler = LambdaLR(optimizer, config.lr_lambda(len(self.sampler)))
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        # A step that reads a number from the GPU cannot be recorded.
         reads = any(getattr(module, "reads_numbers", False) for module in model.modules())
         self.graphs = (config.graphs and on_gpu and config.accumulation == 1
                        and self.accelerator.num_processes == 1 and not reads)
         self.perform_step = ReplayedStep(self._step) if self.graphs else self._step
         # Rewards are computed by the CPU, so self-critical training records what is before them.
         draw: Any = getattr(model, "draw", None)
-        record = self.graphs and draw is not None
-        self.draw = ReplayedStep(self.accelerator.autocast()(draw)) if record else None
+        self.draw = None
+        if self.graphs and draw is not None:
+            self.draw = ReplayedStep(self.accelerator.autocast()(draw))
 
     def place_rates(self) -> None:
-        """Put the learning rates on a GPU, where a recorded step finds the one of the day."""
+        """Put the learning rates on a GPU, where a recorded step finds those of now."""
         if self.device.type == "cuda":
             for group in self.optimizer.param_groups:
                 group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float).to(self.device)
@@ -295,7 +298,7 @@ class Trainer:
         with _explain_memory(self.config, batch):
             batch = batch.to(self.device, non_blocking=True)
             if self.device.type != "cpu":
-                batch = batch.padded(_LENGTHS)
+                batch = batch.padded(_LENGTH_MULTIPLE)
             if self.draw:
                 batch = self.model.judge(batch, self.draw(batch))
             sums = self.perform_step(batch)
@@ -364,7 +367,7 @@ class Trainer:
             self.state = replace(
                 state, step=state.step + 1, total_loss=state.total_loss + loss,
                 tokens=state.tokens + tokens, seconds=state.seconds + seconds)
-        if unread:      # the wait included
+        if unread:      # the wait for the device is time of these steps, too
             seconds = self.state.seconds + time.monotonic() - start
             self.state = replace(self.state, seconds=seconds)
 
