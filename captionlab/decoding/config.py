@@ -178,6 +178,10 @@ def generate_hypotheses(model: Captioner, memory: Memory,
     Raises:
         ValueError: no caption fulfils the constraints.
     """
+    longest = config.max_length or max_length
+    if config.min_length > longest:
+        raise ValueError(f"min_length is {config.min_length} and this run writes at most "
+                         f"{max_length} tokens: give max_length, too")
     constraints = list(constraints)
     if config.min_length > 1:
         constraints.append(MinLength(config.min_length))
@@ -188,13 +192,10 @@ def generate_hypotheses(model: Captioner, memory: Memory,
         constraints.append(SuppressSequences(suppressed))
     constraints += [_rule_constraint(name, vocabulary) for name in config.rules]
     options: dict[str, Any] = {
-        "max_length": config.max_length or max_length,
+        "max_length": longest,
         "suppress_tokens": [vocabulary.unk],
         "constraints": constraints,
     }
-    if config.min_length > options["max_length"]:
-        raise ValueError(f"min_length is {config.min_length} and this run writes at most "
-                         f"{max_length} tokens: give max_length, too")
     if not config.sample:
         required = None
         if config.required_words:

@@ -166,13 +166,13 @@ class _Captions:
         self.scores = torch.zeros(tokens.shape, device=tokens.device)
         # Pictures whose captions have all ended leave the batch; these R remain.
         self.rows = torch.arange(len(tokens), device=tokens.device)
-        self.wait = wait
         self.interval = _words_per_check(tokens.device)
+        self.checks_late = wait and self.interval > 1       # words after the ends may be written
         self.unchecked: list[Tensor] = []       # largest log-probability at each word, (R, C)
 
     def append(self, length: int, tokens: Tensor, log_probs: Tensor, ended: Tensor) -> Tensor:
         """Write the token at a length, `(R, C)`, chosen by `log_probs`; return what was written."""
-        if self.wait and self.interval > 1:
+        if self.checks_late:
             self.unchecked.append(log_probs.amax(-1))
         token_scores = log_probs.gather(-1, tokens[..., None])[..., 0]
         self.scores[self.rows] += token_scores.masked_fill(ended, 0.0)
@@ -199,7 +199,7 @@ class _Captions:
 
     def used_length(self, length: int) -> int:
         """Return how many of the first tokens are not padding alone."""
-        if self.interval == 1 or not self.wait:
+        if not self.checks_late:
             return length
         return max(sum(_read((self.ids[..., :length] != PAD).any(0).any(0))), 1)
 

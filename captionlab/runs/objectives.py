@@ -185,6 +185,7 @@ class SCST(Objective):
 
     def note(self, metadata: RunMetadata) -> RunMetadata:
         """Return the metadata of a run after a training with this objective."""
+        # What was before SCST, also of a run that has had SCST already.
         before = metadata.stage.removesuffix("scst").removesuffix("-")
         stages = [before, self.stage] if before in ("distilled", "rdrop") else [self.stage]
         return replace(metadata, stage="-".join(stages))

@@ -243,7 +243,7 @@ def augmentations(preset: BasePreset) -> list[dict]:
         return views
     intervals = [(0.0, side), (round(1 - side, 6), 1.0)]
     for (left, right), (top, bottom) in product(intervals, intervals):
-        # Windows on one diagonal are mirrored.
+        # Two of the four are mirrored, those on one diagonal.
         views.append({"window": (left, top, right, bottom), "mirror": hflip and left == top})
     return views
 

@@ -524,6 +524,7 @@ def read_run(folder: Path, weights: str | None, boxes: str | os.PathLike | None)
             )
         model = build()
     load_weights(model, weights_file)
+    # The model's name is metadata, too.
     other_keys = {"format", "captionlab", "weights", "checksum", *_MODEL_KEYS} - {"model"}
     metadata = {key: value for key, value in content.items() if key not in other_keys}
     return {

@@ -304,11 +304,11 @@ def _parse_value(setting: str, old: object, text: str) -> object:
     """Return the value that a setting gives, of the kind of the old one."""
     if is_dataclass(old):
         raise ValueError(f"--set {setting}: name a part of it, such as inputs.grid=7")
+    text = text.strip()
     try:
-        value = ast.literal_eval(text.strip().capitalize() if text.strip() in ("true", "false")
-                                 else text.strip())
+        value = ast.literal_eval(text.capitalize() if text in ("true", "false") else text)
     except (ValueError, SyntaxError):
-        value = text.strip()
+        value = text
     if isinstance(old, float) and type(value) is int:
         value = float(value)
     kinds = (int, tuple) if type(old) is int else (type(old),)

@@ -177,7 +177,8 @@ class Trainer:
         AcceleratorState._reset_state()
         self.accelerator = Accelerator(mixed_precision=resolve_precision(config.precision))
         self.device = self.accelerator.device
-        if self.device.type == "cuda":
+        on_gpu = self.device.type == "cuda"
+        if on_gpu:
             torch.set_float32_matmul_precision("high")      # TF32
         # Of a compiled model it averages the one inside, which can be saved and loaded anywhere.
         averaged = getattr(model, "_orig_mod", model).to(self.device)
@@ -187,7 +188,6 @@ class Trainer:
             checkpoint_activations(averaged)
         if config.compile:
             model = compile_model(model, self.device.type)
-        on_gpu = self.device.type == "cuda"
         optimizer = torch.optim.AdamW(param_groups(model, config), config.lr, config.betas,
                                       weight_decay=config.weight_decay, fused=True,
                                       capturable=on_gpu)
@@ -443,6 +443,7 @@ def _load_checkpoint(trainer: Trainer, file: Path) -> None:
         trainer.best = checkpoint["best"]
         trainer.optimizer.load_state_dict(checkpoint["optimizer"])
         trainer.place_rates()
+        # A scheduler would take whatever attributes a file names.
         known = trainer.scheduler.state_dict().keys() & checkpoint["scheduler"].keys()
         trainer.scheduler.load_state_dict({name: checkpoint["scheduler"][name] for name in known})
         model = trainer.accelerator.unwrap_model(trainer.model)
