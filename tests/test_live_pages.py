@@ -201,6 +201,12 @@ class TestParity:
         assert min(map(expected.count, ("true", "not true", no_sentence))) >= 50
 
     @pytest.mark.java
+    def test_the_verdict_says_which_of_two_equal_words_is_wrong(self, page, address):
+        verdict = in_page(page, address, "({ world }, text) => "
+                          "world.verdict(text, world.scenes[0].objects)",
+                          "there is a large blue square and a brown square")
+        assert verdict == "not true: the second “square”"
+
     def test_metrics_are_those_of_python(self, page, address):
         items = scenes(train=0, val=0, test=150, novel=0)["test"]
         references = {item.name: list(item.captions) for item in items}
@@ -237,7 +243,8 @@ class TestParity:
                 const bytes = pixels.resize(image, captioner.spec.preprocess);
                 const hash = await crypto.subtle.digest("SHA-256", bytes);
                 const trace = await captioner.write(await captioner.encode(bytes));
-                results.push([[...new Uint8Array(hash)], captioner.text(trace.ids), captioner.isStrange]);
+                results.push([[...new Uint8Array(hash)], captioner.text(trace.ids),
+                              captioner.isStrange]);
             }
             return results;
         }""", [file.name for file in files])
@@ -290,6 +297,8 @@ class TestWidgets:
         box.press("Enter")
         status_of(part, "bits, the model's own")
         assert words(part) == ["a", "dog", "is", "running", "(end)"]
+        part.locator(".live-words button").nth(1).click()
+        assert part.locator(".live-bars .chosen").inner_text().startswith("dog")
         part.get_by_role("button", name="Back to the model's").click()
         assert words(part) == first
 
@@ -314,7 +323,7 @@ class TestWidgets:
         page.mouse.move(x - 60, y, steps=4)
         page.mouse.up()
         assert chosen.get_attribute("transform") != "translate(136 130)"
-        part.get_by_role("button", name="Remove it").click()
+        page.keyboard.press("Backspace")
         assert part.locator("g[role=button]").count() == 2
         part.get_by_role("button", name="Add a shape").click()
         part.get_by_role("button", name="small red circle").wait_for()

@@ -9,9 +9,14 @@ export async function photoChooser(body, onPicture) {
   const { photos } = await manifest();
   const picture = h("div", { class: "live-picture" });
   const line = status();
-  const show = async (source, name) => {
+  let newest = null;
+  const show = async (source, name, chosen = null) => {
+    newest = source;
+    line.textContent = "Reading the picture …";
     try {
       const { image, canvas } = await decode(source);
+      if (newest !== source) return;              // another was chosen meanwhile
+      press(chosen);
       canvas.setAttribute("role", "img");
       canvas.setAttribute("aria-label", name);
       picture.querySelector("canvas:not(.live-map)")?.remove();
@@ -24,16 +29,15 @@ export async function photoChooser(body, onPicture) {
   };
   const buttons = photos.map(({ file, text }) => {
     const source = new URL(`pictures/${file}`, HERE);
-    return h("button", { type: "button", "aria-pressed": "false", click: (event) => {
-      press(event.currentTarget);
-      return fetch(source).then((answer) => answer.blob()).then((blob) => show(blob, text));
+    return h("button", { type: "button", "aria-pressed": "false", click: ({ currentTarget }) => {
+      input.value = "";
+      return fetch(source).then((answer) => answer.blob()).then((blob) => show(blob, text, currentTarget));
     } }, h("img", { src: source, alt: text, loading: "lazy", width: 72, height: 72 }));
   });
   const press = (chosen) => buttons.forEach((one) =>
     one.setAttribute("aria-pressed", String(one === chosen)));
   const own = (file) => {
     if (!file) return;
-    press(null);
     show(file, `your picture ${file.name}`);
   };
   const input = h("input", { type: "file", accept: "image/*", change: () => own(input.files[0]) });

@@ -38,8 +38,10 @@ export class Panel {
           this.draw();
         } }, h("canvas", { "aria-hidden": "true" }))));
     }
-    this.element = h("div", { class: "live-panel" }, this.words, this.note,
-      h("div", { class: "live-columns" }, this.rivals, h("div", {}, this.head, this.grid)));
+    this.element = h("div", { class: "live-panel" }, h("p", {}, "Choose a word: its share says how likely the "
+      + "model found it there, the bars which words it might have been, the map where the model looked."),
+    this.words, this.note, h("div", { class: "live-columns" }, this.rivals, h("div", {}, this.head,
+      heads ? h("p", {}, "Each small map is a head, each row a layer: choose one for the picture.") : "", this.grid)));
   }
 
   show(trace) {
@@ -95,8 +97,16 @@ export class Panel {
     const word = name(trace.ids[chosen]);
     const before = chosen ? `After “… ${trace.words.slice(Math.max(0, chosen - 3), chosen).join(" ")}”`
       : "At the beginning";
+    const first = rows[0][0];
+    if (!this.distribution && !rows.some(([id]) => id === trace.ids[chosen])) {
+      rows.push([trace.ids[chosen], Math.exp(logProbs[trace.ids[chosen]])]);
+    }
     this.rivals.replaceChildren(h("p", {}, `${before} the likeliest words are`),
       bars(rows.map(([id, share]) => [name(id), share]), word));
+    if (!this.distribution && first !== trace.ids[chosen]) {
+      this.rivals.append(h("p", {}, "The model looks for the likeliest whole caption: a word of it need not be "
+        + "the likeliest in its place."));
+    }
     const head = this.head.select.value;
     this.map.hidden = head === "none";
     [...this.grid.children].forEach((one) => {
@@ -112,7 +122,8 @@ export class Panel {
     drawMap(this.map, weights);
     const side = Math.sqrt(weights.length);
     const most = weights.indexOf(Math.max(...weights));
-    this.note.textContent = `Before “${word}” the largest weight, ${percent(weights[most])}, is in row `
-      + `${Math.floor(most / side) + 1}, column ${most % side + 1} of ${side} × ${side} (bright).`;
+    this.note.textContent = `Bright is where the model looked before “${word}”: the largest weight, `
+      + `${percent(weights[most])} of all, is in row ${Math.floor(most / side) + 1}, column ${most % side + 1} `
+      + `of ${side}\u00a0×\u00a0${side}.`;
   }
 }

@@ -14,7 +14,7 @@ export default async function build(body) {
     }
     const { captioner, memory, panel } = now;
     const words = input.value.toLowerCase().match(/[\p{L}\d'-]+/gu) ?? [];
-    const unknown = words.filter((word) => !captioner.ids.has(word));
+    const unknown = [...new Set(words)].filter((word) => !captioner.ids.has(word));
     if (!words.length || unknown.length) {
       line.textContent = words.length ? `The model does not know ${unknown.join(", ")}: use other words.`
         : "Write a caption first.";
@@ -30,7 +30,7 @@ export default async function build(body) {
     const trace = await captioner.read(memory, ids);
     panel.show(trace);
     line.textContent = `Your caption has ${bits(trace).toFixed(1)} bits, the model's own `
-      + `${bits(now.trace).toFixed(1)}: the fewer, the likelier the model finds it. Below are the words of yours.`;
+      + `${bits(now.trace).toFixed(1)}: one bit less is twice as likely. Below are the words of yours.`;
   };
   const form = h("form", { class: "live-controls", submit: (event) => {
     event.preventDefault();

@@ -34,8 +34,9 @@ export default async function build(body) {
     result.append(panel.element);
     return describe();
   });
-  body.append(h("p", {}, "Choose a shape, then drag it or move it with the arrow keys; change its "
-    + "colour, shape, size or texture. The captioner is small and often wrong: the page checks each caption "
+  body.append(h("p", {}, "Choose a shape, then drag it or move it with the arrow keys (Delete removes it); "
+    + "change its colour, shape, size or texture. The captioner is small and often wrong: the page checks each caption "
     + "against the drawing, and names the words that are not true."),
-  h("div", { class: "live-stage" }, editor.picture, h("div", {}, editor.controls, load, line, result)));
+  h("div", { class: "live-stage" }, h("div", { class: "live-beside" }, editor.picture, line),
+    h("div", {}, editor.controls, load, result)));
 }

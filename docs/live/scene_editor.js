@@ -90,6 +90,7 @@ export class SceneEditor {
     this.svg.replaceChildren(...order.map((number) => this.shape(number)));
     for (const [name, field] of Object.entries(this.fields)) field.select.value = this.current[name];
     this.add.disabled = this.objects.length === MOST;
+    this.add.textContent = this.add.disabled ? `${MOST} shapes at most` : "Add a shape";
     this.remove.disabled = this.objects.length === 1;
     if (focused) this.svg.querySelector("[aria-pressed=true]").focus();
   }
@@ -128,13 +129,13 @@ export class SceneEditor {
 
   key(event) {
     const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-    if (event.key === "Delete" && this.objects.length > 1) {
-      this.erase();
+    if (["Delete", "Backspace"].includes(event.key)) {
+      if (this.objects.length > 1) this.erase();
       this.svg.querySelector("[aria-pressed=true]").focus();
     } else if (moves[event.key]) {
       const [dx, dy] = moves[event.key];
       this.change({ x: this.current.x + STEP * dx, y: this.current.y + STEP * dy });
-    } else return;
+    } else if (event.key !== " ") return;         // a space would scroll the page
     event.preventDefault();
   }
 

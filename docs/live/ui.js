@@ -56,6 +56,8 @@ export async function loader(model, what, ready) {
   const box = h("div", { class: "live-load" });
   const bytes = await bytesToLoad(model);
   const begin = async () => {
+    const place = box.parentElement;
+    const isFocused = box.contains(document.activeElement);
     const bar = h("progress", { max: 1, value: 0, "aria-label": "Loading the captioner" });
     const line = status();
     line.textContent = "Loading the captioner …";
@@ -67,6 +69,8 @@ export async function loader(model, what, ready) {
       });
       box.remove();
       await ready(captioner);
+      const isLost = isFocused && document.activeElement === document.body;
+      if (isLost) place.querySelector(".live-words [aria-pressed=true]")?.focus({ preventScroll: true });
     } catch (error) {
       line.textContent = `It could not be loaded: ${error.message}.`;
       box.replaceChildren(line, button("Try again", begin));

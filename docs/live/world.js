@@ -5,6 +5,7 @@ export const loadWorld = () => promise ??= fetch(new URL("world.json", HERE))
   .then((answer) => answer.json()).then((tables) => new World(tables));
 
 const FINE = 4;                 // a pixel is sampled at FINE x FINE points
+const ORDINALS = ["first", "second", "third", "fourth"];
 const MEANS = { crowded: " (five shapes or more)", sparse: " (two shapes or fewer)",
   colourful: " (four colours or more)", symmetric: " (left and right alike)",
   row: " (three or more side by side)", column: " (three or more below each other)" };
@@ -199,8 +200,12 @@ export class World {
   verdict(text, objects) {
     const claims = this.check(text, objects);
     if (!claims) return "not true: no sentence of the scenes' grammar";
-    const wrong = claims.flat().filter(([, holds]) => !holds).map(([word]) => word);
-    return wrong.length ? `not true: ${[...new Set(wrong)].map((word) =>
-      `“${word}”${MEANS[word] ?? ""}`).join(", ")}` : "true";
+    const facts = claims.flat();
+    const wrong = facts.flatMap(([word, holds], place) => {
+      const same = facts.flatMap(([one], i) => one === word ? [i] : []);
+      const which = same.length > 1 ? `the ${ORDINALS[same.indexOf(place)] ?? "last"} ` : "";
+      return holds ? [] : [`${which}“${word}”${MEANS[word] ?? ""}`];
+    });
+    return wrong.length ? `not true: ${wrong.join(", ")}` : "true";
   }
 }
