@@ -21,6 +21,7 @@ export async function photoChooser(body, onPicture) {
       canvas.setAttribute("aria-label", name);
       picture.querySelector("canvas:not(.live-map)")?.remove();
       picture.prepend(canvas);
+      picture.style.setProperty("--ratio", canvas.width / canvas.height);
       line.textContent = "";
       await onPicture(image);
     } catch (error) {

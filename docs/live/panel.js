@@ -33,7 +33,8 @@ export class Panel {
     this.grid = h("div", { class: "live-heads", style: `--heads: ${count}` });
     if (heads) {
       this.grid.append(...names.map(([key, text]) => h("button", { type: "button", "aria-label": text,
-        title: text, click: () => {
+        title: text, click: ({ detail }) => {
+          if (detail > 1) return;                   // the second of a double click
           this.head.select.value = this.head.select.value === key ? "mean" : key;     // a second click takes it back
           this.draw();
         } }, h("canvas", { "aria-hidden": "true" }))));
