@@ -207,6 +207,7 @@ class TestParity:
                           "there is a large blue square and a brown square")
         assert verdict == "not true: the second “square”"
 
+    @pytest.mark.java
     def test_metrics_are_those_of_python(self, page, address):
         items = scenes(train=0, val=0, test=150, novel=0)["test"]
         references = {item.name: list(item.captions) for item in items}
