@@ -57,44 +57,47 @@ def show_choices(cell: dict) -> None:
     }]
 
 
-def count_results(call: dict, cells: list[dict]) -> None:
-    """Say in a prediction's call how many of the cells right below it have outputs."""
-    results = 0
-    for cell in cells:
-        if cell["cell_type"] == "markdown" or is_call(cell, "predict"):
-            break
-        results += bool(cell["outputs"])
-    source = RESULTS.sub("", text(call).rstrip())
-    if results > 1:
-        source = source.removesuffix(")") + f", results={results})"
-    call["source"] = source.splitlines(keepends=True)
+def split_answer(source: str) -> tuple[str, str]:
+    """A text's answer, and the rest: what follows a heading or a prediction, or leads to a cell."""
+    if end := END.search(source):
+        return source[: end.start()].strip(), source[end.start():]
+    paragraphs, _, last = source.strip().rpartition("\n\n")
+    return (paragraphs, last) if last.endswith(":") else (source.strip(), "")
 
 
-def hide_answer(cells: list[dict]) -> None:
+def hide_answer(cells: list[dict]) -> int:
     """Hide the outputs of the next cells that have any, and the text below them.
 
     Args:
         cells: those below a prediction. If text comes first, it is the answer.
+
+    Returns:
+        How many cells have hidden outputs.
     """
-    told = cells[0]["cell_type"] == "markdown"
-    shown = told
+    results = 0
     for cell in cells:
         if cell["cell_type"] == "markdown":
-            source = text(cell)
-            end = END.search(source)
-            answer = source[: end.start()].strip() if end else source.strip()
-            if shown and answer:
-                rest = source[end.start():] if end else ""
+            answer, rest = split_answer(text(cell))
+            if answer and (results or cell is cells[0]):
                 whole = OPEN + answer + CLOSE + (f"\n\n{rest}" if rest else "")
                 cell["source"] = whole.splitlines(keepends=True)
-                told = True
-            if end:
-                return
-        elif is_call(cell, "predict") or (told and text(cell)):
-            return
+                return results
+            if END.match(rest):
+                return results
+        elif is_call(cell, "predict"):
+            return results
         elif cell["outputs"]:
             cell["metadata"].setdefault("jupyter", {})["outputs_hidden"] = True
-            shown = True
+            results += 1
+    return results
+
+
+def count_results(call: dict, results: int) -> None:
+    """Say in a prediction's call how many of the cells below it have hidden outputs."""
+    source = RESULTS.sub("", text(call).rstrip())
+    if results > 1:
+        source = source.removesuffix(")") + f", results={results})"
+    call["source"] = source.splitlines(keepends=True)
 
 
 def printed(cell: dict) -> str:
@@ -119,9 +122,8 @@ def tidy(notebook: dict) -> None:
             cell["source"] = source.replace(OPEN, "").replace(CLOSE, "").splitlines(keepends=True)
     for place, cell in enumerate(cells):
         if is_call(cell, "predict"):
-            count_results(cell, cells[place + 1:])
+            count_results(cell, hide_answer(cells[place + 1:]))
             show_choices(cell)
-            hide_answer(cells[place + 1:])
 
 
 def main() -> None:

@@ -10,15 +10,20 @@
   const hasOutput = (cell) => cell.querySelector(".cell_output");
   const isQuestion = (element) => element.querySelector(".cl-predict");
   const isSection = (element) => /^(SECTION|H[1-6])$/.test(element.tagName);
+  // A paragraph that ends with a colon leads to the cell below it and gives nothing away.
+  const leadsOn = (element) =>
+    element.tagName === "P" && element.textContent.trim().endsWith(":") &&
+    element.nextElementSibling && isCell(element.nextElementSibling);
 
   // The outputs of the next code cells that have any, and the text from there to the cell after it.
   const spoilers = (cell) => {
     const found = [];
     let next = cell.nextElementSibling;
     // If text follows instead of code, it is the answer.
-    let told = Boolean(next) && !isCell(next);
+    let told = Boolean(next) && !isCell(next) && !leadsOn(next);
     let shown = told;
     for (; next && !isSection(next) && !isQuestion(next); next = next.nextElementSibling) {
+      if (leadsOn(next)) continue;
       if (!isCell(next)) {
         if (shown) found.push(next);
         told = told || shown;
