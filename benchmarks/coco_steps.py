@@ -20,6 +20,7 @@ import torch
 from benchmarks import CAPTIONERS, step_trainer
 from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
+from captionlab.features.backbones import Backbone
 from captionlab.models import find_preset, model_module, random_inputs
 from captionlab.rewards import CiderD
 from captionlab.runs.results import provenance
@@ -27,7 +28,6 @@ from captionlab.scst import SelfCritical
 from captionlab.text import Vocabulary, pad_sequences
 from captionlab.training.config import BasePreset
 from captionlab.training.loop import Trainer
-from captionlab.vision.backbones import Backbone
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "coco-steps.json"
 VOCABULARY_SIZE = 9_500

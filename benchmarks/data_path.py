@@ -29,9 +29,9 @@ from captionlab.data import (
     ResumableBatchSampler,
     batch_by_count,
 )
+from captionlab.features import ImageProcessor, input_transforms
 from captionlab.files import data_home
 from captionlab.models import find_preset
-from captionlab.processors import ImageProcessor, input_transforms
 from captionlab.text import Vocabulary
 from captionlab.training.distributed import tune_malloc
 

@@ -14,10 +14,10 @@ from PIL import Image
 from torchvision import models, transforms
 
 from benchmarks import record, timed
+from captionlab.features.backbones import Backbone
+from captionlab.features.extraction import extract_maps
+from captionlab.features.store import FeatureStore
 from captionlab.files import data_home
-from captionlab.vision.backbones import Backbone
-from captionlab.processors.extraction import extract_maps
-from captionlab.vision.features import FeatureStore
 
 COUNT, ROUNDS, GRID = 128, 5, 7
 

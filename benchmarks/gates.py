@@ -20,13 +20,13 @@ from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
 from captionlab.data.datasets import Item
 from captionlab.decoding.generation import BOS
+from captionlab.features.attributes import STOP_WORDS
+from captionlab.features.cache import input_transforms, open_feature_stores
 from captionlab.files import write_json
 from captionlab.models.entangled import VARIANTS, Model
-from captionlab.processors.cache import input_transforms, open_feature_stores
 from captionlab.runs.catalog import load
 from captionlab.runs.run import Run, make_batch
 from captionlab.text import pad_sequences
-from captionlab.vision.attributes import STOP_WORDS
 
 @torch.no_grad()
 def trace_paths(model: Model, batch: Batch, captions: Tensor) -> dict[str, Tensor]:

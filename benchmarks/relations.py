@@ -16,12 +16,12 @@ from benchmarks import artifact_path
 from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
 from captionlab.data.datasets import Item
+from captionlab.features.cache import input_transforms, open_feature_stores
+from captionlab.features.region_geometry import spatial_graph
 from captionlab.files import write_json
 from captionlab.models.image_transformer import Model
-from captionlab.processors.cache import input_transforms, open_feature_stores
 from captionlab.runs.catalog import load
 from captionlab.runs.run import Run, make_batch
-from captionlab.vision.region_geometry import spatial_graph
 
 def _split_by_relation(weights: Tensor, graph: Tensor, use_graph: bool) -> Tensor:
     """Split a layer's weights by relation.

@@ -22,8 +22,8 @@ import torch  # noqa: E402
 
 from benchmarks import record  # noqa: E402
 from captionlab.data import load_dataset, scenes  # noqa: E402
+from captionlab.features import ImageProcessor, open_feature_stores  # noqa: E402
 from captionlab.models import find_preset  # noqa: E402
-from captionlab.processors import ImageProcessor, open_feature_stores  # noqa: E402
 from captionlab.runs.evaluation import evaluate  # noqa: E402
 from captionlab.runs.fitting import FitConfig, NewModel, fit  # noqa: E402
 from captionlab.runs.objectives import SCST  # noqa: E402

@@ -82,7 +82,7 @@ def attribute_detector():
     """A detector that was not trained: what it says is nonsense, but always the same."""
     import torch
 
-    from captionlab.vision import AttributeDetector, Preprocess
+    from captionlab.features import AttributeDetector, Preprocess
 
     torch.manual_seed(0)
     detector = AttributeDetector(12, ["red", "blue", "circle", "star", "small", "striped"])
@@ -135,9 +135,9 @@ def fill_stores(cache: Path) -> Path:
 
     `cache` is the user's cache folder for this process: XDG_CACHE_HOME.
     """
+    from captionlab.features import ImageProcessor, open_feature_stores
     from captionlab.files import cache_home
     from captionlab.models import find_preset
-    from captionlab.processors import ImageProcessor, open_feature_stores
 
     assert cache in cache_home().parents
     data = load_data("scenes", train=9, val=2, test=2)

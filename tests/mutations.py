@@ -34,12 +34,17 @@ except ImportError:  # on Windows
 
 import captionlab
 from captionlab.data.catalog import load_dataset
+from captionlab.features.attributes import AttributeDetector, load_detector, save_detector
+from captionlab.features.boxes import open_boxes, save_boxes
+from captionlab.features.image_processor import ImageProcessor
+from captionlab.features.images import load_image
+from captionlab.features.regions import Regions
+from captionlab.features.store import FeatureStore, fill_store
+from captionlab.features.text_processor import TextProcessor
 from captionlab.metrics.files import read_annotations, read_results
 from captionlab.models import vanilla
 from captionlab.models.translation import PRESETS as TRANSLATORS
 from captionlab.models.translation import Model as Translator
-from captionlab.processors.image import ImageProcessor
-from captionlab.processors.text import TextProcessor
 from captionlab.runs.results import load_result
 from captionlab.runs.run import Run
 from captionlab.runs.storage import RunMetadata, unique_tensors
@@ -47,11 +52,6 @@ from captionlab.subwords import SubwordVocabulary
 from captionlab.text import Vocabulary
 from captionlab.training.checkpoint import read_checkpoint, write_checkpoint
 from captionlab.training.config import TrainingConfig
-from captionlab.vision.attributes import AttributeDetector, load_detector, save_detector
-from captionlab.vision.boxes import open_boxes, save_boxes
-from captionlab.vision.features import FeatureStore, fill_store
-from captionlab.vision.images import load_image
-from captionlab.vision.regions import Regions
 
 LIMIT = 20.0  # seconds for one input
 MEMORY_LIMIT = 2 * 2**30  # bytes by which reading one input may let the process grow

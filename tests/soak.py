@@ -30,6 +30,9 @@ import torch
 from PIL import Image
 
 from captionlab.data.datasets import CaptionData, from_files, scenes
+from captionlab.features.attributes import load_detector, save_detector, train_detector
+from captionlab.features.backbones import Backbone
+from captionlab.features.extraction import extract_maps, find_images
 from captionlab.models import cptr
 from captionlab.models.vanilla import PRESETS
 from captionlab.runs.fitting import NewModel, fit
@@ -38,9 +41,6 @@ from captionlab.runs.preparation import grid_inputs
 from captionlab.scenes.generator import generate_scene
 from captionlab.scenes.world import render
 from captionlab.training.loop import Trainer
-from captionlab.vision.attributes import load_detector, save_detector, train_detector
-from captionlab.vision.backbones import Backbone
-from captionlab.processors.extraction import extract_maps, find_images
 
 TINY = PRESETS["tiny"]
 PIXELS = cptr.PRESETS["tiny"]

@@ -25,11 +25,10 @@ from captionlab import files
 from captionlab.cli import application, demonstration
 from captionlab.cli import training as cli_training
 from captionlab.data import catalog, datasets
+from captionlab.features import attributes, cache
 from captionlab.metrics import captions, java, spice
 from captionlab.metrics.files import read_results
-from captionlab.processors import cache
 from captionlab.runs import catalog as runs_catalog
-from captionlab.vision import attributes
 
 runner = CliRunner()
 

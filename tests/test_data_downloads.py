@@ -23,7 +23,7 @@ from captionlab.data import catalog, downloads
 from captionlab.data.catalog import check_pictures, download, load_dataset
 from captionlab.data.datasets import CaptionData, Item, registry
 from captionlab.data.downloads import Archive, fetch_file, get_archives, space_needed, unpack
-from captionlab.vision.boxes import open_boxes
+from captionlab.features.boxes import open_boxes
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):

@@ -29,14 +29,14 @@ from captionlab.data import (
     datasets,
     default_workers,
 )
+from captionlab.features import ImageProcessor, input_transforms
+from captionlab.features.images import Preprocess
 from captionlab.models import find_preset
-from captionlab.processors import ImageProcessor, input_transforms
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.preparation import training_set
 from captionlab.subwords import SubwordVocabulary
 from captionlab.text import Vocabulary
 from captionlab.training.loop import Trainer
-from captionlab.vision.images import Preprocess
 
 # More workers than cores are slow, and right.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

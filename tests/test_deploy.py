@@ -16,12 +16,12 @@ from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
 from captionlab.deploy import OnnxCaptioner, export_onnx, prepare_picture
 from captionlab.deploy.onnx import OLDEST_TORCH
+from captionlab.features import Preprocess
+from captionlab.features.image_processor import ImageProcessor
 from captionlab.models import find_preset, model_module
-from captionlab.processors.image import ImageProcessor
 from captionlab.runs.run import Run
 from captionlab.scenes import generate_scene
 from captionlab.text import Vocabulary
-from captionlab.vision import Preprocess
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

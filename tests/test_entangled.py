@@ -19,6 +19,11 @@ from captionlab.data.datasets import CaptionData, scenes
 from captionlab.decoding.beam import beam_search
 from captionlab.decoding.ensemble import Ensemble
 from captionlab.decoding.generation import BOS, EOS
+from captionlab.features.attributes import AttributeDetector
+from captionlab.features.cache import input_transforms
+from captionlab.features.image_processor import ImageProcessor
+from captionlab.features.images import Preprocess
+from captionlab.features.regions import cell_boxes
 from captionlab.models.entangled import (
     ACTIVATIONS,
     PRESETS,
@@ -29,8 +34,6 @@ from captionlab.models.entangled import (
     GatedController,
     Model,
 )
-from captionlab.processors.cache import input_transforms
-from captionlab.processors.image import ImageProcessor
 from captionlab.pytorch_layers import copy_attention
 from captionlab.runs.catalog import load
 from captionlab.runs.ensembles import ensemble
@@ -39,9 +42,6 @@ from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.run import Run
 from captionlab.runs.storage import RunMetadata
 from captionlab.text import Vocabulary, normalise
-from captionlab.vision.attributes import AttributeDetector
-from captionlab.vision.images import Preprocess
-from captionlab.vision.regions import cell_boxes
 
 V, CONFIG = 23, BlockConfig(16, 4, 32)
 

@@ -30,14 +30,14 @@ from captionlab.explore.tracing import (
     surprisal,
     trace_caption,
 )
-from captionlab.processors.image import ImageProcessor
+from captionlab.features.attributes import AttributeDetector
+from captionlab.features.image_processor import ImageProcessor
+from captionlab.features.images import Preprocess
 from captionlab.runs.ensembles import ensemble
 from captionlab.runs.run import Run
 from captionlab.runs.storage import RunMetadata
 from captionlab.scenes.world import BACKGROUND, Object, Scene
 from captionlab.text import Vocabulary
-from captionlab.vision.attributes import AttributeDetector
-from captionlab.vision.images import Preprocess
 
 MODELS = [
     ("vanilla", None),

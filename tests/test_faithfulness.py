@@ -19,8 +19,8 @@ from captionlab.explore.faithfulness import (
     probability_drops,
     write_faithfulness,
 )
+from captionlab.features.image_processor import ImageProcessor
 from captionlab.models import cptr, vanilla
-from captionlab.processors.image import ImageProcessor
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.run import Run
 from captionlab.scenes.generator import generate_scene

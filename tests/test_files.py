@@ -15,9 +15,9 @@ except ImportError:     # on Windows
     resource = None
 
 from captionlab import files
+from captionlab.features.store import fill_store
 from captionlab.files import remove_partial_files, write_atomically, write_json
 from captionlab.runs.folder import lock_folder
-from captionlab.vision.features import fill_store
 
 WRITERS = {
     "bytes": lambda file: file.write(bytes(2**20)),

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from captionlab.data.datasets import CaptionData, Item, scenes
+from captionlab.features.image_processor import ImageProcessor
 from captionlab.models import list_models, model_module, vanilla
-from captionlab.processors.image import ImageProcessor
 from captionlab.runs import (
     Run,
     RunMetadata,

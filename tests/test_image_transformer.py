@@ -16,6 +16,9 @@ from captionlab.blocks import BlockConfig, Encoder
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import Item, scenes
 from captionlab.decoding.beam import beam_search
+from captionlab.features.image_processor import ImageProcessor
+from captionlab.features.region_geometry import spatial_graph
+from captionlab.features.regions import cell_boxes
 from captionlab.models.image_transformer import (
     PRESETS,
     VARIANTS,
@@ -27,12 +30,9 @@ from captionlab.models.image_transformer import (
     Model,
     SpatialGraphAttention,
 )
-from captionlab.processors.image import ImageProcessor
 from captionlab.runs.run import Run
 from captionlab.runs.storage import RunMetadata
 from captionlab.text import Vocabulary
-from captionlab.vision.region_geometry import spatial_graph
-from captionlab.vision.regions import cell_boxes
 
 V, D, H = 23, 16, 2
 RELATIONS = range(3)  # parent, neighbour, child

@@ -18,7 +18,7 @@ ROWS = [
     ["files", "lazy", "untrusted", "zip_files", "arguments"],
     [
         "fast", "attention", "masks", "positions", "patches", "blocks", "pytorch_layers",
-        "visualise", "text", "subwords",
+        "visualise", "text", "subwords", "copying", "truecasing", "word_lists",
     ],
     ["scenes"],
     ["data"],
@@ -27,8 +27,7 @@ ROWS = [
     ["decoding"],
     ["training"],
     ["rewards", "scst"],
-    ["vision"],
-    ["processors"],
+    ["features"],
     ["models"],
     ["runs"],
     ["explore"],

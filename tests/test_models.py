@@ -16,6 +16,8 @@ from captionlab import models
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
 from captionlab.decoding.beam import beam_search
+from captionlab.features import backbone_spec
+from captionlab.features.pixels import pixel_grid
 from captionlab.models import (
     cptr,
     find_preset,
@@ -32,8 +34,6 @@ from captionlab.runs.catalog import load
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.storage import read_run_json
 from captionlab.training.config import override_preset
-from captionlab.vision import backbone_spec
-from captionlab.vision.pixels import pixel_grid
 
 # All models that look at pictures; test_translation.py tests the one that does not.
 PACKAGE_MODELS = [

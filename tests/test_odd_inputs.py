@@ -16,9 +16,9 @@ from untrained_runs import untrained_captioner, untrained_translator
 from captionlab.cli import app
 from captionlab.data import load_image
 from captionlab.metrics.translation import judge_translations, score_translations
-from captionlab.processors.truecasing import Truecaser
 from captionlab.subwords import SubwordVocabulary
 from captionlab.text import Vocabulary
+from captionlab.truecasing import Truecaser
 
 PIXELS = np.zeros((8, 8, 3), np.uint8)
 # A function makes each input anew: a generator can be read once.

@@ -8,8 +8,8 @@ import pytest
 
 # Subpackages whose __init__ imports public names lazily.
 SUBPACKAGES = (
-    "data", "decoding", "deploy", "course", "explore", "metrics", "processors", "runs", "scenes",
-    "training", "vision",
+    "data", "decoding", "deploy", "course", "explore", "features", "metrics", "runs",
+    "scenes", "training",
 )
 
 

@@ -16,13 +16,12 @@ SUBPACKAGES = (
     "dist",
     "docs",
     "explore",
+    "features",
     "metrics",
     "models",
-    "processors",
     "runs",
     "scenes",
     "training",
-    "vision",
 )
 
 

@@ -25,13 +25,14 @@ from captionlab.data.catalog import load_dataset
 from captionlab.data.datasets import CaptionData, Item, scenes
 from captionlab.decoding import GenerationConfig
 from captionlab.explore.faithfulness import evaluate_faithfulness
+from captionlab.features import cache, image_processor
+from captionlab.features.cache import input_transforms, open_feature_stores
+from captionlab.features.image_processor import ImageProcessor
+from captionlab.features.store import FeatureStore
+from captionlab.features.text_processor import TextProcessor
 from captionlab.files import short_hash
 from captionlab.metrics import score, score_translations
 from captionlab.models import cptr, find_preset, list_models, model_module, vanilla
-from captionlab.processors import cache, image
-from captionlab.processors.cache import input_transforms, open_feature_stores
-from captionlab.processors.image import ImageProcessor
-from captionlab.processors.text import TextProcessor
 from captionlab.runs import catalog as runs_catalog
 from captionlab.runs import (
     ensembles,
@@ -58,7 +59,6 @@ from captionlab.scenes.verification import truth
 from captionlab.scenes.world import render
 from captionlab.subwords import SubwordVocabulary
 from captionlab.text import Vocabulary
-from captionlab.vision.features import FeatureStore
 
 SEARCH = GenerationConfig()
 os.environ["TQDM_DISABLE"] = "1"
@@ -764,9 +764,9 @@ class TestEyes:
     @pytest.fixture
     def net(self, monkeypatch):
         """Random weights in place of a download."""
-        plain = image.Backbone
+        plain = image_processor.Backbone
         monkeypatch.setattr(
-            image,
+            image_processor,
             "Backbone",
             lambda name, weights, size: plain(name, None, size, seed=int(weights)),
         )
@@ -826,7 +826,7 @@ class TestEyes:
                 open_feature_stores(other, photos, store.folder)
 
     def test_trains_and_captions_with_a_backbone(self, photos, tmp_path, net, monkeypatch):
-        monkeypatch.setattr(image, "find_weights", lambda _: "0")
+        monkeypatch.setattr(image_processor, "find_weights", lambda _: "0")
         run = fit(NewModel("vanilla", self.NET), photos, out=tmp_path / "run")
         again = captionlab.load(tmp_path / "run")
         assert again.caption(photos["test"][0].image) == run.caption(photos["test"][0].image)

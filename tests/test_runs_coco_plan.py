@@ -16,13 +16,12 @@ from captionlab import files
 from captionlab.cli import app
 from captionlab.course.miniature import prepare_miniature, serve, write_archives
 from captionlab.data import catalog
+from captionlab.features import attributes, cache
 from captionlab.metrics.coco_results import check_coco_results
 from captionlab.models import find_preset
-from captionlab.processors import cache
 from captionlab.runs import catalog as runs_catalog
 from captionlab.runs.results import results_home
 from captionlab.training.config import override_preset
-from captionlab.vision import attributes
 
 COMMANDS = json.loads((results_home() / "coco-commands.json").read_text())
 

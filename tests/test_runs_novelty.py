@@ -11,7 +11,7 @@ import captionlab
 from captionlab.data import load_dataset
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import CaptionData, Item
-from captionlab.processors import cache
+from captionlab.features import cache
 from captionlab.runs import (
     NoveltyDetector,
     NoveltyWarning,

@@ -15,7 +15,7 @@ from captionlab.cli import app
 from captionlab.data.datasets import CaptionData, Item, scenes
 from captionlab.decoding.generation import sequence_log_probs
 from captionlab.explore.tracing import trace_caption
-from captionlab.processors import cache
+from captionlab.features import cache
 from captionlab.runs import catalog
 from captionlab.runs.folder import set_device
 from captionlab.runs.run import Run

@@ -16,11 +16,11 @@ from captionlab import text
 from captionlab.cli.application import app
 from captionlab.data.batches import Batch, CaptionDataset
 from captionlab.data.datasets import scenes
+from captionlab.features import image_processor
+from captionlab.features.text_processor import TextProcessor
 from captionlab.metrics.translation import moses, score_translations
 from captionlab.models import vanilla
 from captionlab.models.translation import PRESETS, Model, Preset, RDropped, symmetric_kl
-from captionlab.processors import image
-from captionlab.processors.text import TextProcessor
 from captionlab.pytorch_layers import copy_decoder, copy_encoder
 from captionlab.runs import evaluation
 from captionlab.runs.evaluation import derangement, evaluate
@@ -345,7 +345,7 @@ class TestRun:
         sees = Run(
             vanilla.Model(preset, len(vocabulary)).eval(),
             vocabulary,
-            image.ImageProcessor(preset),
+            image_processor.ImageProcessor(preset),
             {},
         )
         with pytest.raises(ValueError, match="use caption"):

@@ -11,11 +11,12 @@ from html import unescape
 import numpy as np
 import pytest
 from conftest import ROOT
+from feature_helpers import one_line
 from markdown_it import MarkdownIt
-from vision_helpers import one_line
 
 from captionlab.data.datasets import Item
 from captionlab.data.text_files import read_json_file, read_lines
+from captionlab.features.boxes import open_boxes
 from captionlab.metrics import read_results
 from captionlab.untrusted import (
     check_archive,
@@ -27,7 +28,6 @@ from captionlab.untrusted import (
     printable,
     read_gzip,
 )
-from captionlab.vision.boxes import open_boxes
 
 def packed_zeros(file, shape=(2048, 1024)) -> None:
     """An .npz that is a thousand times larger when it is unpacked: 8 MB of zeros."""

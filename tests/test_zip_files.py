@@ -15,11 +15,11 @@ from captionlab import zip_files
 from captionlab.course.miniature import CORRUPT_ID, write_archives
 from captionlab.data import BatchLoader, CaptionDataset, ResumableBatchSampler, batch_by_count
 from captionlab.data.catalog import load_dataset
+from captionlab.features import ImageProcessor, input_transforms
+from captionlab.features.extraction import find_images
+from captionlab.features.images import load_image
 from captionlab.models import find_preset
-from captionlab.processors import ImageProcessor, input_transforms
 from captionlab.text import Vocabulary
-from captionlab.processors.extraction import find_images
-from captionlab.vision.images import load_image
 from captionlab.zip_files import file_size, list_files, read_zipped, split_zip_path, walk_zip
 
 @pytest.fixture(scope="module")

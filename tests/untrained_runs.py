@@ -2,14 +2,14 @@
 
 import torch
 
+from captionlab.features.attributes import AttributeDetector
+from captionlab.features.image_processor import ImageProcessor
+from captionlab.features.text_processor import TextProcessor
 from captionlab.models import list_models, model_module
-from captionlab.processors.image import ImageProcessor
-from captionlab.processors.text import TextProcessor
 from captionlab.runs.run import Run
 from captionlab.runs.storage import RunMetadata
 from captionlab.subwords import SubwordVocabulary
 from captionlab.text import Vocabulary
-from captionlab.vision.attributes import AttributeDetector
 
 CAPTIONERS = sorted(set(list_models()) - {"translation"})
 

@@ -73,7 +73,7 @@ def features_extract(
     named at the end; the exit code is then 1, with --skip-unreadable 0.
     """
     _check_options(ctx, kind)
-    from captionlab.processors.extraction import extract_features
+    from captionlab.features.extraction import extract_features
     from captionlab.runs.folder import check_device
 
     check_device(device)

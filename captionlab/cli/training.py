@@ -43,9 +43,9 @@ from ..files import read_json_object
 from .application import app, attributes_app, echo
 
 if TYPE_CHECKING:
+    from captionlab.features.attributes import AttributeDetector
     from captionlab.runs.objectives import Objective
     from captionlab.runs.run import Run
-    from captionlab.vision.attributes import AttributeDetector
 
 # %% ../../nbs/library/cli/training.ipynb #86c57e52
 # Options that say where something is, or how the training runs, but not what it is.
@@ -317,11 +317,11 @@ def attributes_train(
 ) -> None:
     """Train a detector of the frequent words of a data set's captions."""
     from captionlab.data.catalog import load_dataset
+    from captionlab.features import attributes
     from captionlab.files import check_writable
     from captionlab.runs import grid_inputs, run_command_line
     from captionlab.runs.evaluation import detector_result, merge_detector
     from captionlab.runs.results import check_mergeable
-    from captionlab.vision import attributes
 
     dataset = load_dataset(data, skip_unreadable=skip_unreadable)
     out = out or attributes.detector_file(dataset.name)

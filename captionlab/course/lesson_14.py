@@ -9,8 +9,8 @@ __all__ = []
 import torch
 from torchvision.ops import box_iou
 
+from ..features.region_geometry import pool_regions, spatial_graph
 from ..scenes.generator import generate_scene
-from ..vision.region_geometry import pool_regions, spatial_graph
 from .expectations import expect, expect_close
 from .registry import exercise
 

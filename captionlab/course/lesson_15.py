@@ -9,8 +9,8 @@ __all__ = []
 import torch
 
 from ..data.datasets import scenes
-from ..vision.attributes import frequent_words, word_frequencies
-from ..vision.pooling import noisy_or
+from ..features.attributes import frequent_words, word_frequencies
+from ..features.pooling import noisy_or
 from .expectations import expect, expect_close, expect_equal, expect_type
 from .registry import exercise
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from safetensors.numpy import load_file
 
+from ..features.image_processor import ImageProcessor
 from ..models.vanilla import PRESETS, Model
-from ..processors.image import ImageProcessor
 from ..runs.run import Run
 from ..runs.storage import RunMetadata
 from ..text import Vocabulary

@@ -20,8 +20,8 @@ class InputConfig:
         backbone: name of the image backbone; "pixels" for none, "file" if the boxes bring features.
         grid: rows and columns of the coarse feature map, or one number for both; 0 for none.
         fine_grid: rows and columns of the fine feature map, likewise.
-        boxes: where boxes come from, as for `captionlab.vision.open_boxes`; "scene" if only scenes
-            have any.
+        boxes: where boxes come from, as for `captionlab.features.open_boxes`; "scene" if only
+            scenes have any.
         max_boxes: N, the largest number of regions per picture; 0 for none.
         max_attributes: A, the largest number of attributes per picture.
         attribute_threshold: attributes of lower probability are dropped, from 0 to 1.

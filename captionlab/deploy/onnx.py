@@ -23,14 +23,14 @@ import captionlab
 from ..captioner import Captioner
 from ..data.batches import Batch
 from ..decoding.generation import BOS, EOS, PAD
+from ..features.backbones import backbone_spec, pool_cells
+from ..features.image_processor import ImageProcessor
+from ..features.pixels import pixel_grid
 from ..files import write_json
 from ..models.vanilla import grid_size
 from ..positions import sinusoids
-from ..processors.image import ImageProcessor
 from ..runs.novelty import NoveltyDetector
 from ..runs.run import Run
-from ..vision.backbones import backbone_spec, pool_cells
-from ..vision.pixels import pixel_grid
 
 # %% ../../nbs/library/deploy/onnx.ipynb #onx00004
 OLDEST_TORCH = (2, 8)      # the exporters of older ones fix the number of pictures

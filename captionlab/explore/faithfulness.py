@@ -19,8 +19,8 @@ from torch import Tensor
 from ..captioner import Captioner, Memory
 from ..decoding.config import GenerationConfig
 from ..decoding.generation import BOS, EOS, PAD
+from ..features.cache import input_transforms, open_feature_stores, require_features
 from ..files import check_writable, read_json_object, write_json
-from ..processors.cache import input_transforms, open_feature_stores, require_features
 from ..runs.evaluation import result_metadata, result_name
 from ..runs.preparation import DataSource, Folders, load_run_data
 from ..runs.results import diff_metadata, provenance, result_file

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..data.batches import Batch
-from ..processors.base import reads_images
-from ..processors.pictures import Picture
+from ..features.base import reads_images
+from ..features.pictures import Picture
 from ..runs.run import Run
 from .tracing import CaptionTrace, GridView, surprisal, trace_caption
 

@@ -21,11 +21,11 @@ from torch import Tensor
 from ..data.batches import Batch
 from ..decoding.config import GenerationConfig
 from ..decoding.generation import log_probabilities, sequence_log_probs
-from ..processors.base import reads_images
-from ..processors.pictures import Picture
+from ..features.base import reads_images
+from ..features.pictures import Picture
+from ..features.regions import as_regions
 from ..runs.run import Run
 from ..text import normalise
-from ..vision.regions import as_regions
 from ..visualise import PALETTE, over_boxes, over_patches
 
 # %% ../../nbs/40_explore.ipynb #433068de

@@ -19,11 +19,11 @@ from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
 from ..fast import Dropout
+from ..features.backbones import load_weights
 from ..patches import PatchEmbedding, patchify
 from ..positions import LearnedPositions
 from ..pytorch_layers import copy_attention
 from ..training.config import BasePreset, TrainingConfig
-from ..vision.backbones import load_weights
 
 # %% ../../nbs/32_cptr.ipynb #0076b89e
 #| implements: eq-cptr-encoder

@@ -22,9 +22,9 @@ from ..blocks import BlockConfig, DecoderBlock, Encoder, Residual, Trace, trace_
 from ..captioner import Memory, TransformerCaptioner
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
+from ..features.regions import as_regions, region_field_names
 from ..masks import padding_mask
 from ..training.config import BasePreset, TrainingConfig
-from ..vision.regions import as_regions, region_field_names
 from .vanilla import input_projection, square_grid
 
 # %% ../../nbs/34_entangled.ipynb #7b78d432

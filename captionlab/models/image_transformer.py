@@ -33,9 +33,9 @@ from ..blocks import BlockConfig, Encoder
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
 from ..fast import Dropout
+from ..features.region_geometry import spatial_graph
+from ..features.regions import as_regions, mean_region, region_field_names
 from ..training.config import BasePreset, TrainingConfig
-from ..vision.region_geometry import spatial_graph
-from ..vision.regions import as_regions, mean_region, region_field_names
 from .lstm_state import LSTMState, RegionMemory
 from .vanilla import input_projection, square_grid
 

@@ -260,7 +260,7 @@ class Preset(BasePreset):
     """Sizes, inputs and training of the Position-Aware Transformer.
 
     Args:
-        inputs: `backbone` computes the maps: a name that `captionlab.vision.Pyramid` knows, or
+        inputs: `backbone` computes the maps: a name that `captionlab.features.Pyramid` knows, or
             "pixels"; `grid` and `fine_grid` are the rows and columns of the two maps.
         variant: "position_aware"; "fpn" has one learned vector per cell instead of relative
             positions; "vanilla" has them too, and reads no fine map.

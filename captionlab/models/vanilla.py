@@ -27,7 +27,7 @@ class Preset(BasePreset):
     """Sizes, inputs and training of the vanilla Transformer.
 
     Args:
-        inputs: `backbone` computes the grid: a name that `captionlab.vision.Backbone` knows, or
+        inputs: `backbone` computes the grid: a name that `captionlab.features.Backbone` knows, or
             "pixels" for `pixel_grid`; `grid` is its rows and columns, N = rows · columns.
         channels: numbers per cell, as the backbone gives them.
 

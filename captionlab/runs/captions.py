@@ -24,9 +24,9 @@ from ..captioner import Captioner, Memory
 from ..data.batches import Batch
 from ..decoding.beam import Hypothesis
 from ..decoding.generation import EOS, sequence_log_probs
-from ..processors.base import Processor
-from ..processors.image import LoadedPicture
-from ..processors.pictures import Picture, picture_name
+from ..features.base import Processor
+from ..features.image_processor import LoadedPicture
+from ..features.pictures import Picture, picture_name
 from ..subwords import SubwordVocabulary
 from ..text import Vocabulary, pad_sequences
 

@@ -16,9 +16,9 @@ import torch
 
 from ..data.batches import Batch
 from ..decoding.ensemble import Ensemble
-from ..processors.base import reads_images
-from ..processors.image import ImageProcessor
-from ..processors.pictures import Picture
+from ..features.base import reads_images
+from ..features.image_processor import ImageProcessor
+from ..features.pictures import Picture
 from . import catalog
 from .run import Run, require_metadata
 

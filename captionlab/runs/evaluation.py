@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from captionlab.processors.cache import (
+from captionlab.features.cache import (
     InputTransforms,
     input_transforms,
     open_feature_stores,
@@ -29,16 +29,16 @@ from captionlab.processors.cache import (
 from ..data.batches import epoch_permutation
 from ..data.datasets import CaptionData, Item
 from ..decoding.config import GenerationConfig
+from ..features.attributes import AttributeDetector, oracle_attributes, split_fingerprint
+from ..features.base import reads_images
+from ..features.store import FeatureStore
 from ..files import short_hash
 from ..metrics.captions import SCORER, score_runs
 from ..metrics.java import find_java
 from ..metrics.registry import registered_metrics, registered_scores
 from ..metrics.translation import TRANSLATION_SCORER, score_translations
-from ..processors.base import reads_images
 from ..scenes.verification import coverage, truth
 from ..scenes.world import FACT_KINDS, Scene
-from ..vision.attributes import AttributeDetector, oracle_attributes, split_fingerprint
-from ..vision.features import FeatureStore
 from .folder import model_config
 from .preparation import DataSource, Folders, load_run_data
 from .results import check_mergeable, merge_run, provenance

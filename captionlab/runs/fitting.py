@@ -42,16 +42,16 @@ from captionlab.training.config import (
 )
 
 from ..captioner import CaptionerWrapper
+from ..copying import Copier
 from ..data.batches import collate
 from ..data.datasets import CaptionData
 from ..data.text_files import warn_of_missing_blanks
+from ..features.attributes import AttributeDetector, split_fingerprint
+from ..features.base import reads_images
 from ..files import short_hash
 from ..models import find_preset, model_module, model_presets
-from ..processors.base import reads_images
-from ..processors.copying import Copier
-from ..processors.truecasing import Truecaser
 from ..training.loop import Trainer
-from ..vision.attributes import AttributeDetector, split_fingerprint
+from ..truecasing import Truecaser
 from .catalog import load
 from .extension import extend_model, extend_vocabulary, freeze_vision
 from .novelty import NoveltyDetector, pooled_items

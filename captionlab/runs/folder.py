@@ -26,7 +26,7 @@ from captionlab.files import (
     write_json,
 )
 
-from ..processors.base import Processor
+from ..features.base import Processor
 from ..training.config import BasePreset
 from ..training.devices import check_device
 from ..training.distributed import world_size

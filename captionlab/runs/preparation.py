@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from captionlab.processors.cache import (
+from captionlab.features.cache import (
     InputTransforms,
     input_transforms,
     open_feature_stores,
@@ -32,17 +32,17 @@ from ..data.batches import CaptionDataset
 from ..data.catalog import load_dataset
 from ..data.datasets import CaptionData, Item, scenes
 from ..data.text_files import warn_of_missing_blanks
+from ..features.attributes import AttributeDetector, load_detector, split_fingerprint
+from ..features.base import Processor, reads_images
+from ..features.image_processor import ImageProcessor
+from ..features.text_processor import TextProcessor
 from ..metrics.translation import score_translations
 from ..models import find_preset
-from ..processors.base import Processor, reads_images
-from ..processors.image import ImageProcessor
-from ..processors.text import TextProcessor
 from ..rewards import CiderD
 from ..scenes.world import Scene
 from ..subwords import SubwordVocabulary
 from ..text import Vocabulary, normalise
 from ..training.config import BasePreset, override_preset
-from ..vision.attributes import AttributeDetector, load_detector, split_fingerprint
 from .run import Run, caption_split
 from .translation import source_sentences
 

@@ -26,19 +26,19 @@ from captionlab.runs.captions import (
 
 from ..arguments import list_texts, one_or_many
 from ..captioner import Captioner, Memory
+from ..copying import Copier
 from ..data.batches import Batch
 from ..data.datasets import Item
 from ..decoding.beam import Hypothesis
 from ..decoding.config import GenerationConfig, generate_hypotheses
 from ..decoding.generation import BOS
-from ..processors.base import Processor, reads_images
-from ..processors.cache import InputTransforms
-from ..processors.copying import Copier
-from ..processors.pictures import Picture, is_one_picture
-from ..processors.truecasing import Truecaser, require_truecaser
+from ..features.base import Processor, reads_images
+from ..features.cache import InputTransforms
+from ..features.pictures import Picture, is_one_picture
 from ..subwords import SubwordVocabulary
 from ..text import Vocabulary
 from ..training.devices import check_device, inference_dtype
+from ..truecasing import Truecaser, require_truecaser
 from .novelty import NoveltyDetector
 from .storage import RunMetadata, read_run, write_run
 from .translation import source_sentences, translate_texts
@@ -189,7 +189,7 @@ class Run:
         """Caption a picture, or a list of B pictures.
 
         Args:
-            pictures: a picture of any kind, see `captionlab.processors.pictures`, or any iterable
+            pictures: a picture of any kind, see `captionlab.features.pictures`, or any iterable
                 of such, for instance `Path("photos").glob("*.jpg")`.
             config: how; by default beam search with a beam of 3.
             batch_size: pictures that go through the model together.

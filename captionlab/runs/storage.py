@@ -32,16 +32,16 @@ from captionlab.models import (
 )
 
 from ..captioner import Captioner
+from ..copying import Copier
+from ..features.attributes import AttributeDetector, load_detector, save_detector
+from ..features.base import Processor, reads_images
+from ..features.image_processor import ImageProcessor
+from ..features.text_processor import TextProcessor
 from ..files import short_hash, write_atomically, write_json
-from ..processors.base import Processor, reads_images
-from ..processors.copying import Copier
-from ..processors.image import ImageProcessor
-from ..processors.text import TextProcessor
-from ..processors.truecasing import Truecaser
 from ..subwords import vocabulary_from_dict
 from ..training.config import BasePreset
+from ..truecasing import Truecaser
 from ..untrusted import check_regular, load_json
-from ..vision.attributes import AttributeDetector, load_detector, save_detector
 from .novelty import load_novelty, save_novelty
 
 # %% ../../nbs/library/runs/storage.ipynb #meta0003

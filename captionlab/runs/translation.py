@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from ..captioner import Memory
+from ..copying import COPY_MARKS, Copier, MarkedText, keeps_numbers
 from ..data.batches import Batch
 from ..data.datasets import Item
 from ..decoding.config import GenerationConfig, generate_hypotheses
-from ..processors.copying import COPY_MARKS, Copier, MarkedText, keeps_numbers
-from ..processors.truecasing import Truecaser
 from ..subwords import SubwordVocabulary, sentence_tokenizer
+from ..truecasing import Truecaser
 
 if TYPE_CHECKING:
     from captionlab.runs.run import Run

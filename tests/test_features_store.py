@@ -1,0 +1,735 @@
+"""A store is complete and right whatever happens while it is filled."""
+
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from feature_helpers import KILLED_JOBS, content, one_line, write_pictures
+from PIL import Image
+
+from captionlab import files
+from captionlab.features.backbones import Backbone, Pyramid
+from captionlab.features.extraction import extract_maps, find_images, map_spec
+from captionlab.features.images import Preprocess
+from captionlab.features.store import FeatureStore, diff_specs, fill_store
+from captionlab.files import write_atomically
+
+SIZE, COUNT, CHUNK = 48, 60, 4
+
+
+TOY = {"backbone": {"name": "toy", "weights": None}, "grid": [1, 1]}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """A folder of small pictures, two of which are broken."""
+    return write_pictures(tmp_path_factory.mktemp("pictures"), COUNT)
+
+
+@pytest.fixture(scope="module")
+def net() -> Backbone:
+    return Backbone("squeezenet1_1", None, size=SIZE)
+
+
+@pytest.fixture(scope="module")
+def pyramid() -> Pyramid:
+    return Pyramid("squeezenet1_1", None, size=SIZE)
+
+
+@pytest.fixture(scope="module")
+def whole(pictures, net, tmp_path_factory) -> FeatureStore:
+    """The store of an uninterrupted run."""
+    return extract_maps(
+        find_images(pictures),
+        net,
+        tmp_path_factory.mktemp("whole") / "store",
+        grid=2,
+        chunk_size=CHUNK,
+        batch_size=3,
+        num_workers=2,
+    )
+
+
+@pytest.fixture(scope="module")
+def both(pictures, pyramid, tmp_path_factory) -> FeatureStore:
+    """The same of a pyramid."""
+    return extract_maps(
+        find_images(pictures),
+        pyramid,
+        tmp_path_factory.mktemp("both") / "store",
+        grid=(3, 2),
+        chunk_size=CHUNK,
+        batch_size=3,
+        num_workers=2,
+    )
+
+
+def toy(names):
+    return np.array([[[int(name)]] for name in names], np.float32), {}
+
+
+def names(count):
+    return [str(number) for number in range(count)]
+
+
+class TestFeatures:
+    def test_equal_the_backbones_own(self, whole, pictures, net):
+        for name in ("000.png", "031.jpg", "057.jpg"):
+            alone = net(net.preprocess([pictures / name]), grid=2).flatten(1, 2)[0]
+            torch.testing.assert_close(whole[name], alone, rtol=2e-3, atol=1e-4)
+
+    def test_access_by_name_in_any_order(self, whole):
+        some = ["057.jpg", "000.png", "057.jpg", "030.png"]
+        assert whole[some].shape == (4, 4, 512)
+        assert whole[some].dtype == torch.float32
+        assert all(row.equal(whole[name]) for row, name in zip(whole[some], some, strict=False))
+
+    def test_unreadable_pictures_are_noted(self, whole):
+        assert set(whole.skipped) == {"011b.jpg", "042b.png"}
+        assert len(whole) == COUNT - 2
+        assert "011b.jpg" not in whole
+        assert "011.jpg" in whole
+        with pytest.raises(ValueError, match="not a picture file"):
+            whole["011b.jpg"]
+        with pytest.raises(ValueError, match=r"no features of gone.jpg"):
+            whole[["000.png", "gone.jpg"]]
+
+    def test_workers_do_not_change_a_bit(self, whole, pictures, net, tmp_path):
+        for workers in (1, 3):
+            extract_maps(
+                find_images(pictures),
+                net,
+                tmp_path / str(workers),
+                grid=2,
+                chunk_size=CHUNK,
+                batch_size=3,
+                num_workers=workers,
+            )
+            assert content(tmp_path / str(workers)) == content(whole.folder)
+
+    def test_threads_are_given_back(self, pictures, net, tmp_path):
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            extract_maps({"a": pictures / "000.png"}, net, tmp_path / "s", grid=1)
+            assert torch.get_num_threads() == 2
+        finally:
+            torch.set_num_threads(before)
+
+    def test_pickled_as_its_address(self, whole):
+        whole["000.png"]
+        letter = pickle.dumps(whole)
+        assert len(letter) < 1000
+        assert pickle.loads(letter)["030.png"].equal(whole["030.png"])
+
+    def test_a_picture_that_was_mended_is_read_after_all(self, net, tmp_path):
+        good, images = tmp_path / "good.png", {"a": tmp_path / "a.png", "b": tmp_path / "b.png"}
+        Image.effect_noise((9, 9), 50).convert("RGB").save(good)
+        images["a"].write_bytes(good.read_bytes()[:60]), images["b"].write_bytes(good.read_bytes())
+        assert set(extract_maps(images, net, tmp_path / "s", grid=1).skipped) == {"a"}
+        images["a"].write_bytes(good.read_bytes())
+        store = extract_maps(images, net, tmp_path / "s", grid=1)
+        assert not store.skipped
+        assert store["a"].equal(store["b"])
+
+    def test_skips_of_a_first_run_are_forgotten_when_mended(self, net, tmp_path):
+        Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
+        out, images = tmp_path / "s", {"a": tmp_path / "a.png"}
+        (out).mkdir()
+        (out / "skipped-00000.json").write_text('{"a": "was broken"}')
+        assert not extract_maps(images, net, out, grid=1).skipped
+
+
+class TestPyramid:
+    def test_equals_the_nets_own(self, both, pictures, pyramid):
+        assert both.shape == {"low": (9, 256), "high": (4, 512)}
+        assert set(both.skipped) == {"011b.jpg", "042b.png"}
+        for name in ("000.png", "031.jpg", "057.jpg"):
+            alone = pyramid(pyramid.preprocess([pictures / name]), (3, 2))
+            for level, cells in both[name].items():
+                torch.testing.assert_close(
+                    cells, alone[level].flatten(1, 2)[0], rtol=2e-3, atol=1e-4
+                )
+
+    def test_access_by_name_in_any_order(self, both):
+        some = ["057.jpg", "000.png", "057.jpg"]
+        assert {level: tuple(x.shape) for level, x in both[some].items()} == {
+            "low": (3, 9, 256),
+            "high": (3, 4, 512),
+        }
+        assert all(both[some][level][1].equal(both["000.png"][level]) for level in ("low", "high"))
+
+    def test_one_pass_gives_the_grid_too(self, both, whole):
+        assert both[["030.png"]]["high"].equal(whole[["030.png"]])
+
+    @pytest.mark.parametrize(
+        ("wanted", "says"),
+        [
+            ({"grid": (2, 2)}, r"grid low is \[3, 3\], not \[2, 2\]"),
+            ({"grid": (3, 1)}, "grid high is"),
+            (
+                {"backbone": Pyramid("squeezenet1_1", None, SIZE, ("fire3", "fire9"))},
+                "backbone levels is",
+            ),
+            (
+                {"backbone": Backbone("squeezenet1_1", None, SIZE), "grid": 2},
+                "kind is pyramid, not None",
+            ),
+        ],
+    )
+    def test_other_recipe_is_refused_with_the_command(self, both, pyramid, wanted, says):
+        with pytest.raises(
+            ValueError, match=f"stale: .*{says}.*captionlab features extract"
+        ) as fault:
+            FeatureStore.open(
+                both.folder,
+                expect=map_spec(**{"backbone": pyramid, "grid": (3, 2), "batch_size": 3} | wanted),
+            )
+        one_line(fault)
+        FeatureStore.open(both.folder, expect=map_spec(pyramid, grid=(3, 2), batch_size=3))
+
+    def test_command_can_be_run_again(self, both):
+        said = files.command_line(both.spec, "out")
+        assert "--kind pyramid" in said
+        assert "--grid 3x3,2x2" in said
+        assert f"--size {SIZE}" in said
+
+
+class TestInterrupted:
+    def test_any_failing_rename(self, whole, pictures, net, tmp_path, monkeypatch):
+        """The disk fails at every fifth rename; each run goes further, the last is complete."""
+        real, calls = os.replace, [0]
+
+        def failing(source, target):
+            calls[0] += 1
+            if calls[0] % 5 == 0:
+                raise OSError("no space left on device")
+            real(source, target)
+
+        monkeypatch.setattr(files.os, "replace", failing)
+        failures = 0
+        while failures < 40:
+            try:
+                extract_maps(
+                    find_images(pictures),
+                    net,
+                    tmp_path / "s",
+                    grid=2,
+                    chunk_size=CHUNK,
+                    batch_size=3,
+                    num_workers=2,
+                )
+                break
+            except OSError:
+                failures += 1
+                with pytest.raises((ValueError, FileNotFoundError)):
+                    FeatureStore.open(tmp_path / "s")
+        left = {
+            name: data
+            for name, data in content(tmp_path / "s").items()
+            if not name.endswith(".part")
+        }
+        assert failures > 1
+        assert left == content(whole.folder)
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    @pytest.mark.parametrize(("kind", "grid"), [("Backbone", "2"), ("Pyramid", "(3, 2)")])
+    def test_kill_9_at_random_moments(self, request, pictures, tmp_path, kind, grid):
+        """A real SIGKILL, several times, until a run lives long enough to finish."""
+        whole = request.getfixturevalue("whole" if kind == "Backbone" else "both")
+        program = tmp_path / "program.py"
+        program.write_text(PROGRAM.replace("KIND", kind).replace("CELLS", grid))
+        ended = subprocess.run(
+            check=False,
+            args=[sys.executable, program, pictures, tmp_path / "store"],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"},
+            timeout=3600,
+        )
+        assert ended.returncode == 0, ended.stderr
+        counts = [int(line) for line in ended.stdout.split()]
+        assert any(0 < count < COUNT // CHUNK for count in counts), (
+            f"no kill fell into the middle: {counts}"
+        )
+        left = {
+            name: data
+            for name, data in content(tmp_path / "store").items()
+            if not name.endswith(".part")
+        }
+        assert left == content(whole.folder)
+
+    def test_write_whole_keeps_the_old(self, tmp_path):
+        (tmp_path / "a").write_text("old")
+
+        def dies(file):
+            file.write(b"ne")
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            write_atomically(tmp_path / "a", dies)
+        assert (tmp_path / "a").read_text() == "old"
+
+    def test_error_stops_what_has_not_begun(self, tmp_path):
+        asked = []
+
+        def breaks(part):
+            asked.append(part)
+            time.sleep(0.005)
+            raise RuntimeError("broken")
+
+        with pytest.raises(RuntimeError, match="broken"):
+            fill_store(
+                tmp_path / "s",
+                names(300),
+                breaks,
+                shape=(1, 1),
+                spec=TOY,
+                chunk_size=1,
+                num_workers=1,
+            )
+        assert len(asked) < 300
+
+
+START = f"""
+from captionlab.features.backbones import KIND
+from captionlab.features.extraction import extract_maps, find_images
+pictures, out = map(Path, sys.argv[1:])
+net = KIND("squeezenet1_1", None, size={SIZE})
+def job():
+    extract_maps(find_images(pictures), net, out, grid=CELLS,
+                 chunk_size={CHUNK}, batch_size=3, num_workers=2)
+"""
+PROGRAM = KILLED_JOBS.format(start=START, seconds=0.1)
+
+
+class TestStale:
+    def test_complete_and_expected_opens(self, whole, net):
+        assert (
+            FeatureStore.open(whole.folder, expect=map_spec(net, grid=2, batch_size=3)).names
+            == whole.names
+        )
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            (
+                {"backbone": Backbone("squeezenet1_1", None, size=SIZE, seed=1)},
+                "backbone fingerprint",
+            ),
+            (
+                {"preprocess": Preprocess(size=SIZE, resize="crop")},
+                "preprocess resize is stretch, not crop",
+            ),
+            ({"grid": (2, 1)}, r"grid is \[2, 2\], not \[2, 1\]"),
+            ({"batch_size": 4}, "batch is 3, not 4"),
+        ],
+    )
+    def test_other_recipe_is_refused_with_the_command(self, whole, pictures, net, change, says):
+        wanted = {
+            "backbone": net,
+            "preprocess": net.preprocess,
+            "grid": 2,
+            "batch_size": 3,
+        } | change
+        with pytest.raises(
+            ValueError, match=f"stale: .*{says}.*captionlab features extract .*--weights none"
+        ) as fault:
+            FeatureStore.open(whole.folder, expect=map_spec(**wanted))
+        one_line(fault)
+        before = content(whole.folder)
+        with pytest.raises(ValueError, match=r"holds other features .*--out") as fault:
+            extract_maps(
+                find_images(pictures),
+                wanted.pop("backbone"),
+                whole.folder,
+                chunk_size=CHUNK,
+                **wanted,
+            )
+        one_line(fault)
+        assert content(whole.folder) == before
+
+    def test_other_pictures_are_refused(self, whole, pictures, net):
+        with pytest.raises(ValueError, match="its names differ"):
+            extract_maps(
+                {"a": pictures / "000.png"},
+                net,
+                whole.folder,
+                grid=2,
+                chunk_size=CHUNK,
+                batch_size=3,
+            )
+
+    def test_label_of_weights_does_not_matter(self):
+        one, other = (
+            {"backbone": {"name": "n", "weights": w, "fingerprint": "f"}, "grid": g}
+            for w, g in (("a.pth", (7, 7)), ("DEFAULT", [7, 7]))
+        )
+        assert not diff_specs(one, other)
+
+    def test_nothing_there(self, tmp_path):
+        with pytest.raises(
+            FileNotFoundError, match=r"no features in .*captionlab features extract"
+        ) as fault:
+            FeatureStore.open(tmp_path / "gone")
+        one_line(fault)
+
+    def test_incomplete(self, whole, tmp_path):
+        for name, data in content(whole.folder).items():
+            (tmp_path / name).write_bytes(data)
+        (tmp_path / "chunk-00003.npy").unlink()
+        with pytest.raises(ValueError, match=r"1 of 15 chunks missing.*--grid 2x2") as fault:
+            FeatureStore.open(tmp_path)
+        one_line(fault)
+
+    def test_what_does_not_fit_is_refused(self, tmp_path):
+        for bad in (1e6, np.nan):
+            with pytest.raises(ValueError, match="toy do not fit into 16 bits"):
+                fill_store(
+                    tmp_path / str(bad),
+                    names(2),
+                    lambda part, bad=bad: (np.full((len(part), 1, 1), bad), {}),
+                    shape=(1, 1),
+                    spec=TOY,
+                )
+
+
+class TestManyPictures:
+    @pytest.mark.slow
+    @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+    def test_coco_without_memory(self, tmp_path):
+        """123,287 pictures on sparse files of their true number; memory read from the system."""
+
+        def resident():
+            return (
+                next(
+                    int(line.split()[1])
+                    for line in Path("/proc/self/status").read_text().split("\n")
+                    if line.startswith("RssAnon")
+                )
+                / 1024
+            )
+
+        count, shape = 123_287, (49, 64)
+        listed = [f"COCO_{number:012}.jpg" for number in range(count)]
+        manifest = {
+            "made_by": TOY,
+            "shape": shape,
+            "chunk": 1024,
+            "names": listed,
+            "skipped": {},
+            "complete": True,
+        }
+        write_atomically(
+            tmp_path / "manifest.json", lambda file: file.write(json.dumps(manifest).encode())
+        )
+        for number in range(121):
+            part = min(1024, count - 1024 * number)
+            mapped = np.lib.format.open_memmap(
+                tmp_path / f"chunk-{number:05}.npy", "w+", np.float16, (part, *shape)
+            )
+            mapped[-1] = number  # the rest are holes
+        size = sum(file.stat().st_size for file in tmp_path.glob("*.npy")) / 2**20
+        before, start = resident(), time.perf_counter()
+        store = FeatureStore.open(tmp_path)
+        opened, opening = resident() - before, time.perf_counter() - start
+        chance, start = random.Random(0), time.perf_counter()
+        for _ in range(50):
+            batch = store[chance.sample(listed, 64)]
+        read, reading = resident() - before - opened, time.perf_counter() - start
+        assert batch.shape == (64, *shape)
+        assert store[listed[-1]].eq(120).all()
+        assert store[listed[1023]].eq(0).all()
+        print(
+            f"{size:.0f} MB of features: {opened:.0f} MB and {opening:.2f} s to open, "
+            f"{read:.0f} MB and {reading:.2f} s for 50 batches of 64"
+        )
+        assert size > 700
+        assert opened < 64
+        assert read < 16
+
+
+def test_a_chunk_that_was_cut_off_is_made_again(tmp_path):
+    rows = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+
+    def make(names):
+        return (rows[[int(name) for name in names]], {})
+
+    store = fill_store(
+        tmp_path / "s",
+        list("0123"),
+        make,
+        shape=(2, 3),
+        spec={"backbone": {"name": "own", "weights": None}},
+        chunk_size=2,
+    )
+    file = sorted((tmp_path / "s").glob("chunk-*.npy"))[1]
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(ValueError, match="not complete"):
+        FeatureStore.open(tmp_path / "s")
+    again = fill_store(
+        tmp_path / "s",
+        list("0123"),
+        make,
+        shape=(2, 3),
+        spec={"backbone": {"name": "own", "weights": None}},
+        chunk_size=2,
+    )
+    assert torch.equal(again["3"], torch.from_numpy(rows[3]))
+    assert len(store) == 4
+
+
+def test_only_so_many_files_are_open_at_once(tmp_path):
+    names = [str(number) for number in range(200)]
+    store = fill_store(
+        tmp_path / "s",
+        names,
+        lambda names: (np.float32([[int(n)] for n in names]), {}),
+        shape=(1,),
+        spec={"backbone": None},
+        chunk_size=1,
+    )
+    assert [store[name].item() for name in names] == list(range(200))
+    assert len(store.mmaps) <= 64
+
+
+def test_a_failed_writing_leaves_nothing_behind(tmp_path):
+    def fail(file):
+        file.write(b"half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(tmp_path / "file", fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arrays_are_joined_by_name(tmp_path):
+    rows = {"high": np.full((2, 1, 3), 9.0), "low": np.zeros((2, 2, 3))}
+    store = fill_store(
+        tmp_path / "s",
+        ["a", "b"],
+        lambda names: (rows, {}),
+        shape={"low": (2, 3), "high": (1, 3)},
+        spec=TOY,
+    )
+    assert (store["a"]["high"] == 9).all()
+    assert (store["b"]["low"] == 0).all()
+
+
+def test_an_end_in_the_middle_of_a_second_try_is_not_complete(tmp_path):
+    reads = {"a": "fine", "b": None}
+
+    def compute(names):
+        if reads["a"] is None and reads["b"] == "killed":
+            raise KeyboardInterrupt
+        return np.ones((2, 1, 2)), {name: "gone" for name in names if reads[name] is None}
+
+    fill_store(tmp_path / "s", ["a", "b"], compute, shape=(1, 2), spec=TOY)
+    reads |= {"a": None, "b": "killed"}
+    with pytest.raises(KeyboardInterrupt):
+        fill_store(tmp_path / "s", ["a", "b"], compute, shape=(1, 2), spec=TOY)
+    with pytest.raises(ValueError, match="not complete"):
+        FeatureStore.open(tmp_path / "s")
+
+
+class TestExchangedPictures:
+    """Files of the same names are not the same pictures."""
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        """Four texts that stand for pictures; the function puts their lengths into a store."""
+        files = {name: tmp_path / f"{name}.txt" for name in "abcd"}
+        for number, file in enumerate(files.values(), 1):
+            file.write_text("x" * number)
+
+        def compute(names):
+            lengths = {name: len(files[name].read_text()) for name in names}
+            rows = np.float32([[[lengths[name]]] for name in names])
+            return rows, {name: "unreadable" for name in names if lengths[name] == 4}
+
+        self.out, self.files = tmp_path / "s", files
+        return lambda compute=compute: fill_store(
+            self.out,
+            list("abcd"),
+            compute,
+            shape=(1, 1),
+            spec=TOY,
+            chunk_size=2,
+            num_workers=1,
+            images=files,
+        )
+
+    def test_are_refused_and_nothing_is_lost(self, folder):
+        folder()
+        before = content(self.out)
+        self.files["b"].write_text("another")
+        with pytest.raises(
+            ValueError, match=r"holds other features \(b was another file\): choose another folder"
+        ) as fault:
+            folder()
+        one_line(fault)
+        assert content(self.out) == before
+
+    def test_one_that_was_mended_is_read_again(self, folder):
+        assert folder().skipped == {"d": "unreadable"}
+        self.files["d"].write_text("mended now")
+        assert folder()["d"].item() == 10
+        self.files["d"].write_text("another")
+        with pytest.raises(ValueError, match="d was another file"):
+            folder()
+
+    def test_one_still_to_come_may_change(self, folder):
+        def end_early(names):
+            if "c" in names:
+                raise KeyboardInterrupt
+            return np.ones((2, 1, 1), np.float32), {}
+
+        with pytest.raises(KeyboardInterrupt):
+            folder(end_early)
+        self.files["c"].write_text("another")
+        assert folder()["c"].item() == 7
+
+    def test_a_store_without_sizes_stays_good(self, folder):
+        folder()
+        manifest = json.loads((self.out / "manifest.json").read_text())
+        del manifest["sizes"]
+        (self.out / "manifest.json").write_text(json.dumps(manifest))
+        assert folder()["a"].item() == 1
+        assert json.loads((self.out / "manifest.json").read_text())["sizes"] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"names": [], "shape": [1, 1], "made_by": {}, "chunk": 0}']
+)
+def test_a_broken_manifest_is_one_clear_line(text, tmp_path):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(
+        ValueError, match=r"manifest.json is broken: delete its folder and extract once more"
+    ):
+        FeatureStore.open(tmp_path)
+
+
+class TestDamage:
+    """What is not as it was written is noticed: at opening, or when a chunk is first read."""
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        return fill_store(
+            tmp_path / "s", names(7), toy, shape=(1, 1), spec=TOY, chunk_size=3, num_workers=1
+        )
+
+    def chunk(self, store, number=1):
+        return store.folder / f"chunk-{number:05}.npy"
+
+    def edit(self, store, **changes):
+        file = store.folder / "manifest.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    def test_any_flipped_bit_of_a_chunk(self, store):
+        content = self.chunk(store).read_bytes()
+        for position in range(len(content)):
+            damaged = bytearray(content)
+            damaged[position] ^= 1 << position % 8
+            self.chunk(store).write_bytes(damaged)
+            with pytest.raises(ValueError, match="damaged|not complete") as fault:
+                FeatureStore.open(store.folder)[["0", "3"]]
+            one_line(fault)
+        self.chunk(store).unlink()
+        again = fill_store(store.folder, names(7), toy, shape=(1, 1), spec=TOY, chunk_size=3)
+        assert self.chunk(store).read_bytes() == content
+        assert again[names(7)].flatten().tolist() == list(range(7))
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            np.zeros((2, 1, 1), np.float16),
+            np.zeros((4, 1, 1), np.float16),
+            np.zeros((3, 1, 2), np.float16),
+            np.zeros((3, 1, 1), np.float32),
+            np.zeros((0, 1, 1), np.float16),
+            np.float16(1),
+        ],
+        ids=lambda rows: f"{rows.dtype}{rows.shape}",
+    )
+    def test_a_chunk_of_another_shape_never_opens(self, store, rows):
+        """Not even in a store of an earlier version, which has no checksums."""
+        for changes in ({}, {"checksums": None}):
+            self.edit(store, **changes)
+            np.save(self.chunk(store), rows)
+            with pytest.raises(ValueError, match="1 of 3 chunks missing or cut off"):
+                FeatureStore.open(store.folder)
+            again = fill_store(store.folder, names(7), toy, shape=(1, 1), spec=TOY, chunk_size=3)
+            assert again[names(7)].flatten().tolist() == list(range(7))
+
+    def test_a_store_of_an_earlier_version_opens(self, store):
+        file = store.folder / "manifest.json"
+        manifest = json.loads(file.read_text())
+        assert len(manifest.pop("checksums")) == 3
+        file.write_text(json.dumps(manifest))
+        assert FeatureStore.open(store.folder)["6"].item() == 6
+        fill_store(store.folder, names(7), toy, shape=(1, 1), spec=TOY, chunk_size=3)
+
+    def test_every_chunk_has_its_checksum_after_a_stop(self, tmp_path):
+        def stop(part):
+            if "3" in part:
+                raise KeyboardInterrupt
+            return toy(part)
+
+        options = {"shape": (1, 1), "spec": TOY, "chunk_size": 3, "num_workers": 1}
+        with pytest.raises(KeyboardInterrupt):
+            fill_store(tmp_path / "s", names(7), stop, **options)
+        store = fill_store(tmp_path / "s", names(7), toy, **options)
+        contents = [self.chunk(store, number).read_bytes() for number in range(3)]
+        assert store.checksums == [[zlib.crc32(data), len(data)] for data in contents]
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("complete", None),
+            ("complete", 1),
+            ("names", "0123456"),
+            ("names", ["0", "0"]),
+            ("names", [0, 1]),
+            ("names", None),
+            ("shape", []),
+            ("shape", {}),
+            ("shape", [1, -1]),
+            ("shape", [True]),
+            ("shape", {"low": 3}),
+            ("chunk", True),
+            ("chunk", 1.5),
+            ("made_by", []),
+            ("made_by", {"backbone": 3}),
+            ("made_by", {"backbone": {}, "boxes": []}),
+            ("skipped", []),
+            ("skipped", {"0": 1}),
+            ("sizes", 3),
+            ("checksums", [3]),
+            ("checksums", [["a", 1]]),
+        ],
+    )
+    def test_a_manifest_with_an_odd_entry(self, store, key, value):
+        self.edit(store, **{key: value})
+        for use in (
+            lambda: FeatureStore.open(store.folder),
+            lambda: fill_store(store.folder, names(7), toy, shape=(1, 1), spec=TOY),
+        ):
+            with pytest.raises(ValueError, match=f"manifest.json is broken.*no usable {key}"):
+                use()
+
+    @pytest.mark.parametrize("text", ["[" * 200_000, '{"chunk": ' + "9" * 6000 + "}"])
+    @pytest.mark.parametrize("name", ["manifest", "skipped-00000"])
+    def test_json_that_pythons_reader_trips_over(self, store, text, name):
+        (store.folder / f"{name}.json").write_text(text)
+        with pytest.raises(ValueError, match=f"{name}.json is broken"):
+            fill_store(store.folder, names(7), toy, shape=(1, 1), spec=TOY, chunk_size=3)
