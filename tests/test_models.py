@@ -26,13 +26,11 @@ from captionlab.models import (
     preset_from_dict,
     register,
     unregister,
-    upgrade_preset_name,
     vanilla,
 )
 from captionlab.pytorch_layers import copy_decoder, copy_encoder
 from captionlab.runs.catalog import load
 from captionlab.runs.fitting import NewModel, fit
-from captionlab.runs.storage import read_run_json
 from captionlab.training.config import override_preset
 
 # All models that look at pictures; test_translation.py tests the one that does not.
@@ -553,57 +551,6 @@ class TestRegistry:
         assert models.position_aware is model_module("position_aware")
         with pytest.raises(AttributeError, match="has no attribute 'resnet'"):
             models.resnet  # noqa: B018
-
-    @pytest.mark.parametrize(
-        ("model", "name", "today"),
-        [
-            ("vanilla", "small", "squeezenet"),
-            ("translation", "strong", "strong"),
-            ("cptr", "tiny", "tiny"),
-        ],
-    )
-    def test_presets_that_runs_of_format_1_name(self, model, name, today):
-        assert upgrade_preset_name(model, name) == today
-        assert today in model_module(model).PRESETS
-
-    @pytest.mark.parametrize(("number", "name"), [(1, "squeezenet"), (2, "small")])
-    def test_a_run_of_format_1_names_todays_preset(self, tmp_path, number, name):
-        file = tmp_path / "run.json"
-        file.write_text(json.dumps({"format": number, "model": "vanilla", "preset_name": "small"}))
-        assert read_run_json(file)["preset_name"] == name
-
-    def test_presets_of_format_1_become_todays(self):
-        old = {
-            "width": 16,
-            "heads": 2,
-            "hidden": 32,
-            "encoder_layers": 1,
-            "decoder_layers": 1,
-            "dropout": 0.0,
-            "patch": 6,
-            "eyes_hidden": 64,
-            "longest": 18,
-            "size": 48,
-            "flips": True,
-            "recipe": {"epochs": 2, "rate": 3e-3, "pictures": 12, "betas": [0.9, 0.98]},
-        }
-        preset = preset_from_dict("cptr", old)
-        assert (preset.patch_size, preset.encoder_hidden, preset.max_length) == (6, 64, 18)
-        assert (preset.inputs.image_size, preset.inputs.hflip, preset.inputs.fields) == (
-            48,
-            True,
-            ("images",),
-        )
-        assert (preset.training.lr, preset.training.batch_size, preset.training.betas) == (
-            3e-3,
-            12,
-            (0.9, 0.98),
-        )
-
-    def test_a_translator_of_format_1_reads_sentences(self):
-        preset = asdict(model_module("translation").PRESETS["tiny"])
-        old = {name: value for name, value in preset.items() if name != "inputs"}
-        assert preset_from_dict("translation", old).inputs.fields == ("source",)
 
 
 class TestPretrainedVit:

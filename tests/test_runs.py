@@ -10,7 +10,6 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -30,9 +29,8 @@ from captionlab.features.cache import input_transforms, open_feature_stores
 from captionlab.features.image_processor import ImageProcessor
 from captionlab.features.store import FeatureStore
 from captionlab.features.text_processor import TextProcessor
-from captionlab.files import short_hash
 from captionlab.metrics import score, score_translations
-from captionlab.models import cptr, find_preset, list_models, model_module, vanilla
+from captionlab.models import cptr, find_preset, vanilla
 from captionlab.runs import catalog as runs_catalog
 from captionlab.runs import (
     ensembles,
@@ -185,50 +183,7 @@ class TestSavedAndLoaded:
 
 
 class TestFormats:
-    """Runs of format 1 load, and hashes are those that format 1 would have computed."""
-
-    @pytest.mark.parametrize("name", ["scenes", "translation"])
-    def test_packaged_runs_are_of_format_1_and_are_saved_as_format_2(self, name, tmp_path):
-        packaged = Path(captionlab.__file__).parent / "checkpoints" / name
-        old = json.loads((packaged / "run.json").read_text())
-        assert old["format"] == 1
-        assert "recipe" in old["preset"]
-        run = captionlab.load(name)
-        new = json.loads((run.save(tmp_path / "new") / "run.json").read_text())
-        assert new["format"] == 2
-        assert "training" in new["preset"]
-        assert new["eyes"] == old["eyes"]
-        for key in old.keys() - {"format", "preset", "weights"}:
-            assert new[key] == old[key]
-        again = Run.load(tmp_path / "new")
-        assert again.processor.preset == run.processor.preset
-        assert again.metadata == run.metadata
-        for key, x in storage.unique_tensors(run.model).items():
-            assert torch.equal(storage.unique_tensors(again.model)[key], x)
-
-    # Computed by the last version that wrote format 1: a preset's settings before and after SCST,
-    # and its sizes.
-    HASHES: ClassVar = {
-        "cptr": ("9c3e6d89", "4d4e73b1", "26938d85"),
-        "entangled": ("acecbc86", "24d23fd3", "13f53fd4"),
-        "image_transformer": ("6b1ee525", "d87c0cf0", "d88fec11"),
-        "position_aware": ("2ae4e1eb", "c5e2a5d5", "ce5fa26b"),
-        "translation": ("236d9efa", "7db0e249", "466005fa"),
-        "vanilla": ("325c0728", "80a0c51d", "a2b12363"),
-    }
-
-    @pytest.mark.parametrize("model", HASHES)
-    def test_hashes_of_settings(self, model):
-        preset = find_preset(model, "tiny")
-        processor = SimpleNamespace(preset=preset)
-        hashes = []
-        for stage in ("xe", "scst"):
-            run = SimpleNamespace(
-                metadata=RunMetadata(model=model, stage=stage), processor=processor
-            )
-            hashes.append(evaluation.result_run(run)["made"])
-        hashes.append(short_hash(folder.model_config(model, preset)))
-        assert tuple(hashes) == self.HASHES[model]
+    """Hashes of settings in result files, and keys of other versions in runs."""
 
     def test_a_packaged_run_has_the_hash_of_its_result_file(self):
         run = captionlab.load("translation")
@@ -265,18 +220,6 @@ class TestFormats:
     def test_fingerprints_of_processors(self, model, fingerprint):
         processor = ImageProcessor(find_preset(model, "tiny"))
         assert folder.processor_fingerprint(processor) == fingerprint
-
-    def test_a_field_that_format_1_did_not_have_counts_if_it_is_not_the_default(self):
-        tiny = find_preset("vanilla", "tiny")
-        other = replace(tiny, inputs=replace(tiny.inputs, max_boxes=3))
-        assert "max_boxes" not in storage.format1_preset("vanilla", tiny)
-        assert storage.format1_preset("vanilla", other)["max_boxes"] == 3
-
-    def test_every_model_is_known(self):
-        """A new model needs no entry, for no result of format 1 is of it; an old one does."""
-        for model in set(list_models()) & set(self.HASHES):
-            for preset in model_module(model).PRESETS.values():
-                assert "recipe" in storage.format1_preset(model, preset)
 
     def test_keys_of_other_versions_are_kept(self, tmp_path):
         run = fresh("vanilla")
@@ -360,6 +303,7 @@ class TestRefused:
             ({"inputs": {"image_size": 10**9}}, "image_size is 1000000000"),
             ({"inputs": 3}, "'3' stands where"),
             ({"training": {"epochs": "4"}}, "epochs is '4'"),
+            ({"max_length": 10_000_000}, "max_length is 10000000"),
             ({"depth": 3}, "no value 'depth'"),
         ],
         ids=str,
@@ -377,10 +321,6 @@ class TestRefused:
         self.edit(folder, preset=preset | changes)
         assert line in refusal(folder)
         assert set(built) <= {"meta"}, "memory was taken before the sizes were compared"
-
-    def test_a_length_of_format_1_is_bounded(self, folder):
-        self.edit(folder, format=1, preset={"width": 8, "longest": 10_000_000})
-        assert "max_length is 10000000" in refusal(folder)
 
     def test_a_preset_that_is_not_complete(self, folder):
         preset = json.loads((folder / "run.json").read_text())["preset"]
@@ -408,15 +348,15 @@ class TestRefused:
         ],
     )
     def test_a_changed_preprocessing(self, folder, key, value, line):
-        eyes = json.loads((folder / "run.json").read_text())["eyes"]
-        eyes["preprocess"][key] = value
-        self.edit(folder, eyes=eyes)
+        processor = json.loads((folder / "run.json").read_text())["processor"]
+        processor["preprocess"][key] = value
+        self.edit(folder, processor=processor)
         assert line in refusal(folder)
 
     @pytest.mark.parametrize("key", ["preprocess", "backbone", "boxes"])
     def test_a_processor_that_is_none(self, folder, key):
-        eyes = json.loads((folder / "run.json").read_text())["eyes"]
-        self.edit(folder, eyes=eyes | {key: [3]})
+        processor = json.loads((folder / "run.json").read_text())["processor"]
+        self.edit(folder, processor=processor | {key: [3]})
         assert f"{key} of its processor" in refusal(folder) or "not complete" in refusal(folder)
 
     def test_an_unknown_backbone(self, folder):

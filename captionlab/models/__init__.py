@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['ModelSpec', 'list_models', 'model_module', 'model_presets', 'find_preset', 'register',
-           'unregister', 'upgrade_preset', 'upgrade_preset_name', 'preset_from_dict',
-           'random_inputs']
+           'unregister', 'preset_from_dict', 'random_inputs']
 
 # %% ../../nbs/library/models/registry.ipynb #2d254364
 import importlib
@@ -162,55 +161,6 @@ def unregister(name: str) -> None:
         raise ValueError(f"no model {name!r}: choose from {', '.join(list_models())}")
     del _MODELS[name]
 
-# %% ../../nbs/library/models/registry.ipynb #fc2f7473
-# Names in runs of format 1, and today's.
-_TRAINING_NAMES = {
-    "pictures": "batch_size", "tokens": "max_tokens", "rate": "lr",
-    "encoder_rate": "encoder_lr_scale", "smoothing": "label_smoothing", "clip": "max_grad_norm",
-    "decay": "weight_decay", "average": "ema_decay",
-}
-_INPUT_NAMES = {
-    "size": "image_size", "backbone": "backbone", "cells": "grid", "fine": "fine_grid",
-    "boxes": "boxes", "most": "max_boxes", "words": "max_attributes",
-    "sure": "attribute_threshold", "flips": "hflip", "zoom": "corner_crop",
-}
-_PRESET_NAMES = {
-    "longest": "max_length", "recipe": "training", "scenes": "num_scenes",
-    "eyes_hidden": "encoder_hidden", "patch": "patch_size",
-    "piece_dropout": "bpe_dropout", "every": "sampling_interval",
-}
-
-
-def _rename_keys(values: dict, names: dict[str, str]) -> dict:
-    return {names.get(name, name): value for name, value in values.items()}
-
-
-def upgrade_preset(values: dict) -> dict:
-    """Return a preset of format 1 as one of format 2; one of format 2 as it is.
-
-    Args:
-        values: plain values, as `run.json` holds them.
-    """
-    if "inputs" in values:
-        return values
-    inputs = {new: values[old] for old, new in _INPUT_NAMES.items() if old in values}
-    gone = {"consistency", "begins"}
-    rest = {name: value for name, value in values.items() if name not in {*_INPUT_NAMES, *gone}}
-    rest = _rename_keys(rest, _PRESET_NAMES)
-    for stage in {"training", "scst"} & rest.keys():
-        rest[stage] = _rename_keys(rest[stage], _TRAINING_NAMES)
-    return rest | {"inputs": inputs}
-
-
-def upgrade_preset_name(model: str, name: str) -> str:
-    """Return today's name of a preset that a run of format 1 names.
-
-    Args:
-        model: that the run is of.
-        name: of the preset.
-    """
-    return "squeezenet" if name == "small" and model != "translation" else name
-
 # %% ../../nbs/library/models/registry.ipynb #eff07a4e
 # The lowest and the highest value of numbers that a stored preset may have. A model of any of
 # these sizes is far larger than the library's, and a number above them is a mistake or an attack.
@@ -287,20 +237,20 @@ def preset_from_dict(model: str, values: dict) -> BasePreset:
 
     Args:
         model: one of `list_models()`.
-        values: plain values from JSON, of format 1 or 2.
+        values: plain values from JSON.
 
     Raises:
         ValueError: there is no such model, or a value is missing, is not of the type of its field
             or is out of its range.
     """
-    values = upgrade_preset(_lists_to_tuples(values))
-    values["inputs"] = _config_from_dict(InputConfig, values["inputs"])
-    for stage in {"training", "scst"} & values.keys():
-        values[stage] = _config_from_dict(TrainingConfig, values[stage])
+    values = _lists_to_tuples(values)
     preset_class = model_module(model).Preset
     try:
+        values["inputs"] = _config_from_dict(InputConfig, values["inputs"])
+        for stage in {"training", "scst"} & values.keys():
+            values[stage] = _config_from_dict(TrainingConfig, values[stage])
         return _config_from_dict(preset_class, values)
-    except TypeError as error:      # a field without a default is missing
+    except (KeyError, TypeError) as error:      # a field without a default is missing
         raise ValueError(f"the preset of {model} is not complete: {error}") from None
 
 # %% ../../nbs/library/models/registry.ipynb #mrnd0001

@@ -32,7 +32,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     ],
     "folder": [
         "DEFAULT_USE_CPU", "check_run_folder", "lock_folder", "set_device", "run_command_line",
-        "model_config", "processor_fingerprint", "check_resume_config",
+        "processor_fingerprint", "check_resume_config",
     ],
     "preparation": [
         "build_processor", "augmentations", "training_set", "TrainingSetup", "prepare_training",
@@ -46,7 +46,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     ],
     "run": ["Run", "caption_split", "make_batch", "require_metadata"],
     "storage": [
-        "unique_tensors", "load_weights", "read_run_json", "RunMetadata", "format1_preset",
+        "unique_tensors", "load_weights", "read_run_json", "RunMetadata",
         "write_run", "read_run",
     ],
     "translation": [

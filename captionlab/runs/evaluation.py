@@ -10,7 +10,7 @@ __all__ = ['derangement', 'result_metadata', 'result_run', 'result_name', 'evalu
 # %% ../../nbs/library/runs/evaluation.ipynb #0cb17cdd
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,9 @@ from ..metrics.registry import registered_metrics, registered_scores
 from ..metrics.translation import TRANSLATION_SCORER, score_translations
 from ..scenes.verification import coverage, truth
 from ..scenes.world import FACT_KINDS, Scene
-from .folder import model_config
 from .preparation import DataSource, Folders, load_run_data
 from .results import check_mergeable, merge_run, provenance
 from .run import Run, caption_split, require_metadata
-from .storage import format1_preset
 
 # %% ../../nbs/library/runs/evaluation.ipynb #2496de80
 def derangement(rows: int, seed: int = 0) -> np.ndarray:
@@ -69,6 +67,17 @@ def derangement(rows: int, seed: int = 0) -> np.ndarray:
     return others
 
 # %% ../../nbs/library/runs/evaluation.ipynb #f4bb99f2
+def _other_than_default(config: Any) -> dict:
+    """Return the values of a dataclass that are not its fields' defaults, for hashes.
+
+    So a field that is added to a preset later changes no hash of a result.
+    """
+    values = {one.name: getattr(config, one.name) for one in fields(config)}
+    inner = {name: _other_than_default(x) for name, x in values.items() if is_dataclass(x)}
+    return inner | {one.name: values[one.name] for one in fields(config)
+                    if one.name not in inner and values[one.name] != one.default}
+
+
 def result_metadata(run: Run, data: CaptionData, split: str, config: GenerationConfig) -> dict:
     """Return what all seeds of a result have in common.
 
@@ -82,6 +91,9 @@ def result_metadata(run: Run, data: CaptionData, split: str, config: GenerationC
     preset = run.processor.preset
     # Another data set may have the same name, and another preset of one's own the name "own".
     is_own = metadata.preset_name == "own"
+    sizes = _other_than_default(preset)
+    for stage in ("training", "scst"):
+        del sizes[stage]
     optional = {
         "model": metadata.model,
         "variant": metadata.variant,
@@ -95,7 +107,7 @@ def result_metadata(run: Run, data: CaptionData, split: str, config: GenerationC
         "boxes": run.processor.other_boxes,
         # Results of other precisions are not merged with those of 32 bits.
         "precision": None if run.dtype == torch.float32 else str(run.dtype).split(".")[-1],
-        "sizes": short_hash(model_config(metadata.model, preset)) if is_own else None,
+        "sizes": short_hash(sizes) if is_own else None,
     }
     return {
         "data": data.name,
@@ -125,7 +137,7 @@ def result_run(run: Run) -> dict:
     # A hash of everything that the preset says but the seed.
     preset = run.processor.preset
     preset = replace(preset, training=replace(preset.training, seed=0))
-    settings = format1_preset(metadata.model, preset)
+    settings = _other_than_default(preset)
     if not metadata.stage.endswith("scst"):
         settings.pop("scst")  # not used yet
     return row | {"made": short_hash(settings)}

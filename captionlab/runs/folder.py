@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DEFAULT_USE_CPU', 'check_run_folder', 'lock_folder', 'set_device', 'run_command_line',
-           'model_config', 'processor_fingerprint', 'check_resume_config']
+           'processor_fingerprint', 'check_resume_config']
 
 # %% ../../nbs/library/runs/folder.ipynb #0607246b
 import json
@@ -27,11 +27,9 @@ from captionlab.files import (
 )
 
 from ..features.base import Processor
-from ..training.config import BasePreset
 from ..training.devices import check_device
 from ..training.distributed import world_size
 from .results import provenance
-from .storage import format1_preset
 
 # %% ../../nbs/library/runs/folder.ipynb #a70872cc
 def check_run_folder(folder: Path, resume: bool) -> None:
@@ -120,23 +118,6 @@ def _without_folders(argument: str) -> str:
     return "=".join(Path(part).name if Path(part).is_absolute() else part for part in parts)
 
 # %% ../../nbs/library/runs/folder.ipynb #9573cfdd
-def model_config(model: str, preset: BasePreset) -> dict:
-    """Return a preset without its training settings, as plain values in the names of format 1.
-
-    Their hash tells presets apart in result files. The training settings are compared by the
-    checkpoint.
-
-    Args:
-        model: its name.
-        preset: of the model.
-    """
-    values = format1_preset(model, preset)
-    # Presets of other models keep today's names.
-    for stage in ("recipe", "training", "scst"):
-        values.pop(stage, None)
-    return values
-
-
 def processor_fingerprint(processor: Processor) -> str:
     """Return a hash of how inputs are prepared, wherever the files of weights and boxes lie.
 
