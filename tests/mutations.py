@@ -41,7 +41,8 @@ from captionlab.features.images import load_image
 from captionlab.features.regions import Regions
 from captionlab.features.store import FeatureStore, fill_store
 from captionlab.features.text_processor import TextProcessor
-from captionlab.metrics.files import read_annotations, read_results
+from captionlab.metrics import files
+from captionlab.metrics.files import read_results
 from captionlab.models import vanilla
 from captionlab.models.translation import PRESETS as TRANSLATORS
 from captionlab.models.translation import Model as Translator
@@ -138,7 +139,7 @@ def _annotations(folder: Path) -> Callable[[], object]:
     entries = [{"image_id": n, "id": n, "caption": text} for n, text in enumerate(CAPTIONS)]
     content = {"images": [{"id": n, "file_name": f"{n}.jpg"} for n in range(3)]}
     (folder / "a.json").write_text(json.dumps(content | {"annotations": entries}))
-    return lambda: read_annotations(folder / "a.json")
+    return lambda: files._read_annotations(folder / "a.json")
 
 
 def _scores(folder: Path) -> Callable[[], object]:

@@ -183,21 +183,21 @@ def test_demo_interrupted_goes_on_where_it_was(brief, monkeypatch):
 
 
 def test_demo_has_no_photos_without_scikit_learn(monkeypatch):
-    assert [file.name for file in demonstration.sample_photos()] == ["china.jpg", "flower.jpg"]
+    assert [file.name for file in demonstration._sample_photos()] == ["china.jpg", "flower.jpg"]
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    assert demonstration.sample_photos() == {}
+    assert demonstration._sample_photos() == {}
 
 
 def test_demo_says_what_is_wrong_with_a_caption():
     from captionlab.scenes.world import Object, Scene
 
     scene = Scene([Object("circle", "red", x=50), Object("star", "black", x=140)])
-    assert demonstration.caption_verdict("a red circle and a black star", scene) == "true"
-    assert demonstration.caption_verdict("there are three shapes", scene) == "not true: count"
-    assert demonstration.caption_verdict(
+    assert demonstration._caption_verdict("a red circle and a black star", scene) == "true"
+    assert demonstration._caption_verdict("there are three shapes", scene) == "not true: count"
+    assert demonstration._caption_verdict(
         "a red star to the right of a black star", scene
     ).startswith("not true: ")
-    assert demonstration.caption_verdict("circle a red", scene) == "not a sentence"
+    assert demonstration._caption_verdict("circle a red", scene) == "not a sentence"
 
 
 def test_demo_mistakes(tmp_path):

@@ -15,9 +15,9 @@ from captionlab.copying import (
 from captionlab.data.datasets import CaptionData, Item, multi30k
 from captionlab.models import find_preset
 from captionlab.runs import results
+from captionlab.runs import translation as translation_module
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.run import Run
-from captionlab.runs.translation import WholeWords
 from captionlab.subwords import SubwordVocabulary
 
 WORDS = [
@@ -111,7 +111,7 @@ def test_a_broken_file_is_one_line(copier, tmp_path, change):
 
 
 def test_stand_ins_are_whole_words_and_stand_once():
-    constraint = WholeWords([[5, 6], [4]], [6, 7])
+    constraint = translation_module._WholeWords([[5, 6], [4]], [6, 7])
 
     def forbidden(*ids: int) -> list[int]:
         log_probs = constraint(torch.tensor([[[1, *ids]]]), torch.zeros(1, 1, 9))

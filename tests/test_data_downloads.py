@@ -22,7 +22,7 @@ from captionlab.course.miniature import (
 from captionlab.data import catalog, downloads
 from captionlab.data.catalog import check_pictures, download, load_dataset
 from captionlab.data.datasets import CaptionData, Item, registry
-from captionlab.data.downloads import Archive, fetch_file, get_archives, space_needed, unpack
+from captionlab.data.downloads import Archive, fetch_file, get_archives, unpack
 from captionlab.features.boxes import open_boxes
 
 @pytest.fixture(scope="module")
@@ -156,9 +156,9 @@ def test_too_small_a_disk_is_found_before_the_download(tmp_path, served, monkeyp
 
 def test_coco_needs_34_gigabytes_and_41_with_its_archives_and_21_zipped():
     sizes = {archive: archive.size for archive in coco_archives()}
-    assert space_needed(sizes) == pytest.approx(34e9, rel=0.01)
-    assert space_needed(sizes, keep=True) == pytest.approx(41e9, rel=0.01)
-    assert space_needed(sizes, zipped=True) == pytest.approx(20.7e9, rel=0.01)
+    assert downloads._space_needed(sizes) == pytest.approx(34e9, rel=0.01)
+    assert downloads._space_needed(sizes, keep=True) == pytest.approx(41e9, rel=0.01)
+    assert downloads._space_needed(sizes, zipped=True) == pytest.approx(20.7e9, rel=0.01)
 
 
 def test_every_archive_of_coco_has_a_checksum_and_a_size():

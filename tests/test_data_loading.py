@@ -32,8 +32,8 @@ from captionlab.data import (
 from captionlab.features import ImageProcessor, input_transforms
 from captionlab.features.images import Preprocess
 from captionlab.models import find_preset
+from captionlab.runs import preparation
 from captionlab.runs.fitting import NewModel, fit
-from captionlab.runs.preparation import training_set
 from captionlab.subwords import SubwordVocabulary
 from captionlab.text import Vocabulary
 from captionlab.training.loop import Trainer
@@ -213,7 +213,7 @@ def test_jpegs_are_decoded_and_augmented_in_the_workers(tmp_path):
 
     def read(workers):
         processor = ImageProcessor(preset, vocabulary=vocabulary)
-        examples = training_set(data, vocabulary, processor, input_transforms(processor))
+        examples = preparation._training_set(data, vocabulary, processor, input_transforms(processor))
         sampler = ResumableBatchSampler(partial(batch_by_count, len(examples), 4, 0))
         loader = BatchLoader(examples, sampler, workers=workers)
         images = torch.cat([batch.images for batch in loader])

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from captionlab.data import catalog
+from captionlab.data import catalog, text_files
 from captionlab.data.batches import (
     Batch,
     CaptionDataset,
@@ -44,7 +44,6 @@ from captionlab.data.datasets import (
     registry,
     scenes,
 )
-from captionlab.data.text_files import lack_blanks
 from captionlab.files import command_line, data_home
 from captionlab.models import find_preset
 from captionlab.runs.preparation import build_processor
@@ -771,7 +770,7 @@ def test_a_badly_quoted_caption_is_reported_with_its_line(tmp_path, lines, where
     ],
 )
 def test_scripts_without_blanks_must_be_segmented(texts, expected):
-    assert lack_blanks(texts) == expected
+    assert text_files._lack_blanks(texts) == expected
 
 
 def test_a_data_set_is_shown_in_one_line():

@@ -14,7 +14,7 @@ import captionlab
 from captionlab.cli import app
 from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
-from captionlab.deploy import OnnxCaptioner, export_onnx, prepare_picture
+from captionlab.deploy import OnnxCaptioner, export_onnx, runtime
 from captionlab.deploy.onnx import OLDEST_TORCH
 from captionlab.features import Preprocess
 from captionlab.features.image_processor import ImageProcessor
@@ -160,7 +160,7 @@ def test_pictures_are_prepared_as_in_training(resize, tmp_path):
     Image.fromarray(pixels, "RGBA").save(tmp_path / "alpha.png")
     Image.fromarray(pixels[..., :3]).save(tmp_path / "large.jpg")
     for file in (tmp_path / "alpha.png", tmp_path / "large.jpg"):
-        ours = prepare_picture(file, preprocess.to_dict())
+        ours = runtime._prepare_picture(file, preprocess.to_dict())
         np.testing.assert_allclose(ours, preprocess([file])[0].numpy(), atol=1e-5)
 
 

@@ -13,14 +13,8 @@ from typer.testing import CliRunner
 
 import captionlab
 from captionlab.cli import app
-from captionlab.deploy.web import (
-    PageContent,
-    build_app,
-    content_html,
-    describe_picture,
-    describe_run,
-    example_pictures,
-)
+from captionlab.deploy import web
+from captionlab.deploy.web import build_app
 from captionlab.runs import NoveltyWarning
 from captionlab.scenes import generate_scene, render
 
@@ -38,17 +32,17 @@ class TestContent:
     def test_captions_are_those_of_the_command_line(self, run, pixels, tmp_path):
         file = tmp_path / "scene.png"
         Image.fromarray(pixels).save(file)
-        captions = describe_picture(run, file, count=5).captions
+        captions = web._describe_picture(run, file, count=5).captions
         command = ["caption", "scenes", str(file), "--nbest", "5"]
         lines = CliRunner().invoke(app, command).stdout.splitlines()
         assert [f"{file}: {caption.text}" for caption in captions] == lines
         assert len(lines) == 5
 
     def test_each_word_has_its_probability_and_a_heat_map(self, run, pixels):
-        content = describe_picture(run, pixels, count=2)
+        content = web._describe_picture(run, pixels, count=2)
         best, other = content.captions
         assert best == run.generate(pixels, num_captions=2)[0]
-        html = content_html(content)
+        html = web._content_html(content)
         for word, sure in zip(best.words, best.word_probs, strict=True):
             assert f"aria-label='{word}'></meter>{sure:.0%}" in html
         assert other.text in html
@@ -58,38 +52,38 @@ class TestContent:
 
     def test_a_map_has_the_shape_of_the_photo(self, run):
         wide = np.asarray(Image.fromarray(render(generate_scene(7), 100)).resize((300, 100)))
-        sizes = [Image.open(BytesIO(one)).size for one in describe_picture(run, wide).maps]
+        sizes = [Image.open(BytesIO(one)).size for one in web._describe_picture(run, wide).maps]
         assert all(width == pytest.approx(3 * height, rel=0.02) for width, height in sizes)
 
     def test_no_picture_empties_it(self, run):
-        assert describe_picture(run, None) == PageContent([], [], "")
-        assert "Drop a photo" in content_html(PageContent([], []))
+        assert web._describe_picture(run, None) == web._PageContent([], [], "")
+        assert "Drop a photo" in web._content_html(web._PageContent([], []))
 
     def test_words_of_a_model_are_no_markup(self, run, pixels):
         [caption] = run.generate(pixels, num_captions=1)
         caption = replace(caption, text="<b>a</b>", words=("<b>",), word_probs=(0.5,))
-        html = content_html(PageContent([caption], [], "<i>unlike"))
+        html = web._content_html(web._PageContent([caption], [], "<i>unlike"))
         assert "<b>a" not in html
         assert "<i>" not in html
 
     def test_the_page_says_what_the_model_knows(self, run):
-        words = describe_run(run)
+        words = web._describe_run(run)
         assert "drawn scenes" in words
         assert f"{len(run.vocabulary)} words" in words
 
     def test_examples_are_of_the_kind_that_a_run_knows(self, run):
-        files = example_pictures(run, 2)
+        files = web._example_pictures(run, 2)
         assert [Image.open(file).size for file in files] == [(192, 192)] * 2
-        photos = example_pictures(captionlab.load("photos"))
+        photos = web._example_pictures(captionlab.load("photos"))
         assert all(Path(file).exists() for file in photos)
 
     @pytest.mark.slow
     def test_a_picture_unlike_the_photos_has_a_warning(self, pixels, recwarn):
         photos = captionlab.load("photos")
         line = "this picture is unlike the pictures that this model learned from"
-        assert line in describe_picture(photos, pixels, count=1).warning
+        assert line in web._describe_picture(photos, pixels, count=1).warning
         lenient = replace(photos.novelty, threshold=-1.0)
-        assert describe_picture(replace(photos, novelty=lenient), pixels, count=1).warning == ""
+        assert web._describe_picture(replace(photos, novelty=lenient), pixels, count=1).warning == ""
         # On the page alone, not in the terminal of the server, too.
         assert not [one for one in recwarn if one.category is NoveltyWarning]
 

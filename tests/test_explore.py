@@ -20,7 +20,7 @@ from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
 from captionlab.decoding import GenerationConfig
 from captionlab.explore import explorer, occlusion, tracing
-from captionlab.explore.explorer import Explorer, draw_caption, draw_heads, draw_word
+from captionlab.explore.explorer import Explorer, draw_caption, draw_heads
 from captionlab.explore.occlusion import occlude, pointing_hits
 from captionlab.explore.tracing import (
     BoxView,
@@ -179,7 +179,7 @@ class TestEveryModel:
         layers, heads = trace.attention.shape[:2]
         assert len(draw_heads(trace, 1).axes) == layers * heads
         assert [ax.get_title() for ax in draw_caption(trace).axes[:3]] == ["a", "red", "circle"]
-        assert "[red]" in draw_word(trace, 1, 0, heads - 1).get_suptitle()
+        assert "[red]" in explorer._draw_word(trace, 1, 0, heads - 1).get_suptitle()
 
     def test_a_window_is_missed_only_if_it_hides_something(self, run):
         """Windows over bare background, in its colour, and one over everything."""
@@ -191,7 +191,7 @@ class TestEveryModel:
         )
         assert bare.shape == (4, 2, 3)
         assert bare[:, 0, 0].abs().max() < 1e-4
-        attributes_only = "v" not in tracing.attended_streams(run)
+        attributes_only = "v" not in tracing._attended_streams(run)
         attributes_only &= run.processor.feature_kinds == ["attributes"]
         assert everything.abs().max() > 1e-3 or attributes_only
 
@@ -226,7 +226,7 @@ def test_a_translation_is_a_trace_over_words(translator):
     assert isinstance(trace.view, WordView)
     assert trace.attention.shape[-1] == len(trace.view.words)
     assert translator.vocabulary.decode(trace.ids) == translator.translate("a man sleeps.")
-    assert len(draw_word(trace, 0).axes) == 2
+    assert len(explorer._draw_word(trace, 0).axes) == 2
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_where_no_attribute_was_found_there_is_still_a_trace(variant):
 def test_a_grid_that_is_not_square():
     run = run_of("position_aware", grid=(3, 5), fine_grid=(3, 5), backbone="squeezenet1_1")
     batch = Batch(high=torch.randn(1, 15, 12), low=torch.randn(1, 15, 12))
-    view, everything = tracing.image_positions(run, TEST[0], batch, 15)
+    view, everything = tracing._image_positions(run, TEST[0], batch, 15)
     assert view.grid == (3, 5)
     assert everything == slice(None)
 
@@ -268,20 +268,20 @@ def test_a_grid_that_is_not_square():
 def test_dollars_are_drawn_as_they_are(translator):
     trace = trace_caption(translator, "a man.", "ein $ { $ mann")
     for place in range(len(trace.words)):
-        draw_word(trace, place).canvas.draw()
+        explorer._draw_word(trace, place).canvas.draw()
 
 
 def test_numbers_out_of_range_leave_no_figure(model):
     trace = trace_caption(model, TEST[0], "a star")
     for draw in (
-        lambda: draw_word(trace, 99),
+        lambda: explorer._draw_word(trace, 99),
         lambda: draw_heads(trace, 99),
         lambda: draw_caption(trace, 9),
     ):
         with pytest.raises(IndexError):
             draw()
     assert not plt.get_fignums()
-    assert len(draw_word(trace, 0, k=1000).axes) == 2
+    assert len(explorer._draw_word(trace, 0, k=1000).axes) == 2
 
 
 def test_an_empty_caption_cannot_be_drawn(model):
@@ -315,7 +315,7 @@ def test_surprisal_is_that_of_each_picture(model):
 )
 def test_windows_cover_what_they_say(side, grid):
     pixels = np.random.default_rng(0).integers(0, 200, (40, 48, 3), np.uint8)
-    covered = list(occlusion.occluded_copies(pixels, grid, side, (255, 255, 255)))
+    covered = list(occlusion._occluded_copies(pixels, grid, side, (255, 255, 255)))
     assert len(covered) == grid[0] * grid[1]
     assert pixels.max() < 200
     for number, one in enumerate(covered):
@@ -335,7 +335,7 @@ def test_windows_cover_what_they_say(side, grid):
 
 @pytest.mark.parametrize("pixels", range(1, 12))
 def test_windows_are_as_wide_as_asked(pixels):
-    widths = [window.stop - window.start for window in occlusion.window_slices(64, 8, pixels / 64)]
+    widths = [window.stop - window.start for window in occlusion._window_slices(64, 8, pixels / 64)]
     assert set(widths[2:-2]) == {pixels}
     assert min(widths) >= min(pixels, 4)
 
@@ -344,7 +344,7 @@ def test_windows_as_large_as_cells_tile_the_picture():
     pixels = np.zeros((48, 48, 3), np.uint8)
     painted = sum(
         (one == 9).all(-1).astype(int)
-        for one in occlusion.occluded_copies(pixels, (8, 8), 1 / 8, (9, 9, 9))
+        for one in occlusion._occluded_copies(pixels, (8, 8), 1 / 8, (9, 9, 9))
     )
     assert (painted == 1).all()
 
@@ -463,7 +463,7 @@ def test_the_game_counts_what_points(model):
 
 def test_chance_is_the_share_of_cells_in_the_box():
     boxes = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 1.0, 1.0], [0.1, 0.1, 0.15, 0.15]])
-    assert occlusion.chance_rate(boxes, (4, 6)) == pytest.approx(100 * (0.25 + 1 + 0) / 3, abs=0.05)
+    assert occlusion._chance_rate(boxes, (4, 6)) == pytest.approx(100 * (0.25 + 1 + 0) / 3, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -511,9 +511,9 @@ class TestExplorer:
 
         def draw(trace, *chosen):
             drawn.append(chosen)
-            return draw_word(trace, *chosen)
+            return explorer._draw_word(trace, *chosen)
 
-        monkeypatch.setattr(explorer, "draw_word", draw)
+        monkeypatch.setattr(explorer, "_draw_word", draw)
         shown.controls["word"].value = 4
         shown.controls["picture"].value = 1
         shown.controls["caption"].value = "a star"
@@ -597,7 +597,7 @@ def test_the_command_line_draws_where_any_model_looked(
         calls.append(options)
         return trace_caption(run, TEST[0], "a red circle")
 
-    monkeypatch.setattr(captioning, "print_captions", lambda *_, **__: [])
+    monkeypatch.setattr(captioning, "_print_captions", lambda *_, **__: [])
     monkeypatch.setattr(tracing, "trace_caption", trace_scene)
     result = CliRunner().invoke(
         application.app,

@@ -16,7 +16,6 @@ from captionlab.explore import faithfulness
 from captionlab.explore.faithfulness import (
     erase_attended,
     evaluate_faithfulness,
-    probability_drops,
     write_faithfulness,
 )
 from captionlab.features.image_processor import ImageProcessor
@@ -153,7 +152,7 @@ class TestErasure:
         assert abs(total - found["own"]) < 0.02
         vocabulary = SimpleNamespace(decode=lambda ids: {5: "es", 6: "es", 7: "hund"}[ids[0]])
         rows = [(5, 0.8, 0.6, 0.7), (6, 0.4, 0.4, 0.4), (7, 0.5, 0.4, 0.5)]
-        by_word = probability_drops(vocabulary, rows)["by_word"]
+        by_word = faithfulness._probability_drops(vocabulary, rows)["by_word"]
         assert by_word == {
             "es": {"times": 2, "own": 10.0, "control": 5.0},
             "hund": {"times": 1, "own": 10.0, "control": 0.0},

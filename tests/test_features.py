@@ -681,7 +681,7 @@ class TestWindows:
     def test_training_draws_among_all_ways_of_looking(self, flips, zoom, ways):
         data = as_photos(scenes(train=1, val=1, test=1))
         changed = preset("pyramid", hflip=flips, corner_crop=zoom)
-        examples = preparation.training_set(
+        examples = preparation._training_set(
             data,
             Vocabulary.build(data.captions("train")),
             ImageProcessor(changed),
@@ -717,7 +717,7 @@ class TestWindows:
         )
         assert (
             len(
-                preparation.training_set(
+                preparation._training_set(
                     data,
                     Vocabulary.build(data.captions("train")),
                     ImageProcessor(changed),
@@ -870,18 +870,18 @@ def test_stores_go_to_those_of_several_runs_that_read_them(photos, tmp_path):
         for one, folders in ((visual, ()), (ensemble(visual, [visual]), store.folder))
     )
     assert first == both  # a run beside itself
-    handed = evaluation.assign_stores(
+    handed = evaluation._assign_stores(
         store.folder,
         [SimpleNamespace(processor=SimpleNamespace(feature_kinds=["attributes"])), visual],
     )
     assert handed == [[], [store.folder]]
-    handed = evaluation.assign_stores(
+    handed = evaluation._assign_stores(
         [store.folder],
         [visual, SimpleNamespace(processor=SimpleNamespace(feature_kinds=["attributes"]))],
     )
     assert handed == [[store.folder], []]
     nobody = [SimpleNamespace(processor=SimpleNamespace(feature_kinds=["attributes"]))] * 2
-    assert evaluation.assign_stores(store.folder, nobody) == [[store.folder], []]
+    assert evaluation._assign_stores(store.folder, nobody) == [[store.folder], []]
 
 
 def test_boxes_without_features_for_a_model_that_wants_theirs(photos):

@@ -16,18 +16,15 @@ from captionlab.runs import (
     Run,
     RunMetadata,
     extend_model,
-    extend_rows,
     extend_vocabulary,
+    extension,
     load,
 )
 from captionlab.runs.fitting import FitConfig, NewModel, fit
 from captionlab.subwords import SubwordVocabulary
 from captionlab.text import Vocabulary
-from captionlab.training import (
-    TrainingConfig,
-    adapt_config,
-    adapt_min_count,
-)
+from captionlab.training import TrainingConfig, adapt_min_count
+from captionlab.training import config as config_module
 
 os.environ["TQDM_DISABLE"] = "1"
 TINY = vanilla.PRESETS["tiny"]
@@ -106,7 +103,7 @@ class TestAdapted:
     @given(st.integers(1, 50), st.integers(1, 3000), st.integers(1, 3000))
     def test_a_recipe_is_left_alone_or_can_warm_up(self, epochs, warmup, steps):
         config = TrainingConfig(epochs=epochs, warmup=warmup)
-        adapted = adapt_config(config, steps)
+        adapted = config_module._adapt_config(config, steps)
         assert 3 * adapted.warmup <= max(3, adapted.epochs * steps)
         if 3 * warmup <= epochs * steps:
             assert adapted == config
@@ -116,7 +113,7 @@ class TestAdapted:
 
     def test_settings_that_are_given_stay(self):
         config = TrainingConfig(epochs=16, warmup=1000)
-        adapted = adapt_config(config, 6, fixed=["epochs", "warmup"])
+        adapted = config_module._adapt_config(config, 6, fixed=["epochs", "warmup"])
         assert (adapted.epochs, adapted.warmup) == (16, 1000)
 
     def test_the_vocabulary_covers_small_data(self):
@@ -130,7 +127,7 @@ class TestAdapted:
         (model_module("translation").PRESETS["paper"], 29_000 // 64),   # Multi30K
     ])  # fmt: skip
     def test_presets_fit_the_data_they_were_made_for(self, preset, steps):
-        assert adapt_config(preset.training, steps) == preset.training
+        assert config_module._adapt_config(preset.training, steps) == preset.training
 
     @pytest.mark.slow
     def test_sixty_pictures_are_learned_from(self, tmp_path):
@@ -170,10 +167,10 @@ class TestExtended:
 
     def test_new_words_share_what_the_unknown_word_had(self):
         logits = torch.tensor([0.3, -1.0, 2.0, 1.0, 0.5])
-        extended = extend_rows(logits, 9)
+        extended = extension._extend_rows(logits, 9)
         assert torch.equal(extended[:5], logits)
         torch.testing.assert_close(extended[5:].exp().sum(), logits[Vocabulary.unk].exp())
-        assert torch.equal(extend_rows(logits, 5), logits)
+        assert torch.equal(extension._extend_rows(logits, 5), logits)
 
     @pytest.mark.parametrize("name", sorted(set(list_models()) - {"translation"}))
     def test_every_captioner_can_be_extended(self, name):

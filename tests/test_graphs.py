@@ -8,10 +8,11 @@ import tiny_training
 import torch
 
 from captionlab import captioner, distillation
+from captionlab.data import resident
 from captionlab.data.batches import Batch, CaptionDataset, collate
 from captionlab.data.datasets import Item
 from captionlab.data.loading import BatchLoader
-from captionlab.data.resident import ResidentLoader, fits_on, resident_bytes
+from captionlab.data.resident import ResidentLoader, fits_on
 from captionlab.distillation import Distilled
 from captionlab.models import find_preset, model_module
 from captionlab.rewards import CiderD
@@ -109,7 +110,7 @@ def test_resident_batches_are_those_that_are_read():
     assert len(seen) == 18      # each row in both views
     first, again = (list(ResidentLoader(data, sampler, "cpu")) for _ in range(2))
     assert all(a.grid.equal(b.grid) for a, b in zip(first, again, strict=True))
-    assert resident_bytes(data) == 9 * (2 * 2 * 6 + 8 * 3 * data.lengths.max())
+    assert resident._resident_bytes(data) == 9 * (2 * 2 * 6 + 8 * 3 * data.lengths.max())
 
 
 def test_a_training_takes_resident_data():

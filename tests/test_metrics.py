@@ -28,6 +28,7 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from captionlab import files
 from captionlab.metrics import captions, java, statistics, tokenizer
+from captionlab.metrics import files as files_module
 from captionlab.metrics import files as metrics_files
 from captionlab.metrics.captions import (
     METRICS,
@@ -36,15 +37,9 @@ from captionlab.metrics.captions import (
     score,
     score_runs,
 )
-from captionlab.metrics.files import (
-    format_report,
-    read_annotations,
-    read_results,
-    score_files,
-)
+from captionlab.metrics.files import format_report, read_results, score_files
 from captionlab.metrics.java import find_java
 from captionlab.metrics.statistics import (
-    bleu_from_counts,
     bootstrap_counts,
     compare,
     confidence_intervals,
@@ -154,7 +149,7 @@ def test_corpus_figures_come_back_from_the_counts(both):
         100 * meteor_from_counts(ours.counts["METEOR"]), ours.per_image["METEOR"], rtol=1e-12
     )
     np.testing.assert_allclose(
-        100 * bleu_from_counts(ours.counts["BLEU"])[:, 3],
+        100 * statistics._bleu_from_counts(ours.counts["BLEU"])[:, 3],
         ours.per_image["BLEU-4"],
         rtol=1e-9,
         atol=1e-12,
@@ -479,7 +474,7 @@ def test_results_that_are_none(tmp_path, content, line):
 )
 def test_annotations_that_are_none(tmp_path, content, line):
     with pytest.raises(ValueError, match=line):
-        read_annotations(written(tmp_path, "a.json", content))
+        files_module._read_annotations(written(tmp_path, "a.json", content))
 
 
 @pytest.mark.java
@@ -550,7 +545,7 @@ def test_bleu_from_counts_is_bleu():
         for run in range(20)
     }
     for scores in score_runs(runs, references, meteor=False).values():
-        from_counts = 100 * bleu_from_counts(scores.counts["BLEU"].sum(0))
+        from_counts = 100 * statistics._bleu_from_counts(scores.counts["BLEU"].sum(0))
         assert from_counts == pytest.approx(
             [scores.corpus_scores[name] for name in METRICS[:4]], rel=1e-12
         )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from captionlab.course.miniature import serve
-from captionlab.data.downloads import file_checksum
+from captionlab.data.downloads import _file_checksum
 from captionlab.metrics import compare, confidence_intervals, find_java, java, spice, tokenize
 from captionlab.metrics.spice import (
     ARCHIVES,
@@ -304,6 +304,6 @@ class TestTheProgram:
 
     def test_the_installed_files_are_the_pinned_ones(self):
         for address, sha256 in ARCHIVES.items():
-            assert file_checksum(find_spice() / Path(address).name) == sha256
+            assert _file_checksum(find_spice() / Path(address).name) == sha256
         assert shutil.which(find_java())
         assert Path(find_java()).is_file()

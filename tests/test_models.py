@@ -602,7 +602,7 @@ class TestPretrainedVit:
     def test_weights_that_do_not_fit_are_one_line(self, network, setting, message):
         preset = self.preset(f"pretrained={network[1]}", setting)
         with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
-            cptr.pretrained_vit(preset)
+            cptr._pretrained_vit(preset)
         assert "\n" not in str(error.value)
 
     def test_the_published_weights_have_the_sizes_of_the_paper(self):

@@ -187,10 +187,10 @@ class TestByHand:
 
     def test_only_what_learns_keeps_weights(self, monkeypatch):
         attention, x = attention_of(2, 3, torch.float32)
-        kept, attend = [], relative_attention.attend_with_constant_columns
+        kept, attend = [], relative_attention._attend_with_constant_columns
         monkeypatch.setattr(
             relative_attention,
-            "attend_with_constant_columns",
+            "_attend_with_constant_columns",
             lambda *parts, scale: kept.append(1) or attend(*parts, scale=scale),
         )
         found = attention(x)

@@ -47,7 +47,7 @@ from captionlab.runs.evaluation import (
     merge_result,
     result_name,
 )
-from captionlab.runs.fitting import NewModel, fit, preset_variant
+from captionlab.runs.fitting import NewModel, _preset_variant, fit
 from captionlab.runs.objectives import SCST
 from captionlab.runs.preparation import TrainingSetup
 from captionlab.runs.results import merge_run, provenance
@@ -189,7 +189,7 @@ class TestFormats:
         run = captionlab.load("translation")
         result = results.load_result("multi30k/translation-strong-distilled-scst")
         row = next(row for row in result["runs"] if row["seed"] == run.metadata.seed)
-        assert evaluation.result_run(run)["made"] == row["made"]
+        assert evaluation._result_run(run)["made"] == row["made"]
 
     @pytest.mark.slow
     @pytest.mark.parametrize("split", ["test_2017_flickr", "test_2017_mscoco"])
@@ -507,11 +507,11 @@ class TestTraining:
         fpn, full = (find_preset("position_aware", "tiny", variant) for variant in ("fpn", None))
         assert fpn == replace(full, variant="fpn")
         assert full.variant == "position_aware"
-        assert preset_variant("position_aware", "tiny", fpn) == "fpn"
+        assert _preset_variant("position_aware", "tiny", fpn) == "fpn"
         assert (
-            preset_variant("position_aware", "tiny", full)
+            _preset_variant("position_aware", "tiny", full)
             is None
-            is preset_variant("vanilla", "tiny", find_preset("vanilla", "tiny"))
+            is _preset_variant("vanilla", "tiny", find_preset("vanilla", "tiny"))
         )
 
 
@@ -584,7 +584,7 @@ class TestEvaluation:
         )
         for stage in ("xe", "distilled", "scst", "distilled-scst"):
             marks[stage] = {
-                evaluation.result_run(
+                evaluation._result_run(
                     replace(one, metadata=replace(one.metadata, stage=stage))
                 )["made"]
                 for one in (run, other)
@@ -602,7 +602,7 @@ class TestEvaluation:
         captions = [item.captions[0] for item in items]
         captioner = SimpleNamespace(translates=False)
         others = derangement(len(items))
-        scores = evaluation.score_split(captioner, captions, items, others=others, meteor=False)
+        scores = evaluation._score_split(captioner, captions, items, others=others, meteor=False)
         own, blind = scores["metrics"], scores["blind"]
         assert own["truth"] == 100
         assert own["BLEU-1"] == pytest.approx(100)
@@ -623,11 +623,11 @@ class TestEvaluation:
         items = world["test"]
         captions = [item.captions[0] for item in items]
         monkeypatch.setattr(preparation, "caption_split", lambda *_, **__: captions)
-        own = preparation.quick_cider(None, items, {})
+        own = preparation._quick_cider(None, items, {})
         monkeypatch.setattr(
             preparation, "caption_split", lambda *_, **__: captions[1:] + captions[:1]
         )
-        assert own > 2 * preparation.quick_cider(None, items, {})
+        assert own > 2 * preparation._quick_cider(None, items, {})
 
     def test_results_are_filed_by_data_and_split(self, trained):
         metadata = evaluation.result_metadata(

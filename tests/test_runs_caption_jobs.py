@@ -12,12 +12,7 @@ from PIL import Image
 import captionlab
 from captionlab.cli.options import find_pictures, split_run
 from captionlab.decoding import GenerationConfig
-from captionlab.runs import (
-    caption_files,
-    journal_settings,
-    read_journal,
-    write_captions,
-)
+from captionlab.runs import caption_files, caption_jobs, write_captions
 
 @pytest.fixture(scope="module")
 def run():
@@ -107,7 +102,7 @@ def test_a_broken_file_is_tried_again(run, files, tmp_path):
 
 def test_a_journal_of_another_job_is_refused(run, files, tmp_path):
     journal = tmp_path / "c.json.partial"
-    settings = journal_settings(run, GenerationConfig())
+    settings = caption_jobs._journal_settings(run, GenerationConfig())
     journal.write_text(json.dumps({"settings": settings}) + "\n")
     with pytest.raises(ValueError, match="another beam, num_captions"):
         caption_files(
@@ -115,7 +110,7 @@ def test_a_journal_of_another_job_is_refused(run, files, tmp_path):
         )
     journal.write_text("nonsense\n")
     with pytest.raises(ValueError, match="no journal of captions"):
-        read_journal(journal, settings)
+        caption_jobs._read_journal(journal, settings)
     for name, line in (("c.txt", "ends in .json"), ("no/c.json", "no folder")):
         with pytest.raises((ValueError, OSError), match=line):
             caption_files(run, files, tmp_path / name)
@@ -131,7 +126,7 @@ def test_half_a_line_is_cut_off(run, files, tmp_path, cut):
     files[-1].with_suffix(".away").rename(files[-1])
     journal = tmp_path / "captions.json.partial"
     journal.write_bytes(journal.read_bytes()[:-cut])
-    done = read_journal(journal, journal_settings(run, GenerationConfig()))
+    done = caption_jobs._read_journal(journal, caption_jobs._journal_settings(run, GenerationConfig()))
     assert len(done) == 10
     assert journal.read_bytes().endswith(b"\n")
     caption_files(run, files, out, scores=True, resume=True)

@@ -16,10 +16,9 @@ from captionlab.runs import (
     NoveltyDetector,
     NoveltyWarning,
     load_novelty,
-    pooled_features,
+    novelty,
     pooled_items,
     save_novelty,
-    spherical_kmeans,
 )
 from captionlab.runs.fitting import FitConfig, fit
 from captionlab.scenes import generate_scene, render
@@ -41,10 +40,10 @@ def test_centroids_move_towards_the_points(seed):
     torch.manual_seed(seed)
     points = torch.cat([around(axis, 50) for axis in range(4)])
     similarity = [
-        (points @ spherical_kmeans(points, 4, steps, seed).T).amax(1).mean() for steps in (0, 1, 30)
+        (points @ novelty._spherical_kmeans(points, 4, steps, seed).T).amax(1).mean() for steps in (0, 1, 30)
     ]
     assert similarity[0] < similarity[1] <= similarity[2]
-    torch.testing.assert_close(spherical_kmeans(points, 4).norm(dim=1), torch.ones(4))
+    torch.testing.assert_close(novelty._spherical_kmeans(points, 4).norm(dim=1), torch.ones(4))
 
 
 def test_the_share_of_false_alarms_is_that_of_the_validation_pictures(detector):
@@ -56,7 +55,7 @@ def test_the_share_of_false_alarms_is_that_of_the_validation_pictures(detector):
 
 def test_cells_are_averaged_before_they_are_scaled():
     grid = torch.tensor([[[3.0, 0.0], [1.0, 4.0]]])
-    torch.testing.assert_close(pooled_features(grid), torch.tensor([[0.5**0.5, 0.5**0.5]]))
+    torch.testing.assert_close(novelty._pooled_features(grid), torch.tensor([[0.5**0.5, 0.5**0.5]]))
 
 
 class TestExtended:

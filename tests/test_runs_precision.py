@@ -285,7 +285,7 @@ class TestAppleDevice:
     def test_auto_measures_it(self, speedup, dtype, moved, monkeypatch):
         measured = []
         monkeypatch.setattr(
-            devices, "half_speedup", lambda *choice: measured.append(choice) or speedup
+            devices, "_half_speedup", lambda *choice: measured.append(choice) or speedup
         )
         captionlab.load("scenes", device="mps", precision="auto")
         assert moved == [("mps", dtype)]

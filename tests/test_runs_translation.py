@@ -5,12 +5,7 @@ import warnings
 import pytest
 
 import captionlab
-from captionlab.runs.translation import (
-    map_by_length,
-    split_text,
-    split_texts,
-    translate_parts,
-)
+from captionlab.runs import translation as translation_module
 
 STORY = (
     "An old man sits on a bench in the park. A small brown dog sleeps in the grass. "
@@ -35,34 +30,34 @@ def words(text: str) -> int:
     ],
 )
 def test_sentence_ends(text, parts):
-    assert split_text(text, words, 20) == parts
+    assert translation_module._split_text(text, words, 20) == parts
 
 
 def test_a_long_sentence_is_split_near_its_middle_and_nothing_is_lost():
     text = "a dog runs, a cat sleeps in the sun, and a very old man reads"
-    parts = split_text(text, words, 6)
+    parts = translation_module._split_text(text, words, 6)
     assert parts[0] == "a dog runs,"
     assert all(words(part) <= 6 for part in parts)
     assert " ".join(parts) == text
-    assert split_text("word" * 50, len, 10) == ["word" * 50]
+    assert translation_module._split_text("word" * 50, len, 10) == ["word" * 50]
 
 
 def test_one_warning_for_all_long_sentences():
     texts = ["one two three four", "five six seven eight", "nine. Ten."]
     with pytest.warns(UserWarning, match="2 of 3 texts have a sentence of more than 3") as caught:
-        parts = split_texts(texts, words, 3)
+        parts = translation_module._split_texts(texts, words, 3)
     assert len(caught) == 1
     assert parts == [["one two", "three four"], ["five six", "seven eight"], ["nine.", "Ten."]]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert split_texts(["A dog. A cat."], words, 3) == [["A dog.", "A cat."]]
+        assert translation_module._split_texts(["A dog. A cat."], words, 3) == [["A dog.", "A cat."]]
 
 
 def test_parts_come_back_in_their_texts():
     upper = lambda part, *_: [text.upper() for text in part]  # noqa: E731
-    assert translate_parts([["a", "b"], [""], ["c"]], upper) == ["A B", "", "C"]
-    assert map_by_length(["ccc", " ", "a"], 1, upper) == ["CCC", "", "A"]
-    assert map_by_length(["ccc", " ", "a"], 2, lambda _, places: [*map(str, places)]) == ["0", "", "2"]
+    assert translation_module._translate_parts([["a", "b"], [""], ["c"]], upper) == ["A B", "", "C"]
+    assert translation_module._map_by_length(["ccc", " ", "a"], 1, upper) == ["CCC", "", "A"]
+    assert translation_module._map_by_length(["ccc", " ", "a"], 2, lambda _, places: [*map(str, places)]) == ["0", "", "2"]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from captionlab.scenes import verification
 from captionlab.scenes.generator import (
     HELD_OUT,
     SPLITS,
@@ -32,7 +33,7 @@ from captionlab.scenes.language import (
     parse,
     phrase,
 )
-from captionlab.scenes.verification import coverage, truth, verify_caption, verify_claim
+from captionlab.scenes.verification import coverage, truth, verify_caption
 from captionlab.scenes.world import (
     COLOURS,
     SCENE_WORDS,
@@ -371,7 +372,7 @@ def test_joined_claims_speak_of_different_objects(seed):
     for text in describe_scene(scene, captions=12):
         claims = [claim for claim in parse(text) if claim.kind not in ("scene", "count")]
         together = Claim("object", tuple(obj for claim in claims for obj in claim.descriptions))
-        assert all(verify_claim(together, scene).values()), text
+        assert all(verification._verify_claim(together, scene).values()), text
 
 
 def test_a_shape_inside_another_is_not_beside_it():
@@ -429,17 +430,17 @@ def test_things_of_one_claim_are_different_objects():
         ]
     )
     assert all(
-        verify_claim(
+        verification._verify_claim(
             Claim("object", (Description("circle"), Description("square"))), scene
         ).values()
     )
     assert not all(
-        verify_claim(
+        verification._verify_claim(
             Claim("object", (Description("circle"), Description(None, "red"))), scene
         ).values()
     )
     assert not all(
-        verify_claim(
+        verification._verify_claim(
             Claim("object", (Description("circle"), Description("square"), Description("square"))),
             scene,
         ).values()

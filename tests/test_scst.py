@@ -12,6 +12,7 @@ from nltk.translate.gleu_score import sentence_gleu
 from pycocoevalcap.cider.cider import Cider
 from torch import nn
 
+from captionlab import rewards as rewards_module
 from captionlab import scst
 from captionlab.blocks import BlockConfig
 from captionlab.captioner import TransformerCaptioner
@@ -20,7 +21,7 @@ from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
 from captionlab.decoding.generation import log_probabilities, sample, sequence_log_probs
 from captionlab.models import translation, vanilla
-from captionlab.rewards import CiderD, Gleu, count_grams
+from captionlab.rewards import CiderD, Gleu
 from captionlab.runs import catalog
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.fitting import NewModel, fit
@@ -113,7 +114,7 @@ class TestReward:
         assert reward.score([[3]], [[3]]) == [0.0]
 
     def test_counts(self):
-        assert count_grams([3, 3, 4]) == {(3,): 2, (4,): 1, (3, 3): 1, (3, 4): 1, (3, 3, 4): 1}
+        assert rewards_module._count_grams([3, 3, 4]) == {(3,): 2, (4,): 1, (3, 3): 1, (3, 4): 1, (3, 3, 4): 1}
 
 
 @given(st.lists(st.lists(st.floats(0, 10), min_size=3, max_size=3), min_size=1, max_size=4))

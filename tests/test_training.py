@@ -33,14 +33,10 @@ from captionlab.decoding import generation
 from captionlab.models import cptr, vanilla
 from captionlab.scst import SelfCritical
 from captionlab.text import pad_sequences
-from captionlab.training import devices
+from captionlab.training import devices, distributed
 from captionlab.training.checkpoint import read_checkpoint, write_checkpoint
 from captionlab.training.config import TrainingConfig, cosine, noam, step_decay
-from captionlab.training.distributed import (
-    explain_lost_process,
-    requested_processes,
-    start_missing_processes,
-)
+from captionlab.training.distributed import explain_lost_process, start_missing_processes
 from captionlab.training.loop import Trainer, epochs_since_best
 from captionlab.training.memory import checkpoint_activations
 
@@ -960,7 +956,7 @@ def test_accelerates_command_line_says_how_many_processes_were_asked_for():
         "accelerate launch --cpu train.py": 0,
         "": 0,
     }.items():
-        assert requested_processes(text.split()) == count
+        assert distributed._requested_processes(text.split()) == count
 
 
 def test_a_launcher_that_started_one_of_several_processes_is_one_line(monkeypatch):

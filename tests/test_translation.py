@@ -375,7 +375,7 @@ class TestRun:
         captions = [item.captions[0].lower() for item in items]
         others = derangement(len(items))
         run = SimpleNamespace(translates=True)
-        scores = evaluation.score_split(run, captions, items, others=others)
+        scores = evaluation._score_split(run, captions, items, others=others)
         assert scores["metrics"]["BLEU"] == pytest.approx(100)
         assert scores["metrics"]["truth"] == 100
         assert scores["blind"]["BLEU"] < 50

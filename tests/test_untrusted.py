@@ -14,12 +14,12 @@ from conftest import ROOT
 from feature_helpers import one_line
 from markdown_it import MarkdownIt
 
+from captionlab import untrusted
 from captionlab.data.datasets import Item
 from captionlab.data.text_files import read_json_file, read_lines
 from captionlab.features.boxes import open_boxes
 from captionlab.metrics import read_results
 from captionlab.untrusted import (
-    check_archive,
     check_regular,
     check_size,
     escape_markdown,
@@ -61,7 +61,7 @@ class TestPackedFiles:
         packed_zeros(tmp_path / "bomb.npz")
         assert (tmp_path / "bomb.npz").stat().st_size < 20_000
         monkeypatch.setattr(np, "load", lambda *_: pytest.fail("it was unpacked"))
-        for read in (open_boxes, check_archive):
+        for read in (open_boxes, untrusted._check_archive):
             with pytest.raises(ValueError, match="bomb.npz: its content would take 9 MB") as fault:
                 read(tmp_path / "bomb.npz")
             one_line(fault)

@@ -20,7 +20,7 @@ from captionlab.features.extraction import find_images
 from captionlab.features.images import load_image
 from captionlab.models import find_preset
 from captionlab.text import Vocabulary
-from captionlab.zip_files import file_size, list_files, read_zipped, split_zip_path, walk_zip
+from captionlab.zip_files import file_size, list_files, split_zip_path, walk_zip
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
@@ -63,9 +63,9 @@ def test_every_member_is_read_in_every_order(pictures):
     for number in (3, 0, 11, 4, 3):
         content = (pictures / f"{number}.png").read_bytes()
         inside = pictures / "all.zip" / "part" / f"{number}.png"
-        assert read_zipped(inside) == content
+        assert zip_files._read_zipped(inside) == content
         assert file_size(inside) == len(content)
-    assert read_zipped(pictures / "0.png") is None
+    assert zip_files._read_zipped(pictures / "0.png") is None
     assert file_size(pictures / "all.zip" / "part" / "none.png") is None
     assert file_size(pictures / "none.png") is None
 
@@ -114,12 +114,12 @@ def test_the_directory_is_read_once(pictures, monkeypatch):
 
     monkeypatch.setattr(zip_files.zipfile, "ZipFile", counted)
     for number in range(12):
-        read_zipped(pictures / "copy.zip" / "part" / f"{number}.png")
+        zip_files._read_zipped(pictures / "copy.zip" / "part" / f"{number}.png")
     assert len(opened) == 1
     (pictures / "copy.zip").unlink()
     with plain(pictures / "copy.zip", "w") as archive:
         archive.writestr("part/0.png", b"another file")
-    assert read_zipped(pictures / "copy.zip" / "part" / "0.png") == b"another file"
+    assert zip_files._read_zipped(pictures / "copy.zip" / "part" / "0.png") == b"another file"
 
 
 @pytest.mark.parametrize("number", [2, 3])      # stored, deflated

@@ -16,13 +16,8 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "batch_by_count", "Batch", "PixelInput", "CaptionDataset", "collate",
         "ResumableBatchSampler",
     ],
-    "catalog": [
-        "register_path", "dataset_path", "load_dataset", "download",
-        "check_pictures",
-    ],
-    "downloads": [
-        "Archive", "file_checksum", "fetch_file", "space_needed", "unpack", "get_archives",
-    ],
+    "catalog": ["register_path", "dataset_path", "load_dataset", "download", "check_pictures"],
+    "downloads": ["Archive", "fetch_file", "unpack", "get_archives"],
     "unreadable": [
         "UNREADABLE", "find_unreadable", "save_unreadable", "load_unreadable",
         "leave_out_unreadable",
@@ -37,10 +32,10 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "PICTURE_SUFFIXES", "is_picture_name", "list_pictures", "load_image", "error_reason",
     ],
     "inputs": ["InputConfig"],
-    "loading": ["seeded_row", "SMALL_DATA", "default_workers", "BatchLoader"],
-    "resident": ["ResidentLoader", "fits_on", "resident_bytes"],
+    "loading": ["SMALL_DATA", "default_workers", "BatchLoader"],
+    "resident": ["ResidentLoader", "fits_on"],
     "text_files": [
-        "line_error", "read_text", "read_lines", "read_json_file", "lack_blanks",
+        "line_error", "read_text", "read_lines", "read_json_file",
         "warn_of_missing_blanks",
     ],
 })

@@ -12,9 +12,6 @@ from ..lazy import lazy_attributes
 # The public names, by the module that defines them.
 __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "onnx": ["export_onnx", "OLDEST_TORCH"],
-    "runtime": ["OnnxCaptioner", "prepare_picture", "Picture"],
-    "web": [
-        "PageContent", "build_app", "content_html", "describe_picture", "describe_run",
-        "draw_words", "example_pictures",
-    ],
+    "runtime": ["OnnxCaptioner", "Picture"],
+    "web": ["build_app"],
 })

@@ -11,17 +11,10 @@ from ..lazy import lazy_attributes
 # %% ../../nbs/library/explore/index.ipynb #expl0004
 # The public names, by the module that defines them.
 __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
-    "explorer": ["draw_caption", "draw_heads", "draw_word", "Explorer"],
+    "explorer": ["draw_caption", "draw_heads", "Explorer"],
     "faithfulness": [
         "ErasureScores", "erase_attended", "evaluate_faithfulness", "write_faithfulness",
-        "probability_drops",
     ],
-    "occlusion": [
-        "window_slices", "occluded_copies", "occlude", "pointing_hits", "chance_rate",
-        "pointing_game",
-    ],
-    "tracing": [
-        "GridView", "BoxView", "WordView", "CaptionTrace", "trace_caption", "attended_streams",
-        "image_positions", "surprisal",
-    ],
+    "occlusion": ["occlude", "pointing_hits", "pointing_game"],
+    "tracing": ["GridView", "BoxView", "WordView", "CaptionTrace", "trace_caption", "surprisal"],
 })

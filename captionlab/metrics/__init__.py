@@ -19,7 +19,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     ],
     "chair": ["shapes_in_caption", "chair_scores"],
     "coco_results": ["read_image_ids", "check_coco_results", "result_path", "export_coco"],
-    "files": ["read_json", "read_results", "read_annotations", "score_files", "format_report"],
+    "files": ["read_json", "read_results", "score_files", "format_report"],
     "java": ["JAVA_HELP", "find_java", "java_command", "java_environment", "last_message"],
     "perturbations": ["change_fact", "shuffle_words"],
     "registry": ["Metric", "register_metric", "registered_metrics", "registered_scores"],
@@ -28,7 +28,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "SpiceScores", "score_spice", "spice_report", "merge_spice",
     ],
     "statistics": [
-        "meteor_from_counts", "bleu_from_counts", "sacrebleu_from_counts", "ter_from_counts",
+        "meteor_from_counts", "ter_from_counts",
         "resampled_scores", "bootstrap_counts", "confidence_intervals", "Comparison", "compare",
     ],
     "tokenizer": ["tokenize"],

@@ -63,7 +63,7 @@ TRANSLATION_SCORER = {
 
 # %% ../../nbs/library/metrics/translation.ipynb #bb41efd1
 def _bleu_counts(metric: BLEU, pairs: list[tuple[str, str]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `sacrebleu_from_counts` reads, shape (S, 10), and BLEU of each pair, (S,)."""
+    """Return what `_sacrebleu_from_counts` reads, shape (S, 10), and BLEU of each pair, (S,)."""
     results = [metric.sentence_score(text, [reference]) for text, reference in pairs]
     counts = [[row.sys_len, row.ref_len, *row.totals, *row.counts] for row in results]
     return np.array(counts, dtype=float), np.array([row.score for row in results])

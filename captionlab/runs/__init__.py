@@ -15,19 +15,15 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "Caption", "CaptioningError", "collect_results", "make_captions", "picture_generator",
         "stream_results",
     ],
-    "caption_jobs": [
-        "CAPTION_FORMATS", "check_caption_path", "write_captions", "journal_settings",
-        "read_journal", "caption_files",
-    ],
+    "caption_jobs": ["CAPTION_FORMATS", "check_caption_path", "write_captions", "caption_files"],
     "catalog": ["list_runs", "load"],
-    "extension": ["extend_vocabulary", "extend_rows", "extend_model", "freeze_vision"],
+    "extension": ["extend_vocabulary", "extend_model", "freeze_vision"],
     "novelty": [
-        "pooled_features", "spherical_kmeans", "NoveltyWarning", "NoveltyDetector", "save_novelty",
-        "load_novelty", "pooled_items",
+        "NoveltyWarning", "NoveltyDetector", "save_novelty", "load_novelty", "pooled_items",
     ],
     "ensembles": ["ensemble", "load_ensemble"],
     "evaluation": [
-        "result_metadata", "result_run", "result_name", "evaluate", "assign_stores", "score_split",
+        "result_metadata", "result_name", "evaluate",
         "merge_result", "detector_result", "merge_detector", "derangement",
     ],
     "folder": [
@@ -35,9 +31,8 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "processor_fingerprint", "check_resume_config",
     ],
     "preparation": [
-        "build_processor", "augmentations", "training_set", "TrainingSetup", "prepare_training",
-        "grid_inputs", "DataSource", "Folders", "load_training_data", "load_run_data",
-        "quick_cider", "make_validate_fn",
+        "build_processor", "augmentations", "TrainingSetup", "prepare_training", "grid_inputs",
+        "DataSource", "Folders", "load_training_data", "load_run_data", "make_validate_fn",
     ],
     "results": [
         "results_home", "load_result", "result_file", "diff_metadata", "check_mergeable",
@@ -45,14 +40,8 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "seed_deviation", "seed_spread",
     ],
     "run": ["Run", "caption_split", "make_batch", "require_metadata"],
-    "storage": [
-        "unique_tensors", "load_weights", "read_run_json", "RunMetadata",
-        "write_run", "read_run",
-    ],
-    "translation": [
-        "map_by_length", "split_text", "split_texts", "num_tokens", "source_sentences",
-        "WholeWords", "translate_texts", "translate_parts",
-    ],
+    "storage": ["unique_tensors", "load_weights", "RunMetadata", "write_run", "read_run"],
+    "translation": ["source_sentences", "translate_texts"],
     "objectives": ["Objective", "CrossEntropy", "Distillation", "SCST", "OBJECTIVES", "RDrop"],
-    "fitting": ["NewModel", "FitConfig", "fit", "preset_variant"],
+    "fitting": ["NewModel", "FitConfig", "fit"],
 })

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DataSource', 'Folders', 'load_training_data', 'load_run_data', 'build_processor',
-           'augmentations', 'training_set', 'TrainingSetup', 'prepare_training',
-           'quick_cider', 'make_validate_fn', 'grid_inputs']
+           'augmentations', 'TrainingSetup', 'prepare_training', 'make_validate_fn',
+           'grid_inputs']
 
 # %% ../../nbs/library/runs/preparation.ipynb #prep0002
 import os
@@ -265,7 +265,7 @@ def _augmented_inputs(
     return inputs
 
 # %% ../../nbs/library/runs/preparation.ipynb #32d17460
-def training_set(
+def _training_set(
     data: CaptionData,
     vocabulary: Vocabulary | SubwordVocabulary,
     processor: Processor,
@@ -349,7 +349,7 @@ def prepare_training(
         processor: of the model.
         features: feature stores; what they lack is computed into the cache folder.
         max_val_items: how many validation items are captioned after each epoch.
-        fixed_captions: as for `training_set`.
+        fixed_captions: as for `_training_set`.
         corner_crops: likewise.
 
     Raises:
@@ -360,13 +360,13 @@ def prepare_training(
     require_features(stores, data["train"] + val_items)
     inputs = input_transforms(processor, stores)
     probe_inputs(inputs, val_items)
-    examples = training_set(data, vocabulary, processor, inputs,
+    examples = _training_set(data, vocabulary, processor, inputs,
                             fixed_captions=fixed_captions, corner_crops=corner_crops)
     _warn_of_cut_captions(examples)
     return TrainingSetup(data, inputs, val_items, examples)
 
 # %% ../../nbs/library/runs/preparation.ipynb #vali0003
-def quick_cider(run: Run, items: Sequence[Item], inputs: InputTransforms) -> float:
+def _quick_cider(run: Run, items: Sequence[Item], inputs: InputTransforms) -> float:
     """Return CIDEr of greedy captions in percent, on the words of `normalise`; not for tables.
 
     Args:
@@ -416,7 +416,7 @@ def make_validate_fn(
         candidate = Run(model, run.vocabulary, run.processor)
         if run.translates:
             return {"score": _quick_bleu(candidate, items)}
-        return {"score": quick_cider(candidate, items, inputs)}
+        return {"score": _quick_cider(candidate, items, inputs)}
 
     return validate
 

@@ -12,14 +12,14 @@ from ..lazy import lazy_attributes
 # The public names, by the module that defines them.
 __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "generator": [
-        "GAP", "LAYOUTS", "Utterance", "SPLITS", "HELD_OUT", "PortableRandom", "generate_scene",
+        "GAP", "LAYOUTS", "Utterance", "SPLITS", "HELD_OUT", "generate_scene",
         "describe_scene", "split_of", "generate_split",
     ],
     "language": [
         "FORMS", "WORDS", "NOUNS", "NUMBERS", "LANGUAGES", "ARTICLES", "ENDINGS", "Description",
         "Claim", "form_key", "phrase", "parse",
     ],
-    "verification": ["verify_claim", "verify_caption", "truth", "coverage"],
+    "verification": ["verify_caption", "truth", "coverage"],
     "world": [
         "WORLD", "COLOURS", "SHAPES", "SIZES", "TEXTURES", "BACKGROUND", "PROPERTIES", "VALUES",
         "SHAPE_INEQUALITIES", "FINE", "STRIPE", "NEAR", "CONTAINERS", "RELATIONS", "INVERSE",

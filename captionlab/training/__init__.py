@@ -18,14 +18,14 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "config": [
         "BasePreset", "TrainingConfig", "LEAST_STEPS", "MOST_EPOCHS", "WARMUP_SHARE",
         "AVERAGE_SHARE", "LEAST_COVERAGE", "noam", "constant", "cosine", "step_decay",
-        "override_preset", "adapt_config", "adapt_min_count", "changed_settings", "adapt_recipe",
+        "override_preset", "adapt_min_count", "changed_settings", "adapt_recipe",
     ],
     "devices": [
         "DEVICES", "PRECISIONS", "average_weights", "best_device", "bf16_speedup", "check_device",
-        "compile_model", "half_speedup", "inference_dtype", "resolve_precision",
+        "compile_model", "inference_dtype", "resolve_precision",
     ],
     "distributed": [
-        "check_same_progress", "explain_lost_process", "requested_processes",
+        "check_same_progress", "explain_lost_process",
         "start_missing_processes", "tune_malloc", "world_size",
     ],
     "graphs": ["ReplayedStep"],

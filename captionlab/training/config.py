@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['LEAST_STEPS', 'MOST_EPOCHS', 'WARMUP_SHARE', 'AVERAGE_SHARE', 'LEAST_COVERAGE', 'noam',
            'constant', 'cosine', 'step_decay', 'TrainingConfig', 'BasePreset',
-           'override_preset', 'adapt_config', 'adapt_min_count', 'changed_settings',
-           'adapt_recipe']
+           'override_preset', 'adapt_min_count', 'changed_settings', 'adapt_recipe']
 
 # %% ../../nbs/library/training/config.ipynb #0dea6dd0
 import ast
@@ -323,7 +322,7 @@ WARMUP_SHARE = 0.1          # of all steps, in an adapted training
 AVERAGE_SHARE = 0.1         # of all steps: the window of the moving average of the weights
 
 
-def adapt_config(
+def _adapt_config(
     config: TrainingConfig, steps: int, fixed: Collection[str] = ()
 ) -> TrainingConfig:
     """Return a config that can learn from a small data set, or the same if it can already.
@@ -397,7 +396,7 @@ def adapt_recipe(preset: BasePreset, examples: batches.CaptionDataset, fixed: Co
         before: the preset before its `min_count` was adapted.
     """
     steps = len(preset.training.batch_sampler(examples))
-    adapted = replace(preset, training=adapt_config(preset.training, steps, fixed))
+    adapted = replace(preset, training=_adapt_config(preset.training, steps, fixed))
     old = asdict(before.training) | {"min_count": before.min_count}
     changes = [f"{name} {old[name]:,} -> {value:,}"
                for name, value in changed_settings(before, adapted).items()]
