@@ -11,6 +11,7 @@ import torch
 import captionlab
 from captionlab.data import scenes
 from captionlab.decoding import GenerationConfig, find_rule, register_rule
+from captionlab.metrics import registry
 from captionlab.runs import ensemble, evaluate
 
 WORLD = scenes(train=1, val=1, test=6, novel=0)
@@ -20,7 +21,7 @@ PICTURES = [item.image for item in WORLD["test"]]
 @pytest.fixture
 def mine(monkeypatch):
     """The code of CONTRIBUTING that makes a metric and a rule."""
-    monkeypatch.setattr("captionlab.metrics.registry._METRICS", {})
+    monkeypatch.setattr(registry, "_SCORERS", dict(registry._SCORERS))
     monkeypatch.setattr("captionlab.decoding.constraints._RULES", {})
     text = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = text.partition("## Add a metric or a decoding rule")[2]

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from captionlab.data import Item
-from captionlab.metrics import register_metric, registered_metrics, registered_scores
+from captionlab.metrics import metric_sources, register_metric, registry, score_rows
 
 ITEMS = [Item("a", ("x",), image=1), Item("b", ("y", "z"), image=2)]
 
 
 @pytest.fixture(autouse=True)
 def _no_metrics_stay(monkeypatch):
-    monkeypatch.setattr("captionlab.metrics.registry._METRICS", {})
+    monkeypatch.setattr(registry, "_SCORERS", {})
 
 
 def test_a_metric_gets_what_belongs_together():
@@ -21,10 +21,10 @@ def test_a_metric_gets_what_belongs_together():
         calls.append((images, captions, references))
         return [0.25, 0.75]
 
-    assert registered_scores(["one", "two"], ITEMS) == {}
+    assert score_rows({"run": ["one", "two"]}, ITEMS) == {"run": {}}
     register_metric("stub", metric)
-    assert registered_metrics() == ["stub"]
-    assert registered_scores(["one", "two"], ITEMS) == {"stub": 0.5}
+    assert metric_sources(["stub", "other"]) == {"stub": "registered"}
+    assert score_rows({"run": ["one", "two"]}, ITEMS) == {"run": {"stub": 0.5}}
     assert calls == [([1, 2], ["one", "two"], [("x",), ("y", "z")])]
 
 
@@ -32,4 +32,4 @@ def test_a_metric_gets_what_belongs_together():
 def test_what_is_no_number_for_each_caption_is_an_error(value):
     register_metric("stub", lambda *_: value)
     with pytest.raises(ValueError, match="metric stub returned .* finite number for each of 2 captions"):
-        registered_scores(["a", "b"], ITEMS)
+        score_rows({"run": ["a", "b"]}, ITEMS)

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from captionlab.course.miniature import serve
-from captionlab.data.downloads import _file_checksum
+from captionlab.data import downloads
 from captionlab.metrics import compare, confidence_intervals, find_java, java, spice, tokenize
 from captionlab.metrics.spice import (
     ARCHIVES,
     SUBSCORES,
     find_spice,
     install_spice,
-    merge_spice,
     score_spice,
     spice_report,
 )
@@ -106,15 +105,6 @@ class TestWithoutTheProgram:
         assert np.isnan(scores.subscores()["size"])
         assert scores.counts["SPICE"].shape == (3, 3)
 
-    def test_people_are_judged_by_their_own_references(self, fake_program):
-        line = json.dumps(printed_scores(1, 1, 1))
-        sent = fake_program(f"cat <<END\n{line}\n{line}\nEND")
-        fewer = {key: texts[1:] for key, texts in REFERENCES.items()}
-        score_spice({"a": GOOD, "human": BAD}, REFERENCES, {"human": fewer})
-        first, second = json.loads(sent.read_text())["jobs"]
-        assert first["references"] == list(REFERENCES.values())
-        assert second["references"] == list(fewer.values())
-
     @pytest.mark.parametrize(
         ("candidates", "references", "message"),
         [
@@ -146,46 +136,6 @@ class TestWithoutTheProgram:
         assert confidence_intervals(scores, 50)["SPICE"] == (low, high)
         assert compare(scores, scores)["SPICE"].difference == 0
         json.dumps(report, allow_nan=False)
-
-
-class TestMerging:
-    @pytest.fixture
-    def folder(self, tmp_path):
-        runs = [{"seed": seed, "metrics": {"CIDEr": 40.0 + seed}} for seed in (0, 1)]
-        (tmp_path / "cptr.json").write_text(json.dumps({"scorer": {"CIDEr": "x"}, "runs": runs}))
-        human = {"scorer": {}, "runs": [{"seed": None, "metrics": {}}]}
-        (tmp_path / "human.json").write_text(json.dumps(human))
-        return tmp_path
-
-    @pytest.fixture
-    def scores(self):
-        return spice._read_scores([1], printed_scores(0.5))
-
-    def test_each_run_gets_its_own(self, folder, scores):
-        changed = merge_spice(spice_report({"cptr.seed1": scores, "human": scores}, 10), folder)
-        assert [path.name for path in changed] == ["cptr.json", "human.json"]
-        cptr, human = (json.loads(path.read_text()) for path in changed)
-        assert cptr["runs"][0]["metrics"] == {"CIDEr": 40.0}
-        assert cptr["runs"][1]["metrics"] == {"CIDEr": 41.0, "SPICE": 50.0}
-        assert cptr["scorer"]["CIDEr"] == "x"
-        assert "SPICE" in cptr["scorer"]
-        assert human["runs"][0]["spice"]["subscores"]["objects"] == 50
-
-    @pytest.mark.parametrize(
-        ("name", "kind"), [("cptr.seed2", ValueError), ("vanilla.seed0", FileNotFoundError)]
-    )
-    def test_nothing_is_written_if_one_cannot_be(self, folder, scores, name, kind):
-        before = (folder / "cptr.json").read_bytes()
-        with pytest.raises(kind):
-            merge_spice(spice_report({"cptr.seed0": scores, name: scores}, 10), folder)
-        assert (folder / "cptr.json").read_bytes() == before
-
-    @pytest.mark.parametrize("text", ["{", "[" * 200_000, "9" * 6000])
-    def test_a_broken_result_is_one_line(self, folder, scores, text):
-        (folder / "cptr.json").write_text(text)
-        with pytest.raises(ValueError, match=r"cptr\.json cannot be read as JSON") as fault:
-            merge_spice(spice_report({"cptr.seed0": scores}, 10), folder)
-        assert "\n" not in str(fault.value)
 
 
 def test_a_run_without_spice_replaces_one_with_it(tmp_path):
@@ -304,6 +254,6 @@ class TestTheProgram:
 
     def test_the_installed_files_are_the_pinned_ones(self):
         for address, sha256 in ARCHIVES.items():
-            assert _file_checksum(find_spice() / Path(address).name) == sha256
+            assert downloads._file_checksum(find_spice() / Path(address).name) == sha256
         assert shutil.which(find_java())
         assert Path(find_java()).is_file()

@@ -3,7 +3,6 @@
 import json
 import os
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,11 +17,11 @@ from captionlab.data.batches import Batch, CaptionDataset
 from captionlab.data.datasets import scenes
 from captionlab.features import image_processor
 from captionlab.features.text_processor import TextProcessor
+from captionlab.metrics.registry import score_rows
 from captionlab.metrics.translation import moses, score_translations
 from captionlab.models import vanilla
 from captionlab.models.translation import PRESETS, Model, Preset, RDropped, symmetric_kl
 from captionlab.pytorch_layers import copy_decoder, copy_encoder
-from captionlab.runs import evaluation
 from captionlab.runs.evaluation import derangement, evaluate
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.objectives import RDrop
@@ -374,8 +373,8 @@ class TestRun:
         items = world["test"]
         captions = [item.captions[0].lower() for item in items]
         others = derangement(len(items))
-        run = SimpleNamespace(translates=True)
-        scores = evaluation._score_split(run, captions, items, others=others)
+        rows = {"metrics": captions, "blind": [captions[other] for other in others]}
+        scores = score_rows(rows, items, translates=True)
         assert scores["metrics"]["BLEU"] == pytest.approx(100)
         assert scores["metrics"]["truth"] == 100
         assert scores["blind"]["BLEU"] < 50

@@ -18,14 +18,14 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "leave_one_out",
     ],
     "chair": ["shapes_in_caption", "chair_scores"],
-    "coco_results": ["read_image_ids", "check_coco_results", "result_path", "export_coco"],
+    "coco_results": ["read_image_ids", "result_path", "export_coco"],
     "files": ["read_json", "read_results", "score_files", "format_report"],
     "java": ["JAVA_HELP", "find_java", "java_command", "java_environment", "last_message"],
     "perturbations": ["change_fact", "shuffle_words"],
-    "registry": ["Metric", "register_metric", "registered_metrics", "registered_scores"],
+    "registry": ["Metric", "register_metric", "score_rows", "metric_sources"],
     "spice": [
         "ARCHIVES", "SUBSCORES", "SPICE_SCORER", "find_spice", "install_spice",
-        "SpiceScores", "score_spice", "spice_report", "merge_spice",
+        "SpiceScores", "score_spice", "spice_report",
     ],
     "statistics": [
         "meteor_from_counts", "ter_from_counts",

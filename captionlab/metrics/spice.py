@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ARCHIVES', 'SUBSCORES', 'SPICE_SCORER', 'find_spice', 'install_spice', 'SpiceScores',
-           'score_spice', 'spice_report', 'merge_spice']
+           'score_spice', 'spice_report']
 
 # %% ../../nbs/library/metrics/spice.ipynb #27cb9d23
 import json
@@ -18,8 +18,7 @@ import numpy as np
 from pycocoevalcap.spice import spice as spice_program
 
 from ..data.downloads import fetch_file
-from ..files import cache_home, data_home, write_json
-from ..untrusted import load_json
+from ..files import cache_home, data_home
 from .captions import Scores, check_same_pictures
 from .java import java_command, java_environment, last_message
 from .statistics import bootstrap_counts
@@ -203,7 +202,6 @@ def _read_scores(ids: Iterable, printed: Sequence[dict]) -> SpiceScores:
 def score_spice(
     runs: dict[str, dict],
     references: dict,
-    own_references: dict[str, dict] | None = None,
     *,
     threads: int | None = None,
     memory: str = "4G",
@@ -213,12 +211,11 @@ def score_spice(
     Args:
         runs: for each run's name its candidates, a caption for each picture's id.
         references: for each of the same ids the captions that people wrote.
-        own_references: of runs that are judged by other references, as people by one another.
         threads: of the parser; by default one for each core.
         memory: the most that Java may use for objects, as its option -Xmx has it.
 
     Returns:
-        By name the scores; arrays of shape (B,) in the order of the run's references.
+        By name the scores; arrays of shape (B,) in the order of the references.
 
     Raises:
         FileNotFoundError: SPICE is not installed; the line says how to get it.
@@ -226,27 +223,19 @@ def score_spice(
         RuntimeError: Java is missing or stopped; the last line that it wrote is quoted.
     """
     find_spice()
-    judges = {name: (own_references or {}).get(name, references) for name in runs}
-    for name, candidates in runs.items():
-        check_same_pictures(candidates, judges[name])
+    for candidates in runs.values():
+        check_same_pictures(candidates, references)
     if not runs:
         return {}
-    texts = {}
+    texts = {("references", key): list(captions) for key, captions in references.items()}
     for name, candidates in runs.items():
         texts |= {("run", name, key): [text] for key, text in candidates.items()}
-    for name, captions in {None: references, **(own_references or {})}.items():
-        texts |= {("references", name, key): list(listed) for key, listed in captions.items()}
     words = tokenize(texts)
-
-    def make_job(name: str) -> dict:
-        owner = name if name in (own_references or {}) else None
-        return {"captions": [words["run", name, key][0] for key in judges[name]],
-                "references": [words["references", owner, key] for key in judges[name]]}
-
-    jobs = [make_job(name) for name in runs]
+    jobs = [{"captions": [words["run", name, key][0] for key in references],
+             "references": [words["references", key] for key in references]} for name in runs]
     printed, _ = _run_spice(jobs, threads or os.cpu_count() or 1, memory)
     pairs = zip(runs, printed, strict=True)
-    return {name: _read_scores(judges[name], lines) for name, lines in pairs}
+    return {name: _read_scores(references, lines) for name, lines in pairs}
 
 # %% ../../nbs/library/metrics/spice.ipynb #148a3847
 def spice_report(scored: dict[str, SpiceScores], resamples: int = 1000, seed: int = 0) -> dict:
@@ -281,35 +270,3 @@ def spice_report(scored: dict[str, SpiceScores], resamples: int = 1000, seed: in
 def _to_json(number: float) -> float | None:
     """A number as JSON can hold it: None for NaN."""
     return None if np.isnan(number) else float(number)
-
-# %% ../../nbs/library/metrics/spice.ipynb #474b66a3
-def merge_spice(report: dict, folder: str | Path) -> list[Path]:
-    """Add the scores of a report to the result files of a folder; other keys stay as they are.
-
-    Args:
-        report: as `spice_report` returns it; a run is named after its captions file, `NAME.seedN`
-            or, if the result has no seeds, `NAME`.
-        folder: holds `NAME.json`.
-
-    Returns:
-        The files that changed.
-
-    Raises:
-        FileNotFoundError: there is no such result file; nothing is written.
-        ValueError: a result file is broken or has no run of that seed; nothing is written.
-    """
-    results = {}
-    for name, scores in report["runs"].items():
-        stem, _, seed = name.partition(".seed")
-        path = Path(folder) / f"{stem}.json"
-        result = results.setdefault(path, load_json(path))
-        number = int(seed) if seed else None
-        run = next((run for run in result["runs"] if run.get("seed") == number), None)
-        if run is None:
-            raise ValueError(f"{path} has no run of seed {number}: evaluate it first")
-        run["metrics"]["SPICE"] = scores["SPICE"]
-        run["spice"] = {key: scores[key] for key in ("interval", "subscores", "subscore_intervals")}
-        result["scorer"]["SPICE"] = report["scorer"]
-    for path, result in results.items():
-        write_json(path, result)
-    return list(results)

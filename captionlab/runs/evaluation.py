@@ -8,7 +8,7 @@ __all__ = ['derangement', 'result_metadata', 'result_name', 'evaluate', 'merge_r
 
 # %% ../../nbs/library/runs/evaluation.ipynb #0cb17cdd
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,8 @@ from ..features.attributes import AttributeDetector, oracle_attributes, split_fi
 from ..features.base import reads_images
 from ..features.store import FeatureStore
 from ..files import short_hash
-from ..metrics.captions import SCORER, score_runs
 from ..metrics.java import find_java
-from ..metrics.registry import registered_metrics, registered_scores
-from ..metrics.translation import TRANSLATION_SCORER, score_translations
-from ..scenes.verification import coverage, truth
-from ..scenes.world import FACT_KINDS, Scene
+from ..metrics.registry import metric_sources, score_rows
 from .preparation import DataSource, Folders, load_run_data
 from .results import check_mergeable, merge_run, provenance
 from .run import Run, caption_split, require_metadata
@@ -218,8 +214,12 @@ def evaluate(
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
     others = derangement(len(items), run.metadata.seed) if blind else ()
     captions = caption_split(run, items, inputs, config, truecase=truecase)
-    row |= _score_split(run, captions, items, others=others, meteor=meteor) | provenance()
-    metadata["scorer"] = _scorers(row["metrics"])
+    rows = {"metrics": captions}
+    if blind:
+        rows["blind"] = [captions[other] for other in others]
+    without = () if meteor else ("METEOR",)
+    row |= score_rows(rows, items, translates=run.translates, without=without) | provenance()
+    metadata["scorer"] = metric_sources(row["metrics"])
     pairs = zip(items, captions, strict=True)
     coco = [{"image_id": item.image_id, "caption": caption} for item, caption in pairs]
     return {"metadata": metadata, "run": row, "captions": coco}
@@ -287,80 +287,6 @@ def _as_variant(run: Run, *names: str) -> Run:
     """Return the run with names added to its variant, so that its result has a file of its own."""
     variant = "-".join(filter(None, [run.metadata.variant, *names])) or None
     return replace(run, metadata=replace(run.metadata, variant=variant))
-
-# %% ../../nbs/library/runs/evaluation.ipynb #ef9db2dd
-def _score_split(
-    run: Run,
-    captions: list[str],
-    items: Sequence[Item],
-    *,
-    others: Sequence[int] | np.ndarray = (),
-    meteor: bool = True,
-) -> dict[str, dict[str, float]]:
-    """Return the scores in percent of captions, `metrics`, and those of the control, `blind`.
-
-    Args:
-        run: that captioned or translated.
-        captions: of the items.
-        items: with their references.
-        others: for each item the one whose caption it gets in the control, shape `(B,)`; without
-            them there is no control.
-        meteor: whether to compute METEOR.
-    """
-    candidates = {"metrics": captions}
-    if len(others):
-        candidates["blind"] = [captions[other] for other in others]
-    if run.translates:
-        references = [item.captions[0] for item in items]
-        scores = {}
-        for name, texts in candidates.items():
-            scores[name] = score_translations(texts, references)
-    else:
-        scores = _score_captions(candidates, items, meteor)
-    for name, texts in candidates.items():
-        scores[name] |= registered_scores(texts, items)
-    worlds = [item.image for item in items if isinstance(item.image, Scene)]
-    if len(worlds) == len(items):
-        for name, texts in candidates.items():
-            scores[name] |= _scene_scores(texts, worlds)
-    return scores
-
-
-def _score_captions(
-    candidates: dict[str, list[str]], items: Sequence[Item], meteor: bool
-) -> dict[str, dict[str, float]]:
-    """Return the scores of several lists of captions of the same items, with one start of Java."""
-    references = {item.image_id: list(item.captions) for item in items}
-    by_image = {
-        name: dict(zip(references, texts, strict=True)) for name, texts in candidates.items()
-    }
-    scores = score_runs(by_image, references, meteor)
-    return {name: result.corpus_scores for name, result in scores.items()}
-
-
-def _scene_scores(captions: list[str], worlds: list[Scene]) -> dict[str, float]:
-    """Return truth, coverage and truth by kind of fact, in percent.
-
-    Kinds that no caption states are left out.
-    """
-    stated = [[caption] for caption in captions]
-    truth_scores = truth(stated, worlds)
-    coverage_scores = coverage(stated, worlds)
-    scores = {"truth": 100 * truth_scores["all"], "coverage": 100 * coverage_scores["all"]}
-    for kind in FACT_KINDS:
-        if kind in truth_scores:
-            scores[f"truth, {kind}"] = 100 * truth_scores[kind]
-    return scores
-
-
-def _scorers(metrics: Iterable[str]) -> dict[str, str]:
-    """Return what computed each metric; kinds of truth are computed as truth is."""
-    known = SCORER | TRANSLATION_SCORER | dict.fromkeys(registered_metrics(), "registered")
-    return {
-        metric: known.get(metric, "captionlab.scenes, exact")
-        for metric in metrics
-        if ", " not in metric
-    }
 
 # %% ../../nbs/library/runs/evaluation.ipynb #762af7bb
 def merge_result(run: Run, result: dict, name: str | Path | None = None) -> Path:

@@ -136,8 +136,9 @@ def check_mergeable(
         return None
     old = load_result(path)
     compared = dict(old)
-    if "SPICE" in compared.get("scorer", ()):       # added after the evaluation, by merge_spice
-        compared["scorer"] = {k: v for k, v in old["scorer"].items() if k != "SPICE"}
+    if "scorer" in metadata:        # a metric that only one of the two has is no difference
+        known = old.get("scorer", {})
+        compared["scorer"] = {name: known.get(name, by) for name, by in metadata["scorer"].items()}
     problems = [
         f"its {key} is {old_value!r}, that of this run is {new_value!r}"
         for key, old_value, new_value in diff_metadata(compared, metadata, {"runs", *later})
@@ -178,9 +179,11 @@ def merge_run(
     old = check_mergeable(path, metadata, run) or {"runs": []}
     runs = [other for other in old["runs"] if other.get("seed") != run.get("seed")]
     runs = sorted([*runs, run], key=lambda one: one.get("seed") or 0)
-    if any("SPICE" in one["metrics"] for one in runs if one is not run):
-        spice = {"SPICE": old["scorer"]["SPICE"]}
-        metadata = metadata | {"scorer": metadata["scorer"] | spice}
+    if "scorer" in metadata:
+        scorer = old.get("scorer", {}) | metadata["scorer"]
+        measured = {name for one in runs for name in one["metrics"]}
+        shown = {name: by for name, by in scorer.items() if name in measured}
+        metadata = metadata | {"scorer": shown}
     seed = "" if run.get("seed") is None else f".seed{run['seed']}"
     contents = {
         f"{path.stem}{seed}.captions.json": captions,
