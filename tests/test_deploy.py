@@ -14,6 +14,7 @@ import captionlab
 from captionlab.cli import app
 from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
+from captionlab.decoding import GenerationConfig
 from captionlab.deploy import OnnxCaptioner, export_onnx, runtime
 from captionlab.deploy.onnx import OLDEST_TORCH
 from captionlab.features import Preprocess
@@ -62,6 +63,20 @@ class TestScenes:
         together = captioner.caption(pictures)
         assert [captioner.caption(picture) for picture in pictures] == together
         assert captioner.caption(pictures, batch_size=3) == together
+
+    def test_a_generation_config_decides_the_length(self, scenes_run, exported_scenes):
+        captioner = OnnxCaptioner(exported_scenes)
+        pictures = [scenes_run.processor.pixels(generate_scene(seed)) for seed in range(3)]
+        config = GenerationConfig(beam=1, max_length=4)
+        short = scenes_run.caption(pictures, config)
+        assert captioner.caption(pictures, config) == short
+        assert captioner.caption(pictures[0], max_length=4) == short[0]
+        for settings, line in (({"beam": 3}, "greedily"), ({"sample": True}, "'sample': True"),
+                               ({"max_length": 99}, "take 1 to")):
+            with pytest.raises(ValueError, match=line):
+                captioner.caption(pictures, **settings)
+        with pytest.raises(ValueError, match="'min_length': 3"):
+            captioner.caption(pictures, GenerationConfig(beam=1, min_length=3))
 
     def test_it_captions_a_file_without_torch(self, scenes_run, exported_scenes, tmp_path):
         pixels = scenes_run.processor.pixels(generate_scene(3))

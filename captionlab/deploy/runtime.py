@@ -169,19 +169,28 @@ class OnnxCaptioner:
         log_probs, *arrays = self._step.run(names, {"tokens": tokens, **memory, **state})
         return log_probs, dict(zip(state, arrays, strict=True))
 
-    def greedy(self, inputs: dict[str, np.ndarray]) -> list[list[int]]:
+    def greedy(self, inputs: dict[str, np.ndarray],
+               max_length: int | None = None) -> list[list[int]]:
         """Return the ids of B captions, without bos and eos.
 
         Args:
             inputs: of the encoder, such as `prepare` returns.
+            max_length: the largest number of tokens, eos included; None for that of the training.
+
+        Raises:
+            ValueError: the captioner was exported for shorter captions.
         """
+        longest = self.spec["max_length"]
+        if max_length is not None and not 1 <= max_length <= longest:
+            raise ValueError(f"max_length is {max_length}: take 1 to {longest}, for which this "
+                             "captioner was exported")
         memory = self.encode(inputs)
         rows = len(next(iter(memory.values())))
         state = self.start(rows)
         tokens = np.full(rows, self.spec["bos"], dtype=np.int64)
         ended = np.zeros(rows, dtype=bool)
         captions: list[list[int]] = [[] for _ in range(rows)]
-        for _ in range(self.spec["max_length"]):
+        for _ in range(max_length or longest):
             log_probs, state = self.step(tokens, memory, state)
             log_probs[:, self.spec["suppress_tokens"]] = -np.inf
             tokens = log_probs.argmax(-1)
@@ -196,18 +205,30 @@ class OnnxCaptioner:
         """Return the caption of T `ids`."""
         return " ".join(self.spec["vocabulary"][number] for number in ids)
 
-    def caption(self, pictures: Picture | Sequence[Picture],
-                batch_size: int = 32) -> str | list[str]:
+    def caption(self, pictures: Picture | Sequence[Picture], config: Any = None, *,
+                batch_size: int = 32, **settings: Any) -> str | list[str]:
         """Caption a picture, or a list of B pictures, by greedy search.
 
         Args:
             pictures: a file, a PIL image, bytes of shape (h, w, 3), or a list of such.
+            config: a `GenerationConfig` with a beam of 1, as for `Run.caption`.
             batch_size: pictures that go through the graphs together.
+            settings: of `GenerationConfig`, instead of `config`, such as `max_length=8`.
+
+        Raises:
+            ValueError: a setting needs more than greedy search, or is out of its range.
         """
+        # A `GenerationConfig` cannot be made here, without PyTorch.
+        values = {"beam": 1} | (config.to_dict() if config else settings)
+        max_length = values.pop("max_length", None)
+        values.pop("length_penalty", None)              # one caption has no other to be ranked with
+        if values != {"beam": 1}:
+            raise ValueError("an exported captioner searches greedily, by beam=1 and perhaps "
+                             f"max_length: caption with the run itself for {values}")
         if isinstance(pictures, str | os.PathLike | Image.Image | np.ndarray):
-            return self.caption([pictures])[0]
+            return self.caption([pictures], max_length=max_length)[0]
         captions: list[str] = []
         for first in range(0, len(pictures), batch_size):
             inputs = self.prepare(pictures[first : first + batch_size])
-            captions += [self.decode(ids) for ids in self.greedy(inputs)]
+            captions += [self.decode(ids) for ids in self.greedy(inputs, max_length)]
         return captions
