@@ -485,50 +485,6 @@ def test_a_picture_without_a_run_goes_to_the_photo_captioner(few, monkeypatch):
     assert call("caption", "mine").exit_code == call("caption").exit_code == 2
 
 
-@pytest.fixture
-def begun(tmp_path, monkeypatch):
-    """A training in `mine` that was begun with options; the list gets what trainings are given."""
-    from captionlab.runs import fitting
-
-    calls = []
-
-    def fit(*arguments):
-        calls.append(arguments)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(fitting, "fit", fit)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/checkpoint.pt").touch()
-    options = ["--data", "a b.csv", "--epochs", "4", "--seed", "7", "--features", "f", "--out", "x"]
-    arguments = ["--debug", "train", "cptr", *options]
-    (tmp_path / "mine/begun.json").write_text(json.dumps({"arguments": arguments}))
-    return calls
-
-
-def test_resume_takes_the_options_from_the_run(begun):
-    call("train", "--resume", "--out", "mine", "--seed", "7", "--data", "moved.csv")
-    ((start, data, _, config),) = begun
-    assert (start.name, data, config.seed) == ("cptr", "moved.csv", 7)
-    assert config.epochs == 4
-    assert config.features == [Path("f")]
-    assert config.out == Path("mine")
-    assert config.resume
-
-
-def test_resume_refuses_only_what_contradicts_the_run(begun):
-    line = mistake("train", "vanilla", "--resume", "--out", "mine", "--epochs", "9", "--lr", "0.1")
-    assert "cptr, and not vanilla; " in line
-    assert "--epochs 4, and not --epochs 9; " in line
-    assert "no --lr, and not --lr 0.1" in line
-    assert "seed" not in line
-    assert begun == []
-
-
-def test_a_broken_note_of_the_beginning_is_one_line(begun, tmp_path):
-    (tmp_path / "mine/begun.json").write_text("{")
-    assert "begun.json is broken" in mistake("train", "--resume", "--out", "mine")
-    (tmp_path / "mine/begun.json").write_text('{"arguments": ["train", 1]}')
-    assert "name a model" in mistake("train", "--resume", "--out", "mine")
 def test_a_folder_is_captioned_into_a_file(few, tmp_path):
     (tmp_path / "broken.png").write_text("no picture")
     command = ("caption", "scenes", ".", "--out", "c.json", "--nbest", 2, "--scores")
@@ -573,8 +529,6 @@ def test_train_evaluate_caption(few, tmp_path):
     assert "the run is mine" in made.stdout
     assert "--resume" in mistake("train", "vanilla", "--data", "few.csv", "--out", "mine")
     success(*command, "--resume")
-    noted = json.loads((tmp_path / "mine/begun.json").read_text())
-    assert noted["arguments"] == sys.argv[1:]
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "README.md").touch()
     evaluated = success("evaluate", "mine", "--beam", 2, "--json")

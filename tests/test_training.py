@@ -33,10 +33,10 @@ from captionlab.decoding import generation
 from captionlab.models import cptr, vanilla
 from captionlab.scst import SelfCritical
 from captionlab.text import pad_sequences
-from captionlab.training import devices, distributed
+from captionlab.training import devices
 from captionlab.training.checkpoint import read_checkpoint, write_checkpoint
 from captionlab.training.config import TrainingConfig, cosine, noam, step_decay
-from captionlab.training.distributed import explain_lost_process, start_missing_processes
+from captionlab.training.distributed import explain_lost_process
 from captionlab.training.loop import Trainer, epochs_since_best
 from captionlab.training.memory import checkpoint_activations
 
@@ -948,43 +948,10 @@ def test_a_checkpoint_that_lacks_a_part_is_one_clear_line(part, tmp_path):
             tiny_training.trainer(config=SHORT, folder=tmp_path).fit()
 
 
-def test_accelerates_command_line_says_how_many_processes_were_asked_for():
-    for text, count in {
-        "accelerate launch --cpu --num_processes 2 -m captionlab train": 2,
-        "accelerate launch --cpu --num-processes=3 train.py": 3,
-        "accelerate launch --cpu --num_processes 4 --num_machines 2 train.py": 0,
-        "accelerate launch --cpu train.py": 0,
-        "": 0,
-    }.items():
-        assert distributed._requested_processes(text.split()) == count
-
-
-def test_a_launcher_that_started_one_of_several_processes_is_one_line(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    start_missing_processes()       # no launcher: nothing happens
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
-    monkeypatch.setenv("MASTER_PORT", "29500")
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
-    with pytest.raises(ValueError, match="torchrun --nproc_per_node COUNT -m captionlab"):
-        start_missing_processes()   # pytest's parent asked for no processes
-    monkeypatch.setenv("RANK", "0")
-    start_missing_processes()       # all are there
-
-
-LAUNCHERS = {
-    "accelerate": ["accelerate.commands.launch", "--cpu", "--num_processes", "2"],
-    "torchrun": ["torch.distributed.run", "--nproc_per_node", "2"],
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_launchers_start_two_processes_that_train_together(launcher, tmp_path):
-    module, *options = LAUNCHERS[launcher]
-    port = ["--main_process_port" if launcher == "accelerate" else "--master_port", free_port()]
-    command = [sys.executable, "-m", module, *options, *port, "-m", "captionlab", "train"]
+def test_torchrun_starts_two_processes_that_train_together(tmp_path):
+    launcher = ["torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port()]
+    command = [sys.executable, "-m", *launcher, "-m", "captionlab", "train"]
     train = ["vanilla", "--epochs", "1", "--max-val-items", "4", "--device", "cpu"]
     env = ALONE | {"TQDM_DISABLE": "1"}
     losses = []

@@ -16,7 +16,6 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from captionlab.cli.options import (
     Accumulation,
@@ -35,83 +34,15 @@ from captionlab.cli.options import (
     TrainingData,
     Warmup,
     Workers,
-    is_given,
     readable_data,
 )
 
-from ..files import read_json_object
 from .application import app, attributes_app, echo
 
 if TYPE_CHECKING:
     from captionlab.features.attributes import AttributeDetector
     from captionlab.runs.objectives import Objective
     from captionlab.runs.run import Run
-
-# %% ../../nbs/library/cli/training.ipynb #86c57e52
-# Options that say where something is, or how the training runs, but not what it is.
-_CHANGEABLE = {
-    "out", "resume", "device", "data", "features", "boxes", "detector", "start", "teacher",
-    "workers",
-}
-
-
-def _recorded_arguments(folder: Path) -> list[str] | None:
-    """Return the arguments of the `train` that began the training in a folder, None if unknown."""
-    file = folder / "begun.json"
-    if not file.exists() or not (folder / "checkpoint.pt").exists():
-        return None
-    arguments = read_json_object(file, "delete it, and give all options again").get("arguments")
-    if not isinstance(arguments, list) or not all(isinstance(word, str) for word in arguments):
-        return None
-    # Before the command there may be options such as --debug. Python programs have no command.
-    return arguments[arguments.index("train") + 1 :] if "train" in arguments else None
-
-
-def _describe(name: str, value: object) -> str:
-    """Return an option as it stands on a command line."""
-    if name == "model":
-        return str(value)
-    flag = f"--{name.replace('_', '-')}"
-    if value is None or isinstance(value, bool):
-        return flag if value else f"no {flag}"
-    return f"{flag} {value}"
-
-
-def _check_contradictions(ctx: typer.Context, begun: Any, folder: Path) -> None:
-    """Raise a `ValueError` if given options contradict those of the beginning."""
-    contradictions = [
-        f"{_describe(name, old)}, and not {_describe(name, ctx.params[name])}"
-        for name, old in begun.params.items()
-        if name not in _CHANGEABLE and is_given(ctx, name) and ctx.params[name] != old
-    ]
-    if contradictions:
-        raise ValueError(
-            f"the training in {folder} was begun with {'; '.join(contradictions)}: leave such "
-            "options out, or choose another folder"
-        )
-
-# %% ../../nbs/library/cli/training.ipynb #7b7987e0
-class _ResumableCommand(TyperCommand):
-    """A command that trains into the folder `--out`; `--resume` takes the options from there."""
-
-    def invoke(self, ctx: typer.Context) -> object:
-        """Run the command with the given options, and with those of the beginning."""
-        folder = ctx.params["out"]
-        if ctx.params["resume"] and folder:
-            self._take_recorded_options(ctx, Path(folder))
-        return super().invoke(ctx)
-
-    def _take_recorded_options(self, ctx: typer.Context, folder: Path) -> None:
-        arguments = _recorded_arguments(folder)
-        if arguments is None:
-            return
-        begun: Any = self.make_context(ctx.info_name, arguments, parent=ctx.parent)
-        _check_contradictions(ctx, begun, folder)
-        for name, value in begun.params.items():
-            source = begun.get_parameter_source(name)
-            if not is_given(ctx, name) and source:
-                ctx.params[name] = value
-                ctx.set_parameter_source(name, source)
 
 # %% ../../nbs/library/cli/training.ipynb #2f3febf9
 def _make_objective(name: str | None, teachers: list[Path], settings: list[str]) -> "Objective":
@@ -156,7 +87,7 @@ def _report_training(run: "Run", out: Path) -> None:
                f"Next: captionlab evaluate {quote(str(out))}")
 
 # %% ../../nbs/library/cli/training.ipynb #0a0c4b46
-@app.command(cls=_ResumableCommand)
+@app.command()
 def train(
     ctx: typer.Context,
     model: Annotated[str | None, typer.Argument(
@@ -177,7 +108,7 @@ def train(
         help="Folder of the run; by default runs/DATA-MODEL[-VARIANT]-PRESET[-OBJECTIVE]-SEED, "
              "runs/RUN-OBJECTIVE[-SEED] or runs/RUN-DATA[-SEED].")] = None,
     resume: Annotated[bool, typer.Option(
-        "--resume", help="Resume the run in that folder, with the options of its beginning.",
+        "--resume", help="Go on with an interrupted training, by the same command.",
     )] = False,
     device: Annotated[str | None, typer.Option(
         help="cpu, cuda or mps; the fastest there is by default.")] = None,
@@ -229,9 +160,7 @@ def train(
         raise ValueError(f"{start} has its model: leave {model} out")
     from captionlab.runs.catalog import load
     from captionlab.runs.fitting import FitConfig, NewModel, fit
-    from captionlab.training.distributed import start_missing_processes
 
-    start_missing_processes()
     data_name = re.sub(r"[*?\[\]]", "", Path(data or "scenes").stem)  # of a pattern of files
     stage = None if loss.stage == "xe" else loss.stage
     if start:

@@ -24,12 +24,11 @@ from .picture_files import load_image
 UNREADABLE = "unreadable.json"
 
 
-def find_unreadable(items: Sequence[Item], num_workers: int | None = None) -> dict[str, str]:
+def find_unreadable(items: Sequence[Item]) -> dict[str, str]:
     """Return the pictures that cannot be read: name of the item to the reason.
 
     Args:
         items: of a data set; all of their pictures are decoded.
-        num_workers: threads; as many as there are cores by default.
     """
     def find_problem(item: Item) -> str:
         try:
@@ -39,7 +38,7 @@ def find_unreadable(items: Sequence[Item], num_workers: int | None = None) -> di
             return str(error).removeprefix(f"cannot read {item.image} as a picture: ")
         return ""
 
-    with ThreadPoolExecutor(num_workers) as pool:
+    with ThreadPoolExecutor() as pool:
         problems = list(tqdm(
             pool.map(find_problem, items), total=len(items), desc="reading pictures",
             disable=not sys.stderr.isatty(),

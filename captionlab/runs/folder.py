@@ -160,7 +160,6 @@ def check_resume_config(folder: Path, config: dict) -> dict:
         )
     folder.mkdir(parents=True, exist_ok=True)
     origin = {"command": run_command_line(), "trained": provenance()}
-    # The whole command line: `captionlab train --resume` takes its options.
-    begun = config | origin | {"arguments": sys.argv[1:]} | begun
+    begun = config | origin | begun
     write_json(file, begun)
     return {name: begun[name] for name in origin}

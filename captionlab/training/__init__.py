@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     ],
     "distributed": [
         "check_same_progress", "explain_lost_process",
-        "start_missing_processes", "tune_malloc", "world_size",
+        "tune_malloc", "world_size",
     ],
     "graphs": ["ReplayedStep"],
     "loop": ["Trainer", "epochs_since_best", "live_plot", "param_groups"],
