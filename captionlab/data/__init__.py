@@ -18,16 +18,12 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     ],
     "catalog": ["register_path", "dataset_path", "load_dataset", "download", "check_pictures"],
     "downloads": ["Archive", "fetch_file", "unpack", "get_archives"],
-    "unreadable": [
-        "UNREADABLE", "find_unreadable", "save_unreadable", "load_unreadable",
-        "leave_out_unreadable",
-    ],
+    "unreadable": ["find_unreadable"],
     "datasets": [
         "DATASET_NAMES", "Item", "CaptionData", "registry", "scenes", "flickr8k", "multi30k",
         "coco_karpathy", "from_files",
     ],
-    "image_search": ["ImageFinder"],
-    "layouts": ["caption_files", "split_in_name", "join_files"],
+    "image_search": ["ImageFinder", "split_in_name"],
     "picture_files": [
         "PICTURE_SUFFIXES", "is_picture_name", "list_pictures", "load_image", "error_reason",
     ],
@@ -35,7 +31,6 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "loading": ["SMALL_DATA", "default_workers", "BatchLoader"],
     "resident": ["ResidentLoader", "fits_on"],
     "text_files": [
-        "line_error", "read_text", "read_lines", "read_json_file",
-        "warn_of_missing_blanks",
+        "line_error", "read_text", "read_lines", "read_json_file", "warn_of_missing_blanks",
     ],
 })

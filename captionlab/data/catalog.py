@@ -7,13 +7,18 @@ __all__ = ['register_path', 'dataset_path', 'load_dataset', 'download', 'check_p
 
 # %% ../../nbs/library/data/catalog.ipynb #f03ff2af
 import os
-from collections.abc import Callable, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
+from glob import glob, has_magic
 from pathlib import Path
 
 from captionlab.data.datasets import (
     DATASET_NAMES,
     CaptionData,
+    Item,
     coco_karpathy,
     flickr8k,
     from_files,
@@ -21,19 +26,13 @@ from captionlab.data.datasets import (
     registry,
     scenes,
 )
-from captionlab.data.unreadable import (
-    find_unreadable,
-    leave_out_unreadable,
-    load_unreadable,
-    save_unreadable,
-)
 
-from ..files import cache_home, data_home, write_json
+from ..files import cache_home, data_home, read_json_object, write_json
 from ..untrusted import load_json
 from .downloads import Archive, fetch_file, get_archives
-from .image_search import ImageFinder
-from .layouts import caption_files, join_files
+from .image_search import ImageFinder, split_in_name
 from .text_files import read_json_file
+from .unreadable import find_unreadable
 
 # %% ../../nbs/library/data/catalog.ipynb #4ab9130b
 _LOADERS: dict[str, Callable[[Path], CaptionData]] = {
@@ -76,6 +75,58 @@ def _detect_dataset(folder: Path | str) -> str:
         "in annotations/ captions_*.json, dataset_*.json or one CSV; name a file elsewhere itself"
     )
 
+# %% ../../nbs/library/data/catalog.ipynb #layo0003
+def _caption_files(path: Path) -> list[Path]:
+    """Return the files of captions of a folder, or those that a pattern names; sorted.
+
+    Args:
+        path: a folder with COCO's `captions_*.json` or Karpathy's `dataset_*.json`, in it or in its
+            `annotations/`, or with a single CSV or Kaggle's `captions.txt`; or a pattern such as
+            `captions_*.json`.
+
+    Returns:
+        No files if there are none.
+    """
+    if not path.is_dir():
+        is_pattern = has_magic(str(path)) and not path.exists()
+        return sorted(map(Path, glob(str(path)))) if is_pattern else []
+    for pattern in ("captions_*.json", "dataset_*.json", "*.csv", "captions.txt"):
+        for folder in (path, path / "annotations"):
+            # Names in any case; hidden files are none that a person put there.
+            files = sorted(
+                file for file in folder.glob("[!.]*") if fnmatchcase(file.name.lower(), pattern)
+            )
+            if files:
+                return files if pattern == "captions_*.json" or len(files) == 1 else []
+    return []
+
+# %% ../../nbs/library/data/catalog.ipynb #layo0004
+def _join_files(files: Sequence[Path], folder: Path | None = None) -> CaptionData:
+    """Return several files of captions as one data set, named after their folder.
+
+    Args:
+        files: as for `from_files`.
+        folder: of the pictures; by default they are looked for around each file.
+
+    Raises:
+        ValueError: a file is malformed, or two files have the same picture.
+    """
+    names = [split_in_name(file) for file in files]
+    splits: dict[str, list[Item]] = {"train": [], "val": [], "test": []}
+    for file, name in zip(files, names, strict=True):
+        for split, items in from_files(file, folder).splits.items():
+            splits[name if name and None not in names else split] += items
+    counts = Counter(item.name for items in splits.values() for item in items)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        listed = ", ".join(file.name for file in files)
+        raise ValueError(
+            f"{twice[0]} is in two of {listed} ({len(twice)} pictures in all): leave one file out"
+        )
+    parent = files[0].resolve().parent
+    name = parent.parent.name if parent.name == "annotations" else parent.name
+    return CaptionData(f"own-{name}" if name in DATASET_NAMES else name, splits)
+
 # %% ../../nbs/library/data/catalog.ipynb #71a15e5b
 def _registered_paths() -> dict[str, str]:
     """Return the folders that `register_path` stored, by name of the data set."""
@@ -108,7 +159,7 @@ def register_path(folder: Path | str) -> CaptionData:
     folder = Path(folder).expanduser().absolute()
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}: check the name")
-    files = caption_files(folder)
+    files = _caption_files(folder)
     if files and not any(_contains(folder, known) for known in _SIGNATURES):
         raise ValueError(
             f"{folder} holds captions of your own ({files[0].name}), which need no registration: "
@@ -119,6 +170,45 @@ def register_path(folder: Path | str) -> CaptionData:
     cache_home().mkdir(parents=True, exist_ok=True)
     write_json(cache_home() / "places.json", _registered_paths() | {name: str(folder)})
     return data
+
+# %% ../../nbs/library/data/catalog.ipynb #unre0007
+_UNREADABLE = "unreadable.json"
+
+
+def _load_unreadable(folder: Path) -> dict[str, str]:
+    """Return what `check_pictures` wrote into a folder; nothing if it wrote nothing.
+
+    Args:
+        folder: of the data set.
+
+    Raises:
+        ValueError: the file is broken.
+    """
+    file = folder / _UNREADABLE
+    remedy = "delete it and run captionlab data check"
+    return read_json_object(file, remedy) if file.exists() else {}
+
+
+def _leave_out_unreadable(data: CaptionData, unreadable: Mapping[str, str]) -> CaptionData:
+    """Return a data set without the pictures that cannot be read; warn in one line.
+
+    Args:
+        data: the data set.
+        unreadable: name of the item to the reason, perhaps of other data sets, too.
+    """
+    left_out = [item for items in data.splits.values() for item in items if item.name in unreadable]
+    if not left_out:
+        return data
+    files = ", ".join(Path(str(item.image)).name for item in left_out[:3])
+    more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
+    verb = "is" if len(left_out) == 1 else "are"
+    warnings.warn(f"{data.name}: {files}{more} cannot be read and {verb} left out", stacklevel=3)
+    splits = {
+        split: [item for item in items if item.name not in unreadable]
+        for split, items in data.splits.items()
+    }
+    counts = {split: len(items) - len(splits[split]) for split, items in data.splits.items()}
+    return replace(data, splits=splits, left_out={split: n for split, n in counts.items() if n})
 
 # %% ../../nbs/library/data/catalog.ipynb #0c909b0d
 def dataset_path(name: str) -> Path:
@@ -168,8 +258,7 @@ def load_dataset(
 
     Args:
         name: one of `DATASET_NAMES`; or a folder of one of those; or a CSV or JSON for
-            `from_files` or `coco_karpathy`; or a folder or pattern of such files, see
-            `caption_files`.
+            `from_files` or `coco_karpathy`; or a folder or a pattern of such files.
         folder: of the pictures, for a file; by default they are looked for around it.
         split: such as "test", if the others are not needed.
         skip_unreadable: decode all pictures and leave out those that cannot be read.
@@ -182,10 +271,10 @@ def load_dataset(
     data = replace(data, origin=str(name))
     if split is not None:
         data = replace(data, splits={split: data[split]})
-    unreadable = load_unreadable(home)
+    unreadable = _load_unreadable(home)
     if skip_unreadable:
         unreadable |= find_unreadable(data.items)
-    return leave_out_unreadable(data, unreadable)
+    return _leave_out_unreadable(data, unreadable)
 
 
 def _read_dataset(name: str | Path, folder: Path | str | None = None) -> tuple[CaptionData, Path]:
@@ -197,9 +286,9 @@ def _read_dataset(name: str | Path, folder: Path | str | None = None) -> tuple[C
         return _LOADERS[str(name)](home), home
     path = Path(name).expanduser()
     home = path if path.is_dir() else path.parent
-    files = [] if any(_contains(path, known) for known in _SIGNATURES) else caption_files(path)
+    files = [] if any(_contains(path, known) for known in _SIGNATURES) else _caption_files(path)
     if len(files) > 1:
-        return join_files(files, Path(folder) if folder else None), home
+        return _join_files(files, Path(folder) if folder else None), home
     if files:
         path = files[0]
     if path.is_dir():
@@ -274,10 +363,18 @@ def check_pictures(name: str | Path) -> dict[str, str]:
 
     Raises:
         ValueError: the data set has no files of pictures.
+        PermissionError: the folder is read-only; the line says what to do.
     """
     data, home = _read_dataset(name)
     if not any(isinstance(item.image, Path) for item in data.items):
         raise ValueError(f"{name} has no files of pictures: there is nothing to check")
     unreadable = find_unreadable(data.items)
-    save_unreadable(home, unreadable)
+    try:
+        if unreadable:
+            write_json(home / _UNREADABLE, unreadable)
+        else:
+            (home / _UNREADABLE).unlink(missing_ok=True)
+    except PermissionError:
+        raise PermissionError(f"may not write {_UNREADABLE} in {home}: copy the data to a folder "
+                              "that you may write to") from None
     return unreadable
