@@ -22,7 +22,7 @@ from captionlab.course.miniature import (
 from captionlab.data import catalog, downloads
 from captionlab.data.catalog import check_pictures, download, load_dataset
 from captionlab.data.datasets import CaptionData, Item, registry
-from captionlab.data.downloads import Archive, fetch_file, get_archives, unpack
+from captionlab.data.downloads import Archive, fetch_file, get_archives
 from captionlab.features.boxes import open_boxes
 
 @pytest.fixture(scope="module")
@@ -186,21 +186,21 @@ def test_a_checksum_that_is_not_known_is_recorded_and_compared_later(tmp_path, s
 
 
 def test_unpacking_goes_on_and_stays_in_its_folder(tmp_path, served):
-    number = unpack(served / "val2014.zip", tmp_path)
+    number = downloads._unpack(served / "val2014.zip", tmp_path)
     files = sorted((tmp_path / "val2014").iterdir())
     assert number == len(files)
     files[0].write_bytes(b"half")
     times = {file: file.stat().st_mtime_ns for file in files[1:]}
-    unpack(served / "val2014.zip", tmp_path)
+    downloads._unpack(served / "val2014.zip", tmp_path)
     assert files[0].stat().st_size > 4
     assert times == {file: file.stat().st_mtime_ns for file in files[1:]}
     with ZipFile(tmp_path / "bad.zip", "w") as archive:
         archive.writestr("../outside.txt", "no")
     with pytest.raises(ValueError, match="do not use it"):
-        unpack(tmp_path / "bad.zip", tmp_path / "inside")
+        downloads._unpack(tmp_path / "bad.zip", tmp_path / "inside")
     (tmp_path / "cut.zip").write_bytes((served / "val2014.zip").read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"cut.zip is damaged .*: delete it and get it again"):
-        unpack(tmp_path / "cut.zip", tmp_path / "inside")
+        downloads._unpack(tmp_path / "cut.zip", tmp_path / "inside")
 
 
 @pytest.mark.filterwarnings("ignore:coco. COCO_train2014_000000167126.jpg cannot be read")

@@ -729,7 +729,7 @@ class TestWindows:
 
     def test_corners_stay_inside(self):
         for zoom in (0.7, 0.8, 0.9, 1 / 3):
-            views = preparation.augmentations(preset("pyramid", corner_crop=zoom))
+            views = preparation._augmentations(preset("pyramid", corner_crop=zoom))
             seen = [
                 ImageProcessor(preset("pyramid")).with_preprocess(**changes).preprocess.window
                 for changes in views

@@ -134,7 +134,7 @@ class TestSavedAndLoaded:
         assert Run.load(compiled).metadata == run.metadata
         files = [sorted(path.name for path in folder.iterdir()) for folder in (plain, compiled)]
         assert files[0] == files[1]  # the name of weights is a hash of their content
-        storage.load_weights(run.model, next(plain.glob("*.safetensors")))
+        storage._load_weights(run.model, next(plain.glob("*.safetensors")))
 
     def test_tied_weights_are_stored_once_and_stay_tied(self, tmp_path):
         run = fresh("vanilla")

@@ -33,9 +33,10 @@ from captionlab.decoding import generation
 from captionlab.models import cptr, vanilla
 from captionlab.scst import SelfCritical
 from captionlab.text import pad_sequences
+from captionlab.training import config as config_module
 from captionlab.training import devices
 from captionlab.training.checkpoint import read_checkpoint, write_checkpoint
-from captionlab.training.config import TrainingConfig, cosine, noam, step_decay
+from captionlab.training.config import TrainingConfig, cosine, noam
 from captionlab.training.distributed import explain_lost_process
 from captionlab.training.loop import Trainer, epochs_since_best
 from captionlab.training.memory import checkpoint_activations
@@ -896,7 +897,7 @@ def test_schedules_rise_to_one_and_then_never_again(warmup, every):
     for share in (
         lambda s: noam(s, warmup),
         lambda s: cosine(s, warmup, warmup + 60),
-        lambda s: step_decay(s, warmup, every),
+        lambda s: config_module._step_decay(s, warmup, every),
         TrainingConfig(schedule="constant", warmup=warmup).lr_lambda(10),
     ):
         rates = [share(step) for step in steps]
@@ -905,7 +906,7 @@ def test_schedules_rise_to_one_and_then_never_again(warmup, every):
         assert rates[0] == pytest.approx(1 / warmup)
     assert noam(warmup - 1, warmup) == cosine(warmup - 1, warmup, warmup + 60) == 1.0
     assert cosine(warmup + 60, warmup, warmup + 60) == pytest.approx(0, abs=1e-9)
-    assert math.isclose(step_decay(3 * every + 100, 1, every), 0.8 ** ((3 * every + 100) // every))
+    assert math.isclose(config_module._step_decay(3 * every + 100, 1, every), 0.8 ** ((3 * every + 100) // every))
 
 
 def test_an_unknown_schedule_is_named():

@@ -17,7 +17,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "ResumableBatchSampler",
     ],
     "catalog": ["register_path", "dataset_path", "load_dataset", "download", "check_pictures"],
-    "downloads": ["Archive", "fetch_file", "unpack", "get_archives"],
+    "downloads": ["Archive", "fetch_file", "get_archives"],
     "unreadable": ["find_unreadable"],
     "datasets": [
         "DATASET_NAMES", "Item", "CaptionData", "registry", "scenes", "flickr8k", "multi30k",

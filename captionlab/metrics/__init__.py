@@ -28,7 +28,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "SpiceScores", "score_spice", "spice_report",
     ],
     "statistics": [
-        "meteor_from_counts", "ter_from_counts",
+        "meteor_from_counts",
         "resampled_scores", "bootstrap_counts", "confidence_intervals", "Comparison", "compare",
     ],
     "tokenizer": ["tokenize"],

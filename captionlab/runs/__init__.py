@@ -31,7 +31,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "processor_fingerprint", "check_resume_config",
     ],
     "preparation": [
-        "build_processor", "augmentations", "TrainingSetup", "prepare_training", "grid_inputs",
+        "build_processor", "TrainingSetup", "prepare_training", "grid_inputs",
         "DataSource", "Folders", "load_training_data", "load_run_data", "make_validate_fn",
     ],
     "results": [
@@ -40,7 +40,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "seed_deviation", "seed_spread",
     ],
     "run": ["Run", "caption_split", "make_batch", "require_metadata"],
-    "storage": ["unique_tensors", "load_weights", "RunMetadata", "write_run", "read_run"],
+    "storage": ["unique_tensors", "RunMetadata", "write_run", "read_run"],
     "translation": ["source_sentences", "translate_texts"],
     "objectives": ["Objective", "CrossEntropy", "Distillation", "SCST", "OBJECTIVES", "RDrop"],
     "fitting": ["NewModel", "FitConfig", "fit"],

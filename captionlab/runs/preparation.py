@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['DataSource', 'Folders', 'load_training_data', 'load_run_data', 'build_processor',
-           'augmentations', 'TrainingSetup', 'prepare_training', 'make_validate_fn',
-           'grid_inputs']
+           'TrainingSetup', 'prepare_training', 'make_validate_fn', 'grid_inputs']
 
 # %% ../../nbs/library/runs/preparation.ipynb #prep0002
 import os
@@ -228,7 +227,7 @@ def _open_detector(
     return detector
 
 # %% ../../nbs/library/runs/preparation.ipynb #c84b4fcd
-def augmentations(preset: BasePreset) -> list[dict]:
+def _augmentations(preset: BasePreset) -> list[dict]:
     """Return the changes of `Preprocess` that make the other views of a training picture.
 
     Args:
@@ -259,7 +258,7 @@ def _augmented_inputs(
         preset = replace(preset, inputs=replace(preset.inputs, corner_crop=1.0))
     train_split = CaptionData(data.name, {"train": data["train"]})
     inputs = []
-    for changes in augmentations(preset):
+    for changes in _augmentations(preset):
         view = processor.with_preprocess(**changes)
         inputs.append(input_transforms(view, open_feature_stores(view, train_split)))
     return inputs

@@ -17,7 +17,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     ],
     "config": [
         "BasePreset", "TrainingConfig", "LEAST_STEPS", "MOST_EPOCHS", "WARMUP_SHARE",
-        "AVERAGE_SHARE", "LEAST_COVERAGE", "noam", "constant", "cosine", "step_decay",
+        "AVERAGE_SHARE", "LEAST_COVERAGE", "noam", "constant", "cosine",
         "override_preset", "adapt_min_count", "changed_settings", "adapt_recipe",
     ],
     "devices": [

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LEAST_STEPS', 'MOST_EPOCHS', 'WARMUP_SHARE', 'AVERAGE_SHARE', 'LEAST_COVERAGE', 'noam',
-           'constant', 'cosine', 'step_decay', 'TrainingConfig', 'BasePreset',
-           'override_preset', 'adapt_min_count', 'changed_settings', 'adapt_recipe']
+           'constant', 'cosine', 'TrainingConfig', 'BasePreset', 'override_preset',
+           'adapt_min_count', 'changed_settings', 'adapt_recipe']
 
 # %% ../../nbs/library/training/config.ipynb #0dea6dd0
 import ast
@@ -70,7 +70,7 @@ def cosine(step: int, warmup: int, total: int) -> float:
     return constant(step, warmup) * 0.5 * decay
 
 # %% ../../nbs/library/training/config.ipynb #978c187a
-def step_decay(step: int, warmup: int, step_size: int, factor: float = 0.8) -> float:
+def _step_decay(step: int, warmup: int, step_size: int, factor: float = 0.8) -> float:
     """Return the share of the peak rate: linear warm-up, then a factor at regular intervals.
 
     Args:
@@ -206,7 +206,7 @@ class TrainingConfig:
         schedules = {
             "noam": partial(noam, warmup=self.warmup),
             "cosine": partial(cosine, warmup=self.warmup, total=steps * self.epochs),
-            "stairs": partial(step_decay, warmup=self.warmup, step_size=3 * steps),
+            "stairs": partial(_step_decay, warmup=self.warmup, step_size=3 * steps),
             "constant": partial(constant, warmup=self.warmup),
         }
         if self.schedule not in schedules:
