@@ -142,26 +142,24 @@ def check(identifier: str, answer: object) -> None:
         print(verdict)
 
 # %% ../../nbs/library/course/checks.ipynb #283a62e0
-_WRONG_ANSWERS = 2      # that each check must refuse at least
-
-
 _NO_ANSWERS = {"a text": "no idea", "a number": -987.5, "an object": object()}
 
 
-def accept(identifier: str, answer: object) -> None:
+def accept(identifier: str, answer: object, *others: object) -> None:
     """Raise unless the check of an exercise finds its worked solution right, also in other forms.
 
     Args:
         identifier: as in "11.1".
         answer: the solution.
+        others: right answers that are written in another way.
 
     Raises:
         AssertionError: the check finds a fault.
     """
     verdict = assess(identifier, answer)
-    for form in (answer, *_other_forms(answer)):
+    for form in (answer, *_other_forms(answer), *others):
         if (judged := assess(identifier, form)).state != "right":
-            raise AssertionError(f"the worked solution fails its check: {judged} ({form!r:.80})")
+            raise AssertionError(f"a right answer fails its check: {judged} ({form!r:.80})")
     print(verdict)
 
 
@@ -200,10 +198,8 @@ def refuse(identifier: str, answers: Mapping[str, object]) -> None:
             number and an object that answer nothing are tried, too.
 
     Raises:
-        AssertionError: there are fewer than two, one passes, or two get the same line.
+        AssertionError: one passes, or two get the same line.
     """
-    if len(answers) < _WRONG_ANSWERS:
-        raise AssertionError(f"{identifier} needs at least {_WRONG_ANSWERS} wrong answers")
     verdicts = {name: assess(identifier, answer) for name, answer in answers.items()}
     others = {name: assess(identifier, answer) for name, answer in _NO_ANSWERS.items()}
     passed = [name for name, each in (verdicts | others).items() if each.state != "wrong"]

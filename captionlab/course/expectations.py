@@ -6,7 +6,7 @@
 __all__ = ['WrongAnswer', 'expect', 'expect_type', 'expect_close', 'expect_equal']
 
 # %% ../../nbs/library/course/expectations.ipynb #9cf04b8d
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import Any
 
@@ -132,6 +132,21 @@ def _difference(actual: Any, expected: np.ndarray, name: str) -> str:
     return f"{name}: {wrong.sum()} of {wrong.size} numbers are wrong, the first at {position}"
 
 # %% ../../nbs/library/course/expectations.ipynb #79cf32ac
+def _plain(value: Any) -> Any:
+    """Return an answer without what does not matter: how texts begin, end and are capitalised."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, str):
+        return value.strip(" .'\"\n").lower()
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, set | frozenset):
+        return frozenset(map(_plain, value))
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return value
+
+
 def expect_equal(
     actual: Any,
     expected: Any,
@@ -142,7 +157,9 @@ def expect_equal(
     """Raise unless an answer that is no array equals the right one.
 
     Args:
-        actual: of the learner. A set may be given as a list, a tuple as a list.
+        actual: of the learner. A tuple may be given as a list or an array; a set as anything that
+            has its elements, or as the text that is its only one. The case of texts does not
+            matter, nor do spaces, quotes and full stops at their ends.
         expected: the right answer: a string, a set, a list, a dictionary.
         name: of what is compared, for the message.
         misconceptions: a message for each wrong answer that is worth an explanation.
@@ -150,16 +167,19 @@ def expect_equal(
     Raises:
         WrongAnswer: they differ; of sets and dictionaries, how many entries are missing or wrong.
     """
-    if isinstance(expected, set) and isinstance(actual, list | tuple | frozenset):
-        actual = set(actual)
-    if isinstance(expected, list | tuple) and isinstance(actual, list | tuple):
-        actual = type(expected)(actual)
-    expect_type(actual, type(expected), f"a {type(expected).__name__}")
+    kind = type(expected).__name__
+    if isinstance(expected, set) and isinstance(actual, str):
+        actual = {actual}
+    elif isinstance(expected, set) and isinstance(actual, Iterable):
+        actual = set(map(_plain, actual))
+    actual = _plain(actual)
+    expected = _plain(expected)
+    expect_type(actual, type(expected), f"a {kind}")
     for message, wrong in (misconceptions or {}).items():
-        expect(actual != wrong, message)
+        expect(actual != _plain(wrong), message)
     if actual == expected:
         return
-    if isinstance(expected, set):
+    if isinstance(expected, frozenset):
         missing = len(expected - actual)
         surplus = len(actual - expected)
         raise WrongAnswer(f"{name} lacks {missing} and has {surplus} that do not belong")
@@ -167,9 +187,9 @@ def expect_equal(
         wrong_keys = [key for key in expected if actual.get(key, ...) != expected[key]]
         surplus = len(actual.keys() - expected.keys())
         raise WrongAnswer(f"{name}: wrong for {wrong_keys}, with {surplus} keys too many")
-    if isinstance(expected, list | tuple) and len(actual) != len(expected):
+    if isinstance(expected, tuple) and len(actual) != len(expected):
         raise WrongAnswer(f"{name} has length {len(actual)}, expected {len(expected)}")
-    if isinstance(expected, list | tuple):
+    if isinstance(expected, tuple):
         pairs = zip(actual, expected, strict=True)
         position = next(index for index, (one, other) in enumerate(pairs) if one != other)
         raise WrongAnswer(f"{name} is wrong from position {position} on")

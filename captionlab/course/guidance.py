@@ -62,7 +62,7 @@ def rubric(identifier: str) -> None:
         print(f"[ ] {criterion}")
 
 # %% ../../nbs/library/course/guidance.ipynb #3b3f765c
-_TESTS = re.compile(r"^#\| export|^(accept|refuse)\(")
+_TESTS = re.compile(r"^#\| (export|hide)|^(accept|refuse)\(")
 _HEADING = re.compile(r"^(?=##+ *\d)", re.M)
 
 

@@ -80,6 +80,9 @@ def _check_wander(wander):
     expect_close([scene.objects[1].y for scene in walk], [130] * 9, "the list of y")
     same = all(replace(scene.objects[1], x=60, y=60) == start.objects[1] for scene in walk)
     expect(same, "the circle itself has changed, not only its place")
+    other = Scene(start.objects[::-1])
+    expect(all(scene.objects[0] == other.objects[0] for scene in wander(other)),
+           "it is made for the lesson's scene; take the objects from the scene that it gets")
 
 # %% ../../nbs/solutions/00_start_here.ipynb #s003rub
 add_rubric(
@@ -106,8 +109,7 @@ add_rubric(
     ),
 )
 def _check_longer(answer):
-    words = [str(each).strip().lower() for each in answer]
-    expect_equal(words, ["rises", "falls", "rises"], "the list", misconceptions={
+    expect_equal(answer, ["rises", "falls", "rises"], "the list", misconceptions={
         "each further statement can be wrong": ["rises", "rises", "rises"],
         "longer captions state more of the scene": ["rises", "falls", "falls"],
         "the penalty favours longer captions, in spite of its name": ["falls", "rises", "falls"],
@@ -124,7 +126,7 @@ def _check_longer(answer):
 )
 def _check_novel(answer):
     expect_type(answer, str, 'one of "shape", "colour" and "both alike"')
-    expect_equal(answer.strip().lower(), "shape", misconceptions={
+    expect_equal(answer, "shape", misconceptions={
         "nearly all of the colours are right": "colour",
         "the two shares differ much": "both alike",
     })

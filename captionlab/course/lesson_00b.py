@@ -76,3 +76,6 @@ def _check_descent(descend):
         "this is one step, not three": before * 0.8,
         "the rate is not used": -before,
     })
+    slope = torch.tensor([2.0, -1.0])
+    moved = descend(lambda point: point @ slope, torch.zeros(2), 0.5, 2)
+    expect_close(moved, -slope, "right for a sum of squares; for another function the point")

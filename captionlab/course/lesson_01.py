@@ -51,6 +51,7 @@ def _check_additive(additive_scores):
         "there is no tanh in it, so the score is linear": pairs @ v,
         "tanh belongs to the sum of query and key, not to each alone":
             (torch.tanh(query)[:, None] + torch.tanh(key)[None]) @ v,
+        "this is the plain sum of the entries, with v = 1": torch.tanh(pairs).sum(-1),
     })
 
 # %% ../../nbs/solutions/01_attention.ipynb #ck010003
@@ -99,5 +100,7 @@ def _check_cache(keep_second_twice):
     expect(isinstance(new, tuple) and len(new) == 2, "it should return a KeyValue")
     expect(new[0].shape == (2, 4, 7, 16), "there should be two beams again")
     expect(not new[0][0].equal(cache.key[0]), "the first beam was to be dropped")
+    own = [key.equal(new[0][0]) for key in cache.key]
+    expect(any(own), "the keys are not those of the cache that it gets")
     expect(new[0].equal(cache.key[[1, 1]]), "the keys are not those of the second beam, twice")
     expect(new[1].equal(cache.value[[1, 1]]), "the values have to follow the keys")

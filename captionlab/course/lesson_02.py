@@ -83,6 +83,10 @@ def _check_strict(mix):
         "the query is still x": attend(x, x, x, mask)[0],
         "the mask is not used": attend(torch.zeros(4, 16), x, x)[0],
     })
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    mask = causal_mask(6)[0, 0]
+    right = attend(torch.zeros(6, 8), x, x, mask)[0]
+    expect_close(mix(x, mask), right, "with six words and another mask the output")
 
 # %% ../../nbs/solutions/02_masks.ipynb #ck020005
 @exercise(
@@ -100,3 +104,6 @@ def _check_prefix(prefix_mask):
     expect(not table[:3, 3:].any(), "a picture cell sees words")
     expect(table[:, :3].all(), "not everybody sees all picture cells")
     expect(table[3:, 3:].equal(causal_mask(4)[0, 0]), "words do not see the words up to themselves")
+    other = torch.as_tensor(prefix_mask(5, 2)).bool()
+    right = causal_mask(7) | (torch.arange(7) < 5)
+    expect(other.equal(right), "right for 3 cells and 4 words, wrong for 5 cells and 2 words")

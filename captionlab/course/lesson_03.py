@@ -108,3 +108,4 @@ def _check_rotary(rotary):
     for distance in (-3, 1, 8):
         expect(scores.diagonal(distance).std() < 1e-3,
                "the scores depend on more than the distance")
+    expect(rotary(torch.ones(9, 8)).shape == (9, 8), "(9, 8) does not become (9, 8)")

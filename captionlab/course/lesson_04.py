@@ -46,6 +46,8 @@ def _check_overlapping(overlapping):
         "these patches do not overlap": patchify(images, 16),
         "a patch is flattened as channel, row, column": by_row,
     })
+    right = nn.Unfold(8, stride=4)(images).transpose(1, 2)
+    expect_close(overlapping(images, 8, 4), right, "with size 8 and stride 4 the patches")
 
 # %% ../../nbs/solutions/04_patches.ipynb #ck040003
 @exercise(
@@ -79,6 +81,8 @@ def _check_pad(pad_to_patches):
     expect(not padded[..., 20:, :].any(), "what is added should be zero")
     expect(mask.shape == (2, 1, 1, 6), "the mask should have shape (B, 1, 1, N)")
     expect(mask.bool().all(), "each of these patches holds a real pixel")
+    shapes = [tuple(part.shape) for part in pad_to_patches(images, 12)]
+    expect(shapes == [(2, 3, 24, 48), (2, 1, 1, 8)], f"with patches of 12 the shapes are {shapes}")
 
 # %% ../../nbs/solutions/04_patches.ipynb #ck040005
 @exercise(

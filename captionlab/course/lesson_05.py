@@ -124,7 +124,8 @@ def _check_cache(answer):
 )
 def _check_article(like_the_article):
     block: Any = EncoderBlock(BlockConfig(8, 2, 16, dropout=0.5))
-    expect(type(like_the_article(block)) is EncoderBlock, "it should return the block itself")
+    same = like_the_article(block) is block and type(block) is EncoderBlock
+    expect(same, "it should return the block itself")
     rates = [getattr(residual.dropout, "p", 0.0) for residual in block.residuals]
     expect(not all(rates), "the outputs of the sub-layers still have dropout")
     expect(not any(rates), "one of the two residuals still has dropout")
@@ -153,3 +154,5 @@ def _check_reorder(reorder):
     })
     expect_close(moved[0].value.flatten(), parents + 10, "the value of the first block")
     expect_close(moved[1].key.flatten(), parents + 20, "the key of the second block")
+    pairs = reorder(past, torch.tensor([[1, 0], [0, 0], [1, 1]]))[0].key.flatten()
+    expect_close(pairs, [1, 0, 2, 2, 5, 5], "with two captions of three pictures the key")

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from functools import cache
 from itertools import pairwise
+from numbers import Real
 
 from ..subwords import SubwordVocabulary, bpe_encode
 from .expectations import expect, expect_equal, expect_type
@@ -134,7 +135,7 @@ def _lengthen(dropout):
     ),
 )
 def _check_dropout(answer):
-    expect_type(answer, int | float, "one number, the dropout")
+    expect_type(answer, Real, "one number, the dropout")
     expect(0 < answer <= 1, "the dropout should be above 0, and 1 at most")
     longer = _lengthen(float(answer))
     expect(longer > 1.85, f"with it the captions get only {longer:.2f} times as long")

@@ -111,7 +111,7 @@ def _check_black(on_black):
 )
 def _check_sight(answer):
     expect_type(answer, str, 'one of "large cells", "far sight" and "both alike"')
-    expect_equal(answer.strip(" .").lower(), "far sight", misconceptions={
+    expect_equal(answer, "far sight", misconceptions={
         "the pooled map has cells as large, and most of its trace stays inside the box":
             "large cells",
         "compare the shares of the trace inside the box: they differ much": "both alike",

@@ -26,7 +26,8 @@ from .registry import exercise
 def _check_by_hand(answer):
     boxes = torch.tensor([[0, 0, 0.5, 1], [0.25, 0.5, 1, 1]])
     iou = box_iou(boxes, boxes)[0, 1].item()
-    expect_close(answer, [0.5, 0.375, 0.125, iou, 0.125 / 0.375], "the list", misconceptions={
+    expect_close(answer, [0.5, 0.375, 0.125, iou, 0.125 / 0.375], "the list",
+                 tolerance=1e-3, misconceptions={
         "the union counts what is shared once, not twice": [
             0.5, 0.375, 0.125, 0.125 / 0.875, 0.125 / 0.375,
         ],
@@ -91,7 +92,7 @@ def _check_iou(pairwise_iou):
     boxes = torch.tensor([
         [0.0, 0, 0.5, 1], [0.25, 0.5, 1, 1], [0.6, 0.1, 0.9, 0.3], [0.1, 0.1, 0.4, 0.2],
     ])
-    result = torch.as_tensor(pairwise_iou(boxes))
+    result = torch.as_tensor(pairwise_iou(boxes)).float()
     expected = box_iou(boxes, boxes)
     expect(result.shape == (4, 4), f"boxes (4, 4) should give (4, 4), not {tuple(result.shape)}")
     expect(result.diagonal().allclose(torch.ones(4)), "a box with itself should give 1")

@@ -26,7 +26,8 @@ from .registry import exercise
 def _check_by_hand(answer):
     p = torch.tensor([0.1, 0.2, 0.5])
     odds = (p / (1 - p)).tolist()
-    expect_close(answer, [0.64, *odds, 0.64 / 0.36], "the list", misconceptions={
+    right = [0.64, *odds, 0.64 / 0.36]
+    expect_close(answer, right, "the list", tolerance=5e-3, misconceptions={
         "probabilities of cells do not add up: multiply those of nothing": [0.8, *odds, 4],
         "the odds of the picture are not the sum of the cells' odds": [0.64, *odds, sum(odds)],
         "odds are p / (1 - p), not 1 / p": [0.64, 10, 5, 2, 1 / 0.64],
@@ -42,13 +43,16 @@ def _check_by_hand(answer):
     ),
 )
 def _check_start(answer):
-    right = [1 - 0.96 ** (1 / 144), 1 - 0.96**144]
-    expect_close(answer, right, "the list", tolerance=3e-6, misconceptions={
-        "there are 12 · 12 cells, not 12": [1 - 0.96 ** (1 / 12), 1 - 0.96**12],
+    cell, picture = answer
+    right = [1000 * (1 - 0.96 ** (1 / 144)), 1 - 0.96**144]
+    # In thousandths, since the first number is small.
+    expect_close([1000 * cell, picture], right, "the list, the first in thousandths,",
+                 tolerance=1e-3, misconceptions={
+        "there are 12 · 12 cells, not 12": [1000 * (1 - 0.96 ** (1 / 12)), 1 - 0.96**12],
         "0.04 / 144 is close, but solve (1 - p) to the power of 144 = 0.96": [
-            0.04 / 144, right[1],
+            40 / 144, right[1],
         ],
-        "a probability is at most 1: do not add up the cells": [0.04 / 144, 144 * 0.04],
+        "a probability is at most 1: do not add up the cells": [40 / 144, 144 * 0.04],
     })
 
 # %% ../../nbs/solutions/15_attributes.ipynb #e1460564
@@ -105,13 +109,14 @@ def _check_twice(answer):
     once = (shares > 0).double().mean(0)
     twice = (shares > 0.3).double().mean(0)
     expect_type(answer, set | frozenset | list | tuple, "a set of three words")
-    unknown = set(answer) - set(words)
-    expect(not unknown, f"not among the 40 words: {sorted(map(str, unknown))}")
+    answer = {str(word).strip().lower() for word in answer}
+    unknown = answer - set(words)
+    expect(not unknown, f"not among the 40 words: {sorted(unknown)}")
 
     def best(values):
         return {words[column] for column in values.topk(3).indices.tolist()}
 
-    expect_equal(set(answer), best(twice / once), "the set", misconceptions={
+    expect_equal(answer, best(twice / once), "the set", misconceptions={
         "these are said most often; divide by the number under the old rule": best(twice),
         "these keep the smallest share": best(-twice / once),
     })

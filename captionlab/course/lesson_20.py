@@ -58,19 +58,22 @@ def _expect_same_steps(model, memory, tokens):
 )
 def _check_looking(captioner):
     torch.manual_seed(0)
-    model = captioner(6)
+    model = captioner(8)
     for weight in model.parameters():
         nn.init.normal_(weight)
-    # red, blue, and a red in which green is less than blue
-    colours = torch.tensor([[0.9, 0.5, 0.1], [0.1, 0.0, 0.9], [0.7, 0.2, 0.6]])
-    grid = colours[:, None].expand(3, 4, 3)
-    tokens = torch.tensor([[1, 4, 3], [1, 5, 4]]).expand(3, 2, 3)
+    # red, blue, a red in which green is less than blue, and the first with one cell of blue
+    colours = torch.tensor([[0.9, 0.5, 0.1], [0.1, 0.0, 0.9], [0.7, 0.2, 0.6], [0.9, 0.5, 0.1]])
+    grid = colours[:, None].repeat(1, 4, 1)
+    grid[3, 0] = colours[1]
+    tokens = torch.tensor([[1, 4, 3], [1, 5, 4]]).expand(4, 2, 3)
     with torch.no_grad():
         logits = _expect_same_steps(model, model.encode(Batch(grid=grid)), tokens)
         single = model.decode(model.encode(Batch(grid=grid[1:2])), tokens[1:2])
+    expect(logits.shape[-1] == 8, f"decode gives logits of {logits.shape[-1]} words, not 8")
     expect(not logits[0].equal(logits[1]), "a red picture and a blue one get the same logits")
     expect_close(single[0], logits[1], "a picture by itself, compared with its place in a batch,")
     expect_close(logits[2], logits[0], "the second red picture, compared with the first,")
+    expect_close(logits[3], logits[0], "with one cell of blue, the first red picture")
     expect(logits[0, 0, 1].equal(logits[0, 1, 2]), "it depends on more than the last word")
 
 # %% ../../nbs/solutions/20_captioner.ipynb #s203chk
@@ -112,12 +115,13 @@ def _expect_reordered(model, memory, tokens):
 )
 def _check_lstm(captioner):
     torch.manual_seed(0)
-    model = captioner(40).eval()
+    model = captioner(30).eval()
     expect(any(isinstance(part, nn.LSTMCell) for part in model.modules()), "it has no nn.LSTMCell")
-    tokens = torch.randint(3, 40, (2, 4, 5))
+    tokens = torch.randint(3, 30, (2, 4, 5))
     with torch.no_grad():
         memory = model.encode(Batch(grid=torch.rand(2, 9, 3)))
         logits = _expect_same_steps(model, memory, tokens)
+        expect(logits.shape[-1] == 30, f"decode gives logits of {logits.shape[-1]} words, not 30")
         same = model.decode(memory, tokens[:1].expand(2, -1, -1))
         expect(not same[0].equal(same[1]), "it does not see the picture")
         expect_close(model.decode(memory, tokens[:, 2:3]), logits[:, 2:3],

@@ -80,7 +80,7 @@ def _check_mixed(mixed_loss):
 )
 def _check_shifted(answer):
     expect_type(answer, str, "one of the three strings")
-    expect_equal(answer.strip(" .").lower(), "the loss of written words", misconceptions={
+    expect_equal(answer, "the loss of written words", misconceptions={
         "the teacher's prediction for the word before can be learned, so this loss falls as usual":
             "the student's own loss",
         "the shapes are as before, so there is no error": "an error",

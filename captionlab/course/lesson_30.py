@@ -66,7 +66,7 @@ def _check_embedding(answer):
     ),
 )
 def _check_neighbours(answer):
-    expect_equal([bool(each) for each in answer], [True, False, False], "the list",
+    expect_equal(answer, [True, False, False], "the list",
                  misconceptions={
         "sentences of a batch do not see each other; only padding comes with a neighbour":
             [True, True, True],

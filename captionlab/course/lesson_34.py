@@ -97,6 +97,8 @@ def _check_wrong_words(answer):
     changed = answer(batch)
     expect_type(changed, Batch, "a function that returns a batch")
     expect(batch.require("attributes").equal(attributes), "the given batch is changed, too")
+    count = len(changed.require("attributes"))
+    expect(count == 6, f"it gives attributes to {count} of 6 pictures")
     regions = changed.require("regions")
     expect(regions.equal(batch.require("regions")), "the regions should stay where they are")
     own = [row in changed.require("attributes").tolist() for row in attributes.tolist()]

@@ -135,8 +135,8 @@ def _check_places(answer):
 def _check_open_gate(answer):
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        gated = AttentionOnAttention(MultiHeadAttention(16, 2), 16).eval()
-        x = torch.randn(2, 5, 16)
+        gated = AttentionOnAttention(MultiHeadAttention(24, 2), 24).eval()
+        x = torch.randn(2, 5, 24)
         attended = gated.attention(x)
         answer(gated)
         expect(gated.attention(x).equal(attended), "the attention itself should stay as it is")

@@ -101,7 +101,7 @@ def _check_mirrored(mirrored_hits):
 )
 def _check_piece(answer):
     expect_type(answer, str, "an English word")
-    expect_equal(answer.strip().strip("▁").lower(), "green", "the word", misconceptions={
+    expect_equal(answer.strip().strip("▁"), "green", "the word", misconceptions={
         "the noun decides the ending only; another word decides that a colour is named": "couch",
         "this is the word for which mann costs most": "man",
         "look in the column of grünen, not of einem": "a",

@@ -51,7 +51,7 @@ def _check_falls(answer):
 )
 def _check_layer(answer):
     expect_type(answer, str, 'one of "first", "last" and "equal"')
-    expect_equal(answer.strip().lower(), "first", misconceptions={
+    expect_equal(answer, "first", misconceptions={
         "the shares of words are equal; the mean falls are not": "equal",
         "compare the mean falls of the two layers again: which is larger?": "last",
     })

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from .expectations import expect, expect_close, expect_equal, expect_type
+from .expectations import expect, expect_close, expect_equal
 from .registry import add_rubric, exercise
 
 # %% ../../nbs/solutions/42_interventions.ipynb #s421chk0
@@ -80,8 +80,7 @@ def _check_cells(answer):
     ),
 )
 def _check_worst_head(answer):
-    expect_type(answer, (tuple, list), "a tuple (block, head)")
-    expect_equal(tuple(int(one) for one in answer), (1, 3), misconceptions={
+    expect_equal(answer, (1, 3), "the tuple (block, head)", misconceptions={
         "this head carries most when patched; compare the probabilities": (1, 0),
         "this head looks most at the object; compare the probabilities": (1, 1),
         "this is the self-attention head of section 6; take cross-attention": (1, 2),

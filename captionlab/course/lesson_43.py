@@ -72,6 +72,8 @@ def _check_prefix_share(answer):
         "this is the share of the words; the prefix has the rest": 1 - part.sum(-1).mean(1),
         "take the mean over the heads, not the sum": part.sum(-1).sum(1),
     })
+    expect_close(answer(weights, 3), weights[:, :, 3:, :3].sum(-1).mean(1),
+                 "with a prefix of 3 vectors the share")
 
 # %% ../../nbs/solutions/43_today.ipynb #s434chk0
 @exercise(
@@ -88,6 +90,8 @@ def _check_retrieve(answer):
     features = lengths[:, None] * torch.stack([angles.cos(), angles.sin()], dim=1)
     result = torch.as_tensor(answer(features.clone(), 2))
     expect(result.shape == (5, 2), f"the result has shape {tuple(result.shape)}, not (5, 2)")
+    three = torch.as_tensor(answer(features.clone(), 3)).shape
+    expect(three == (5, 3), f"for k = 3 the result has shape {tuple(three)}, not (5, 3)")
     own = (result == torch.arange(5)[:, None]).any()
     expect(not own, "a picture finds itself: leave it out")
     expect(not result.is_floating_point(), "return numbers of pictures, not similarities")
@@ -112,13 +116,14 @@ def _check_retrieve(answer):
 )
 def _check_read_cells(answer):
     generator = torch.Generator().manual_seed(0)
-    queries = 2 * torch.randn(3, 8, generator=generator)
-    cells = torch.randn(2, 5, 8, generator=generator)
+    queries = 2 * torch.randn(3, 12, generator=generator)
+    cells = torch.randn(2, 5, 12, generator=generator)
     result = torch.as_tensor(answer(queries, cells))
     expect(result.shape != (2, 3, 5), "these are weights: multiply them by the cells")
-    expect(result.shape == (2, 3, 8), f"the result has shape {tuple(result.shape)}, not (2, 3, 8)")
+    shape = tuple(result.shape)
+    expect(shape == (2, 3, 12), f"the result has shape {shape}, not (2, 3, 12)")
     products = queries @ cells.mT
-    scores = products / math.sqrt(8)
+    scores = products / math.sqrt(12)
     expect_close(result, scores.softmax(-1) @ cells, "the result", misconceptions={
         "divide the scores by the root of D": products.softmax(-1) @ cells,
         "the softmax goes over the cells, not over the queries": scores.softmax(1) @ cells,

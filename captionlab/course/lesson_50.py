@@ -87,12 +87,12 @@ def _check_ways(answer):
 )
 def _check_oracle(pick_better):
     first = ["a", "b", "c", "d", "e"]
-    second = ["A", "B", "C", "D", "E"]
+    second = ["p", "q", "r", "s", "t"]
     scores = ([0.5, 0.2, 0.3, 0.0, 0.9], [0.1, 0.4, 0.3, 0.0, 0.8])
     picked = list(pick_better(first, second, *map(np.array, scores)))
-    expect_equal(picked, ["a", "B", "c", "d", "e"], "the list", misconceptions={
-        "if the scores are equal, take the first translation": ["a", "B", "C", "D", "e"],
-        "these are the worse ones": ["A", "b", "c", "d", "E"],
+    expect_equal(picked, ["a", "q", "c", "d", "e"], "the list", misconceptions={
+        "if the scores are equal, take the first translation": ["a", "q", "r", "s", "e"],
+        "these are the worse ones": ["p", "b", "c", "d", "t"],
         "choose for each sentence, not one system for all": first,
     })
 

@@ -19,7 +19,7 @@ from .registry import add_rubric, exercise
     ),
 )
 def _check_counts(answer):
-    expect_equal([bool(each) for each in answer], [True, True, False, True], "the list",
+    expect_equal(answer, [True, True, False, True], "the list",
                  misconceptions={
         "recall asks for three people, and two are not enough": [True, True, True, True],
         "precision asks whether the caption names it, not how many people do":
@@ -63,6 +63,8 @@ def _check_one(say_one):
         "these are the captions as they were": captions,
         "this caption is not the most frequent one": dict.fromkeys(captions, "a dog in the snow"),
     })
+    expect_equal(say_one({6: "a", 7: "b", 8: "b"}), dict.fromkeys((6, 7, 8), "b"),
+                 "right for one dictionary, for another the caption")
 
 # %% ../../nbs/solutions/51_flickr8k.ipynb #s514chk
 @exercise(

@@ -69,7 +69,7 @@ def _check_shared(answer):
 def _check_name(answer):
     first = fields(find_preset("vanilla", "paper"))[0].name
     expect_type(answer, str, "a name, a string")
-    expect_equal(answer.strip().lower(), first, "the name", misconceptions={
+    expect_equal(answer, first, "the name", misconceptions={
         "this is the name as it was misspelled": "widht",
         "this is the value": "64",
         "the message lists the names in the order of the preset, not of the alphabet": "activation",

@@ -58,6 +58,7 @@ def _check_masked_mean(answer):
     expect_close(answer(x, mask), 10 / 3, "the mean of 1, 5 and 4", tolerance=1e-5,
                  misconceptions={"divide by the number of True, not of all": 10 / 6})
     expect_close(answer(x, torch.zeros_like(mask)), 0.0, "the mean of nothing", tolerance=1e-9)
+    expect_close(answer(x[:, ::2], ~mask[:, ::2]), 0.5, "the mean of -2 and 3")
     try:
         found = answer(x.to("meta"), mask.to("meta"))
     except (NotImplementedError, RuntimeError):
