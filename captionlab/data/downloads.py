@@ -243,7 +243,7 @@ def get_archives(
     keep: bool = False,
     zipped: bool = False,
 ) -> None:
-    """Download and _unpack the archives of a data set, those that are not unpacked yet.
+    """Download and unpack the archives of a data set, those that are not unpacked yet.
 
     Args:
         archives: of the data set.

@@ -113,7 +113,7 @@ def warn_of_missing_blanks(texts: Sequence[str]) -> None:
     """Warn in one line if captions are of a script without blanks, and not segmented into words.
 
     Args:
-        texts: captions, as for `_lack_blanks`.
+        texts: captions.
     """
     if _lack_blanks(texts):
         warnings.warn(

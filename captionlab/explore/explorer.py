@@ -107,7 +107,7 @@ def _import_widgets() -> ModuleType:
     except ImportError:
         raise ImportError(
             "the explorer needs ipywidgets: pip install ipywidgets; "
-            "trace_caption and _draw_word do without"
+            "trace_caption and draw_caption do without"
         ) from None
     return ipywidgets
 

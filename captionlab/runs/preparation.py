@@ -348,8 +348,8 @@ def prepare_training(
         processor: of the model.
         features: feature stores; what they lack is computed into the cache folder.
         max_val_items: how many validation items are captioned after each epoch.
-        fixed_captions: as for `_training_set`.
-        corner_crops: likewise.
+        fixed_captions: whether BPE-dropout acts on sources alone, as teachers need it.
+        corner_crops: whether the corner crops of the preset are among the views.
 
     Raises:
         ValueError: an item has no features, a picture is broken, or a store does not fit.
