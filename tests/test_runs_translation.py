@@ -53,9 +53,8 @@ def test_one_warning_for_all_long_sentences():
         assert translation_module._split_texts(["A dog. A cat."], words, 3) == [["A dog.", "A cat."]]
 
 
-def test_parts_come_back_in_their_texts():
+def test_results_come_back_in_the_order_of_the_sentences():
     upper = lambda part, *_: [text.upper() for text in part]  # noqa: E731
-    assert translation_module._translate_parts([["a", "b"], [""], ["c"]], upper) == ["A B", "", "C"]
     assert translation_module._map_by_length(["ccc", " ", "a"], 1, upper) == ["CCC", "", "A"]
     assert translation_module._map_by_length(["ccc", " ", "a"], 2, lambda _, places: [*map(str, places)]) == ["0", "", "2"]
 

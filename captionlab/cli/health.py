@@ -134,16 +134,9 @@ def _disk_health() -> tuple[str, str]:
     return OK, f"{free:.0f} GB free in {folder}"
 
 # %% ../../nbs/library/cli/health.ipynb #a6eae974
-def _python_health() -> tuple[str, str]:
-    number = sys.version.split()[0]
-    if sys.version_info >= (3, 11):  # noqa: UP036, pip may be told to ignore it
-        return OK, number
-    return BROKEN, f"{number}: install 3.11 or later"
-
-
 def _run_checks() -> Iterator[tuple[str, str, str]]:
     """Yield the name, the verdict and the detail of each check."""
-    yield "python", *_python_health()
+    yield "python", OK, sys.version.split()[0]
     torch_health = _torch_health()
     yield "torch", *torch_health
     java_health = _java_health()

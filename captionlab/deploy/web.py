@@ -114,22 +114,20 @@ def _content_html(content: _PageContent) -> str:
     )
 
 # %% ../../nbs/library/deploy/web.ipynb #web00010
-def _describe_picture(run: Run, picture: Picture | None, count: int = 3,
-                     beam: int = 3) -> _PageContent:
+def _describe_picture(run: Run, picture: Picture | None, count: int = 3) -> _PageContent:
     """Return what the page shows of a picture.
 
     Args:
         run: a trained captioner.
         picture: as for `Run.caption`, such as bytes of shape (h, w, 3), or None.
         count: how many captions there are, at most.
-        beam: width of the beam search, at least; more captions need a wider one.
     """
     if picture is None:
         return _PageContent([], [])
     batch = run.processor([picture])
     warning = run.novelty.message(batch, [picture]) if run.novelty else ""
     silent = replace(run, novelty=None)         # the page itself shows the warning
-    captions: Any = silent.generate(picture, beam=max(beam, count), num_captions=count)
+    captions: Any = silent.generate(picture, beam=max(3, count), num_captions=count)
     if not captions[0].words:
         return _PageContent(captions, [], warning)
     width, height = load_image(image_source(picture)).size

@@ -123,9 +123,7 @@ class NoveltyDetector:
         similarity = (val @ centroids.T).amax(1)
         return cls(centroids, float(similarity.quantile(false_alarms)))
 
-    def extend(
-        self, train: Tensor, val: Tensor, *, false_alarms: float = 0.03, seed: int = 0
-    ) -> Self:
+    def extend(self, train: Tensor, val: Tensor, *, false_alarms: float = 0.03) -> Self:
         """Return a detector that knows more pictures, too, such as those of a fine-tuning.
 
         One centroid for about 20 new pictures is added, 32 at most. The threshold stays, unless
@@ -136,10 +134,9 @@ class NoveltyDetector:
             train: pooled features of the new training pictures, `(P, D)`.
             val: those of other pictures of the same kind, `(Q, D)`, perhaps none.
             false_alarms: see above.
-            seed: of k-means.
         """
         count = min(32, max(1, len(train) // _PICTURES_PER_CENTROID))
-        added = _spherical_kmeans(train, count, seed=seed).half().float()
+        added = _spherical_kmeans(train, count).half().float()
         centroids = torch.cat([self.centroids, added])
         threshold = self.threshold
         if len(val) >= _MIN_VAL:

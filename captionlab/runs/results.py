@@ -228,13 +228,12 @@ def _commit() -> str:
     return git.stdout.strip()
 
 # %% ../../nbs/library/runs/results.ipynb #d9e759fe
-def format_metric(result: dict, metric: str, digits: int = 1) -> str:
+def format_metric(result: dict, metric: str) -> str:
     """Return a metric as text: the mean over the seeds, and the deviation if there are several.
 
     Args:
         result: from `load_result`.
         metric: its name, such as `CIDEr`.
-        digits: after the point.
 
     Returns:
         For instance `49.8`, or `49.8 ± 0.4` from three seeds; a dash where it was not measured.
@@ -242,8 +241,8 @@ def format_metric(result: dict, metric: str, digits: int = 1) -> str:
     values = [run["metrics"][metric] for run in result["runs"] if metric in run["metrics"]]
     if not values:
         return "–"
-    deviation = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{mean(values):.{digits}f}{deviation}"
+    deviation = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{mean(values):.1f}{deviation}"
 
 # %% ../../nbs/library/runs/results.ipynb #645a9df1
 _CAPTION_METRICS = ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr")

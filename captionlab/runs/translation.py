@@ -9,9 +9,8 @@ __all__ = ['source_sentences', 'translate_texts']
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -19,7 +18,6 @@ from torch import Tensor
 
 from ..captioner import Memory
 from ..copying import COPY_MARKS, Copier, MarkedText, keeps_numbers
-from ..data.batches import Batch
 from ..data.datasets import Item
 from ..decoding.config import GenerationConfig, generate_hypotheses
 from ..subwords import SubwordVocabulary, sentence_tokenizer
@@ -121,30 +119,6 @@ def _split_texts(
             stacklevel=4,
         )
     return parts
-
-
-def _num_tokens(processor: Callable[[list[str]], Batch], text: str) -> int:
-    """Return how many tokens a processor makes of a text, the first and the last included.
-
-    Args:
-        processor: of a translator.
-        text: to be translated.
-    """
-    return processor([text]).require("source").shape[1]
-
-
-def _translate_parts(
-    parts: Iterable[Sequence[str]], function: Callable[[list[str]], list[str]]
-) -> list[str]:
-    """Return a translation of each text, its parts joined by blanks.
-
-    Args:
-        parts: of B texts, each a list.
-        function: translates a list of parts.
-    """
-    texts = list(map(list, parts))
-    translations = iter(function([part for text in texts for part in text]))
-    return [" ".join([next(translations) for _ in text]) for text in texts]
 
 # %% ../../nbs/library/runs/translation.ipynb #cpwd0001
 @dataclass(frozen=True)
@@ -290,8 +264,12 @@ def translate_texts(
         cased = map(truecaser, translations) if truecaser else translations
         return [one.restore(text) for one, text in zip(marked, cased, strict=True)]
 
+    def count_tokens(text: str) -> int:
+        return run.processor([text]).require("source").shape[1]
+
     parts = [[text] for text in texts]
     if split:
-        parts = _split_texts(texts, partial(_num_tokens, run.processor), run.max_length + 1)
-    translate_all = partial(_map_by_length, batch_size=batch_size, function=translate_part)
-    return _translate_parts(parts, translate_all)
+        parts = _split_texts(texts, count_tokens, run.max_length + 1)
+    together = [part for text in parts for part in text]
+    translations = iter(_map_by_length(together, batch_size, translate_part))
+    return [" ".join([next(translations) for _ in text]) for text in parts]
