@@ -218,7 +218,7 @@ class TestFormats:
     )
     def test_fingerprints_of_processors(self, model, fingerprint):
         processor = ImageProcessor(find_preset(model, "tiny"))
-        assert folder.processor_fingerprint(processor) == fingerprint
+        assert fitting._processor_fingerprint(processor) == fingerprint
 
     def test_keys_of_other_versions_are_kept(self, tmp_path):
         run = fresh("vanilla")

@@ -28,7 +28,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     ],
     "folder": [
         "DEFAULT_USE_CPU", "check_run_folder", "lock_folder", "set_device", "run_command_line",
-        "processor_fingerprint", "check_resume_config",
+        "check_resume_config",
     ],
     "preparation": [
         "build_processor", "TrainingSetup", "prepare_training", "grid_inputs",

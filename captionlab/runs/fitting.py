@@ -19,7 +19,6 @@ from captionlab.runs.folder import (
     check_resume_config,
     check_run_folder,
     lock_folder,
-    processor_fingerprint,
     set_device,
 )
 from captionlab.runs.preparation import (
@@ -47,7 +46,7 @@ from ..data.batches import collate
 from ..data.datasets import CaptionData
 from ..data.text_files import warn_of_missing_blanks
 from ..features.attributes import AttributeDetector, split_fingerprint
-from ..features.base import reads_images
+from ..features.base import Processor, reads_images
 from ..files import short_hash
 from ..models import find_preset, model_module, model_presets
 from ..training.loop import Trainer
@@ -274,6 +273,14 @@ def _check_request(start: object, objective: Objective, config: FitConfig) -> No
                          "compile (--compile) out")
 
 
+def _processor_fingerprint(processor: Processor) -> str:
+    """Return a hash of how inputs are prepared, wherever the files of weights and boxes lie."""
+    spec = processor.feature_spec()
+    for key in {"backbone", "boxes"} & spec.keys():
+        spec[key] = spec[key].get("fingerprint")
+    return short_hash(spec)
+
+
 def _description(job: _Job, objective: Objective, config: FitConfig) -> dict:
     """Return what must stay the same when a training is resumed, as plain values."""
     run = job.run
@@ -286,7 +293,7 @@ def _description(job: _Job, objective: Objective, config: FitConfig) -> dict:
         "objective": str(objective),
         "words": short_hash(run.vocabulary.to_dict()),
         "pictures": split_fingerprint(job.setup.data["train"]),
-        "processor": processor_fingerprint(run.processor),
+        "processor": _processor_fingerprint(run.processor),
         "all_weights": config.all_weights,
         **preset,
     }

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DEFAULT_USE_CPU', 'check_run_folder', 'lock_folder', 'set_device', 'run_command_line',
-           'processor_fingerprint', 'check_resume_config']
+           'check_resume_config']
 
 # %% ../../nbs/library/runs/folder.ipynb #0607246b
 import json
@@ -22,11 +22,9 @@ from captionlab.files import (
     check_writable,
     read_json_object,
     remove_partial_files,
-    short_hash,
     write_json,
 )
 
-from ..features.base import Processor
 from ..training.devices import check_device
 from ..training.distributed import world_size
 from .results import provenance
@@ -116,18 +114,6 @@ def _without_folders(argument: str) -> str:
     """Shorten an absolute path, also one after `--name=`, to its last part."""
     parts = argument.split("=", 1)
     return "=".join(Path(part).name if Path(part).is_absolute() else part for part in parts)
-
-# %% ../../nbs/library/runs/folder.ipynb #9573cfdd
-def processor_fingerprint(processor: Processor) -> str:
-    """Return a hash of how inputs are prepared, wherever the files of weights and boxes lie.
-
-    Args:
-        processor: of the model.
-    """
-    spec = processor.feature_spec()
-    for key in {"backbone", "boxes"} & spec.keys():
-        spec[key] = spec[key].get("fingerprint")
-    return short_hash(spec)
 
 # %% ../../nbs/library/runs/folder.ipynb #0bf59e35
 def check_resume_config(folder: Path, config: dict) -> dict:

@@ -17,13 +17,13 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     ],
     "language": [
         "FORMS", "WORDS", "NOUNS", "NUMBERS", "LANGUAGES", "ARTICLES", "ENDINGS", "Description",
-        "Claim", "form_key", "phrase", "parse",
+        "Claim", "phrase", "parse",
     ],
     "verification": ["verify_caption", "truth", "coverage"],
     "world": [
         "WORLD", "COLOURS", "SHAPES", "SIZES", "TEXTURES", "BACKGROUND", "PROPERTIES", "VALUES",
         "SHAPE_INEQUALITIES", "FINE", "STRIPE", "NEAR", "CONTAINERS", "RELATIONS", "INVERSE",
         "SCENE_WORDS", "Fact", "FACT_KINDS", "Object", "Scene", "covers", "render", "gap",
-        "is_inside", "relation_kind", "object_properties", "fact_kind", "facts",
+        "is_inside", "relation_kind", "fact_kind", "facts",
     ],
 })

@@ -21,7 +21,6 @@ from captionlab.scenes.language import (
     LANGUAGES,
     Claim,
     Description,
-    form_key,
     phrase,
 )
 from captionlab.scenes.world import (
@@ -39,7 +38,6 @@ from captionlab.scenes.world import (
     facts,
     gap,
     is_inside,
-    object_properties,
 )
 
 _T = TypeVar("_T")
@@ -256,7 +254,7 @@ Utterance = tuple[Claim, set[int]]  # a claim and the numbers of the objects tha
 
 def _object_claim(rng: _PortableRandom, scene: Scene, _fact: Fact) -> Utterance:
     """Return a claim that one to three objects exist; objects that look the same count as one."""
-    number_of = {object_properties(obj): number for number, obj in enumerate(scene.objects)}
+    number_of = {obj.properties: number for number, obj in enumerate(scene.objects)}
     chosen = rng.sample(sorted(number_of), rng.randint(1, min(3, len(number_of))))
     numbers = [number_of[properties] for properties in chosen]
     descriptions = _distinct_descriptions(rng, [scene.objects[number] for number in numbers])
@@ -308,14 +306,14 @@ _VERB = re.compile(r"\b(is|are|can|shows|contains|surrounds)\b")
 
 def _usable_forms(claim: Claim, joined: bool) -> list[int]:
     """Return the forms of a claim; a form without a verb cannot be joined to a sentence."""
-    forms = FORMS[form_key(claim)]
+    forms = FORMS[claim.form_key]
     return [n for n, (english, _) in enumerate(forms) if not joined or _VERB.search(english)]
 
 
 def _facts_by_kind(scene: Scene) -> dict[str, list[Fact]]:
     """Return the facts that a caption can state; relations of twins would be ambiguous."""
     by_kind = defaultdict(list)
-    appearance = [object_properties(obj) for obj in scene.objects]
+    appearance = [obj.properties for obj in scene.objects]
     for fact in sorted(facts(scene), key=repr):
         twins = fact[0] == "relation" and appearance[fact[2]] == appearance[fact[3]]
         if fact[0] in _CLAIM_MAKERS and not twins:
@@ -408,7 +406,7 @@ def split_of(scene: Scene) -> str:
     """
     if any((obj.colour, obj.shape) in HELD_OUT for obj in scene.objects):
         return "novel"
-    inventory = sorted(map(object_properties, scene.objects))
+    inventory = sorted(obj.properties for obj in scene.objects)
     first_byte = hashlib.sha256(repr(inventory).encode()).digest()[0]
     return ("train", "train", "val", "test")[first_byte % 4]
 

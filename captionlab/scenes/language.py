@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FORMS', 'WORDS', 'NOUNS', 'NUMBERS', 'LANGUAGES', 'ARTICLES', 'ENDINGS', 'Description',
-           'Claim', 'form_key', 'phrase', 'parse']
+           'Claim', 'phrase', 'parse']
 
 # %% ../../nbs/library/scenes/language.ipynb #599a5883
 import re
@@ -62,6 +62,13 @@ class Claim:
     kind: str
     descriptions: tuple[Description, ...] = ()
     word: str | int = ""
+
+    @property
+    def form_key(self) -> tuple[str, str | int]:
+        """The key of its forms in `FORMS`."""
+        if self.kind == "object":
+            return self.kind, len(self.descriptions)
+        return self.kind, "" if self.kind == "count" else self.word
 
 # %% ../../nbs/library/scenes/language.ipynb #b81a3254
 # (kind, word or number of descriptions): [(English, German), ...]
@@ -199,13 +206,6 @@ ENDINGS = {
 }
 
 
-def form_key(claim: Claim) -> tuple[str, str | int]:
-    """Return the key of a claim's forms in `FORMS`."""
-    if claim.kind == "object":
-        return claim.kind, len(claim.descriptions)
-    return claim.kind, "" if claim.kind == "count" else claim.word
-
-
 def _english(description: Description, number: int) -> str:
     """Return a description in English, for a number of objects."""
     first = NUMBERS[0][number] if number > 1 else "a"
@@ -247,7 +247,7 @@ def phrase(claim: Claim, form: int, language: str) -> str:
         case = slot[2]
         return _german(description, number, case) if case else _english(description, number)
 
-    template = FORMS[form_key(claim)][form][LANGUAGES.index(language)]
+    template = FORMS[claim.form_key][form][LANGUAGES.index(language)]
     return re.sub(r"{(\w)(?::(\w+))?}", fill_slot, template)
 
 # %% ../../nbs/library/scenes/language.ipynb #ee8ee3cf

@@ -6,8 +6,7 @@
 __all__ = ['WORLD', 'COLOURS', 'SHAPES', 'SIZES', 'TEXTURES', 'BACKGROUND', 'PROPERTIES', 'VALUES',
            'SHAPE_INEQUALITIES', 'FINE', 'STRIPE', 'NEAR', 'CONTAINERS', 'RELATIONS',
            'INVERSE', 'SCENE_WORDS', 'Fact', 'FACT_KINDS', 'Object', 'Scene', 'covers',
-           'render', 'gap', 'is_inside', 'relation_kind', 'object_properties',
-           'fact_kind', 'facts']
+           'render', 'gap', 'is_inside', 'relation_kind', 'fact_kind', 'facts']
 
 # %% ../../nbs/library/scenes/world.ipynb #b72cdcdc
 from collections import defaultdict
@@ -77,6 +76,11 @@ class Object:
             raise ValueError(
                 f"a {self.size} object at ({self.x}, {self.y}) sticks out of the world"
             )
+
+    @property
+    def properties(self) -> tuple[str, ...]:
+        """Its words, in the order of `PROPERTIES`."""
+        return tuple(getattr(self, name) for name in PROPERTIES)
 
 # %% ../../nbs/library/scenes/world.ipynb #9364b8ef
 @dataclass(frozen=True)
@@ -264,22 +268,13 @@ def relation_kind(word: str) -> str:
     return "containment" if word in ("inside", "around") else "relation"
 
 # %% ../../nbs/library/scenes/world.ipynb #fcd9a2e1
-def object_properties(obj: Object) -> tuple[str, ...]:
-    """Return an object's words, in the order of `PROPERTIES`.
-
-    Args:
-        obj: the object.
-    """
-    return tuple(getattr(obj, name) for name in PROPERTIES)
-
-
 def _is_symmetric(objects: Sequence[Object]) -> bool:
     """Return whether a scene is its own mirror image, left to right."""
     original = []
     mirrored = []
     for obj in objects:
         offset = 2 * obj.x - WORLD
-        rest = (obj.y, obj.radius, *object_properties(obj))
+        rest = (obj.y, obj.radius, *obj.properties)
         original.append((offset, *rest))
         mirrored.append((-offset, *rest))
     return sorted(original) == sorted(mirrored)
@@ -328,7 +323,7 @@ def _groups(objects: Sequence[Object]) -> set[tuple[int, ...]]:
     groups: dict[tuple, list[int]] = defaultdict(list)
     for number, obj in enumerate(objects):
         # Each property is given or left open (None).
-        choices = [(None, word) for word in object_properties(obj)]
+        choices = [(None, word) for word in obj.properties]
         for pattern in product(*choices):
             groups[pattern].append(number)
     return {tuple(group) for group in groups.values() if len(group) > 1}

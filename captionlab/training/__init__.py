@@ -24,10 +24,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "DEVICES", "PRECISIONS", "average_weights", "best_device", "bf16_speedup", "check_device",
         "compile_model", "inference_dtype", "resolve_precision",
     ],
-    "distributed": [
-        "check_same_progress", "explain_lost_process",
-        "tune_malloc", "world_size",
-    ],
+    "distributed": ["check_same_progress", "explain_lost_process", "tune_malloc", "world_size"],
     "graphs": ["ReplayedStep"],
     "loop": ["Trainer", "epochs_since_best", "live_plot", "param_groups"],
     "memory": ["checkpoint_activations"],
