@@ -592,24 +592,28 @@ def test_weights_that_are_no_numbers_write_no_caption():
 
 
 def uneven_captions(words_per_check, monkeypatch):
-    """Greedy and sampled captions of different length of nine pictures."""
+    """Captions of different length of nine pictures: greedy, sampled, and of a beam search."""
     torch.manual_seed(3)
     model = GridCaptioner(12).eval()
     model.output.bias.data[EOS] += 0.8
-    memory = model.encode(Batch(grid=torch.randn(9, 4, 3)))
+    memory = model.encode(Batch(grid=3 * torch.randn(9, 4, 3)))
     monkeypatch.setattr(generation, "_words_per_check", lambda device: words_per_check)
     generators = [torch.Generator().manual_seed(seed) for seed in range(9)]
     options = {"max_length": 14, "generator": generators, "suppress_tokens": [3]}
-    return greedy(model, memory, 14), *sample(model, memory, 3, **options)
+    found = nbest_search(model, memory, 4, 1.0, num_captions=2, max_length=14)
+    return greedy(model, memory, 14), *sample(model, memory, 3, **options), found
 
 
 @pytest.mark.parametrize("interval", [2, 3, 5, 20])
 def test_captions_are_the_same_however_often_the_end_is_looked_for(monkeypatch, interval):
     expected = uneven_captions(1, monkeypatch)
-    for found, tensor in zip(uneven_captions(interval, monkeypatch), expected, strict=True):
-        torch.testing.assert_close(found, tensor)
-    lengths = (expected[1] != PAD).sum(-1)
-    assert len(lengths.unique()) > 3
+    *tensors, searched = uneven_captions(interval, monkeypatch)
+    torch.testing.assert_close(tensors, list(expected[:-1]))
+    for row, expected_row in zip(searched, expected[-1], strict=True):
+        assert [one.ids for one in row] == [one.ids for one in expected_row]
+        assert [one.score for one in row] == pytest.approx([one.score for one in expected_row])
+    assert len((expected[1] != PAD).sum(-1).unique()) > 3
+    assert len({len(one.ids) for row in expected[-1] for one in row}) > 3
 
 
 @pytest.mark.parametrize("interval", [2, 20])
@@ -619,7 +623,7 @@ def test_what_is_no_number_is_found_however_often_it_is_looked_for(monkeypatch, 
     nn.init.constant_(model.projection.weight, math.nan)
     with torch.no_grad():
         memory = model.encode(Batch(grid=torch.randn(2, 4, 3)))
-    for search in (greedy, sample):
+    for search in (greedy, sample, beam_search):
         with pytest.raises(ValueError, match="is not a number"):
             search(model, memory, max_length=5)
     healthy = GridCaptioner().eval()

@@ -7,7 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from captionlab.data.batches import Batch
-from captionlab.decoding.generation import generate, sequence_log_probs
+from captionlab.decoding.beam import BestHypotheses, nbest_search
+from captionlab.decoding.generation import Checks, generate, sequence_log_probs
 from captionlab.models import find_preset, list_models, model_module, random_inputs
 from captionlab.scst import SelfCritical
 
@@ -160,6 +161,24 @@ def test_self_critical_training_reads_nothing_while_it_is_recorded(name):
         total, _ = model(replace(batch, samples=samples, advantages=advantages))
         total.backward()
     assert total.device.type == "meta"
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_a_beam_search_asks_after_every_fifth_word_alone(name, monkeypatch):
+    model = model_of(name).eval().to("meta")
+    batch = batch_of(name, 9).to("meta")
+    answers = []
+
+    def all_go_on(_, is_unfinished):
+        answers.append(torch.arange(len(is_unfinished), device="meta"))
+        return answers[-1]
+
+    monkeypatch.setattr(Checks, "unfinished", all_go_on)
+    monkeypatch.setattr(BestHypotheses, "hypotheses", lambda found: [[found.ids]] * len(found.ids))
+    with Waits(), torch.no_grad():
+        found = nbest_search(model, model.encode(batch), 3, 1.0, max_length=12, num_captions=2)
+    assert [ids.shape for ids, _ in found] == [(3, 2, 12)] * 3
+    assert len(answers) == 3
 
 
 def test_what_waits_is_found():

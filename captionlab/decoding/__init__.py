@@ -21,6 +21,6 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "generation": [
         "PAD", "BOS", "EOS", "log_probabilities", "bos_tokens", "generate", "greedy",
         "apply_temperature", "draw_tokens", "keep_top_k", "keep_top_p", "sample",
-        "sequence_log_probs", "check_count", "check_number",
+        "sequence_log_probs", "check_count", "check_number", "Checks",
     ],
 })

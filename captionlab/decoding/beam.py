@@ -17,6 +17,7 @@ from torch import Tensor
 from captionlab.decoding.generation import (
     EOS,
     PAD,
+    Checks,
     bos_tokens,
     check_count,
     check_number,
@@ -172,16 +173,12 @@ class Beams:
         return ids, unfinished, parents.gather(1, order)
 
     def improvable(self) -> Tensor:
-        """Return the pictures of which a finished caption could still be beaten.
-
-        Returns:
-            Indices `(S,)` into `rows`.
-        """
+        """Return of each picture whether a finished caption could still be beaten, `(R,)`."""
         # A log-probability can only fall; the score is best at the next or at the last step.
         best = self.log_probs.max(1).values
         bound = torch.maximum(self.finished.score(best, self.length + 1),
                               self.finished.score(best, self.finished.max_length))
-        return (bound > self.finished.scores[self.rows, -1]).nonzero()[:, 0]
+        return bound > self.finished.scores[self.rows, -1]
 
     def select(self, indices: Tensor) -> None:
         """Continue with these pictures only, indices `(S,)` into `rows`."""
@@ -191,8 +188,8 @@ class Beams:
 
     def add_unfinished(self, captions: BestHypotheses) -> None:
         """Add the captions of the last state, which reached the maximal length, to others."""
-        is_last = self.states == self.num_states - 1
-        captions.add(self.rows, self.ids[:, is_last], self.log_probs[:, is_last])
+        first = self.ids.shape[1] - self.ids.shape[1] // self.num_states
+        captions.add(self.rows, self.ids[:, first:], self.log_probs[:, first:])
 
 # %% ../../nbs/library/decoding/beam.ipynb #444ebee2
 @torch.no_grad()
@@ -204,7 +201,8 @@ def nbest_search(model: Captioner, memory: Memory, width: int = 3, length_penalt
 
     An ending counts if it is among the `width` best continuations of its step. The search of a
     picture stops when no unfinished caption can become better than its finished ones, and the
-    picture leaves the batch.
+    picture leaves the batch. A GPU is asked for such pictures after every few words only; what is
+    found is the same.
 
     Args:
         model: a captioner, in evaluation mode.
@@ -242,14 +240,18 @@ def nbest_search(model: Captioner, memory: Memory, width: int = 3, length_penalt
     start = bos_tokens(model, len(memory), 1)
     finished = BestHypotheses(start, num_captions, length_penalty, max_length)
     beams = Beams(start, width, finished, required)
+    checks = Checks(start.device, max_length)
     state = model.start(memory)
     while beams.length < max_length:
         logits, state = model.step(state, beams.ids[..., -1])
-        log_probs = log_probabilities(logits, suppress_tokens)
+        log_probs = log_probabilities(logits, suppress_tokens, check=False)
+        checks.add(log_probs)
         for constraint in constraints:
             log_probs = constraint(beams.ids, log_probs)
         state = state.reorder(beams.extend(log_probs))
-        remaining = beams.improvable()
+        if not checks.are_due(beams.length):
+            continue
+        remaining = checks.unfinished(beams.improvable())
         if len(remaining) == 0:
             break           # a state of no pictures is not needed, and not every model can make one
         if len(remaining) < len(beams.rows):

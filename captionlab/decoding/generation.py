@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PAD', 'BOS', 'EOS', 'check_count', 'check_number', 'log_probabilities', 'bos_tokens',
-           'generate', 'greedy', 'apply_temperature', 'keep_top_k', 'keep_top_p',
-           'draw_tokens', 'sample', 'sequence_log_probs']
+           'Checks', 'generate', 'greedy', 'apply_temperature', 'keep_top_k',
+           'keep_top_p', 'draw_tokens', 'sample', 'sequence_log_probs']
 
 # %% ../../nbs/library/decoding/generation.ipynb #84e5a2f8
 import math
@@ -102,7 +102,8 @@ def _raise_if_broken(any_nan: Tensor | bool, any_empty: Tensor | bool) -> None:
         raise ValueError("a logit of the next token is not a number: "
                          "the model's weights or its inputs are broken")
     if any_empty:
-        raise ValueError("no token is left to generate: suppress fewer")
+        raise ValueError("no token is left to generate: suppress fewer, or loosen the "
+                         "constraints")
 
 # %% ../../nbs/library/decoding/generation.ipynb #66887a9b
 def _has_ended(tokens: Tensor) -> Tensor:
@@ -130,26 +131,40 @@ def _words_per_check(device: torch.device) -> int:
     return 1 if device.type == "cpu" else 5
 
 
-def _read(numbers: Tensor) -> list:
-    """Return numbers `(N,)` as a list: with `_constrain` all waits of `generate` for a GPU."""
-    return numbers.tolist()
+class Checks:
+    """What a generation asks the device after every few words, and at the end: who goes on?
 
-# %% ../../nbs/library/decoding/generation.ipynb #681fb6ce
-def _constrain(log_probs: Tensor, ids: Tensor,
-               constraints: Iterable[Callable[[Tensor, Tensor], Tensor]],
-               ended: Tensor) -> Tensor:
-    """Return log-probabilities `(R, C, V)` that obey the constraints, or raise a ValueError.
-
-    `ids` are the tokens so far, `(R, C, T)`, without bos. Captions that have `ended`, `(R, C)`,
-    may be followed by anything.
+    Args:
+        device: of the model.
+        max_length: T, the largest number of tokens of a caption.
     """
-    prefixes = F.pad(ids, (1, 0), value=BOS)
-    for constraint in constraints:
-        log_probs = constraint(prefixes, log_probs)
-    log_probs = log_probs.masked_fill(ended[..., None], 0.0)
-    if log_probs.amax(-1).isneginf().any():
-        raise ValueError("no token is left to generate: loosen the constraints")
-    return log_probs
+
+    def __init__(self, device: torch.device, max_length: int):
+        self.interval = _words_per_check(device)
+        self.max_length = max_length
+        self.largest: list[Tensor] = []     # log-probability of each word since the last answer
+
+    def add(self, log_probs: Tensor) -> None:
+        """Take the log-probabilities of a next token, `(R, C, V)`, one of which must be there."""
+        self.largest.append(log_probs.amax(-1).flatten())
+
+    def are_due(self, length: int) -> bool:
+        """Return whether to ask after so many tokens."""
+        return length % self.interval == 0 or length == self.max_length
+
+    def unfinished(self, is_unfinished: Tensor) -> Tensor:
+        """Wait for the device; return the indices of what is True, from `(R,)` to `(S,)`.
+
+        Raises:
+            ValueError: as `log_probabilities`, of all that was added.
+        """
+        largest = torch.cat(self.largest)
+        self.largest = []
+        broken = [largest.isnan().any(), largest.isneginf().any()]
+        *answers, any_nan, any_empty = torch.cat([is_unfinished, torch.stack(broken)]).tolist()
+        _raise_if_broken(any_nan, any_empty)
+        rows = [row for row, answer in enumerate(answers) if answer]
+        return torch.tensor(rows, dtype=torch.long).to(is_unfinished.device, non_blocking=True)
 
 # %% ../../nbs/library/decoding/generation.ipynb #9c8cc6e4
 class _Captions:
@@ -158,50 +173,21 @@ class _Captions:
     Args:
         tokens: bos of every caption, `(B, C)`.
         max_length: T, of a caption.
-        wait: see `generate`.
     """
 
-    def __init__(self, tokens: Tensor, max_length: int, wait: bool):
+    def __init__(self, tokens: Tensor, max_length: int):
         self.ids = tokens.new_zeros(*tokens.shape, max_length)
         self.scores = torch.zeros(tokens.shape, device=tokens.device)
         # Pictures whose captions have all ended leave the batch; these R remain.
         self.rows = torch.arange(len(tokens), device=tokens.device)
-        self.interval = _words_per_check(tokens.device)
-        self.checks_late = wait and self.interval > 1       # words after the ends may be written
-        self.unchecked: list[Tensor] = []       # largest log-probability at each word, (R, C)
 
     def append(self, length: int, tokens: Tensor, log_probs: Tensor, ended: Tensor) -> Tensor:
         """Write the token at a length, `(R, C)`, chosen by `log_probs`; return what was written."""
-        if self.checks_late:
-            self.unchecked.append(log_probs.amax(-1))
         token_scores = log_probs.gather(-1, tokens[..., None])[..., 0]
         self.scores[self.rows] += token_scores.masked_fill(ended, 0.0)
         tokens = tokens.masked_fill(ended, PAD)
         self.ids[self.rows, :, length - 1] = tokens
         return tokens
-
-    def unfinished(self, tokens: Tensor) -> Tensor:
-        """Return which of R pictures have a caption that has not ended, or raise what went wrong.
-
-        `tokens`, `(R, C)`, are the newest.
-        """
-        answers = [(~_has_ended(tokens)).any(-1)]
-        if self.unchecked:
-            largest = torch.stack(self.unchecked)
-            answers += [largest.isnan().any()[None], largest.isneginf().any()[None]]
-        is_unfinished = _read(torch.cat(answers))
-        if self.unchecked:
-            *is_unfinished, any_nan, any_empty = is_unfinished
-            _raise_if_broken(any_nan, any_empty)
-            self.unchecked = []
-        rows = [row for row, is_open in enumerate(is_unfinished) if is_open]
-        return torch.tensor(rows, dtype=torch.long).to(tokens.device, non_blocking=True)
-
-    def used_length(self, length: int) -> int:
-        """Return how many of the first tokens are not padding alone."""
-        if not self.checks_late:
-            return length
-        return max(sum(_read((self.ids[..., :length] != PAD).any(0).any(0))), 1)
 
 # %% ../../nbs/library/decoding/generation.ipynb #b5e86135
 @torch.no_grad()
@@ -223,8 +209,7 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
         points: numbers `(B, C, T)`, of which `choose` gets those of the step, `(R, C)`, as its
             second argument.
         wait: whether to stop as soon as all captions have ended, which waits for a GPU, and to
-            look whether the logits are numbers. Without, and without constraints, which wait, too,
-            what a GPU does can be recorded.
+            look whether the logits are numbers. Without, what a GPU does can be recorded.
 
     Returns:
         Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's
@@ -238,8 +223,9 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
     captions = check_count("captions", captions)
     suppress_tokens = [*suppress_tokens]            # it may be a generator
     tokens = bos_tokens(model, len(memory), captions)
-    written = _Captions(tokens, max_length, wait)
-    every_word = wait and written.interval == 1     # whether it looks after each of them
+    written = _Captions(tokens, max_length)
+    checks = Checks(tokens.device, max_length)
+    leaves_at_once = wait and checks.interval == 1
     state = model.start(memory, captions)
     length = 0
     for length in range(1, max_length + 1):
@@ -247,24 +233,33 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
         ended = _has_ended(tokens)
         # A model may give anything, even nan, after the end of a caption. (The picture of a single
         # caption leaves the batch with it, if it may leave after every word.)
-        if captions > 1 or not every_word:
+        if captions > 1 or not leaves_at_once:
             logits = logits.masked_fill(ended[..., None], 0.0)
-        log_probs = log_probabilities(logits, suppress_tokens, check=every_word)
+        log_probs = log_probabilities(logits, suppress_tokens, check=False)
         if constraints:
-            prefixes = written.ids[written.rows, :, : length - 1]
-            log_probs = _constrain(log_probs, prefixes, constraints, ended)
+            prefixes = F.pad(written.ids[written.rows, :, : length - 1], (1, 0), value=BOS)
+            for constraint in constraints:
+                log_probs = constraint(prefixes, log_probs)
+            # After its end a caption may be followed by anything.
+            log_probs = log_probs.masked_fill(ended[..., None], 0.0)
         step_points = () if points is None else (points[written.rows, :, length - 1],)
         tokens = written.append(length, choose(log_probs, *step_points), log_probs, ended)
-        if not wait or (length % written.interval and length < max_length):
+        if wait:
+            checks.add(log_probs)
+        if not (wait and checks.are_due(length)):
             continue
-        unfinished = written.unfinished(tokens)
+        unfinished = checks.unfinished((~_has_ended(tokens)).any(-1))
         if len(unfinished) == 0:
             break
         if len(unfinished) < len(written.rows):
             state = state.select(unfinished)
             tokens = tokens[unfinished]
             written.rows = written.rows[unfinished]
-    return written.ids[..., : written.used_length(length)], written.scores
+    ids = written.ids
+    if wait:                            # words after the last end may be there, padding alone
+        used = (ids[..., :length] != PAD).any(0).any(0)
+        ids = ids[..., : max(sum(used.tolist()), 1)]
+    return ids, written.scores
 
 # %% ../../nbs/library/decoding/generation.ipynb #aabf25ea
 def greedy(model: Captioner, memory: Memory, max_length: int = 30,

@@ -452,7 +452,6 @@ def caption_split(
     inputs: InputTransforms,
     config: GenerationConfig | None = None,
     *,
-    batch_size: int = 32,
     truecase: bool = False,
     **settings: Any,
 ) -> list[str]:
@@ -463,11 +462,12 @@ def caption_split(
         items: B pictures or sentences.
         inputs: from `input_transforms`: functions from an item to its tensors, such as (N, D).
         config: as for `Run.caption`, also for translations.
-        batch_size: items that go through the model together.
         truecase: as for `Run.translate`; of captions without effect.
         settings: as for `Run.caption`.
     """
     config = GenerationConfig.resolve(config, settings)
+    # A GPU takes hardly longer for more of them.
+    batch_size = 32 if run.device.type == "cpu" else 128
     if run.translates:
         # Whole and by the model alone, as in training, whatever the sentence of an item holds.
         return list(run.translate(source_sentences(items), config, batch_size=batch_size,
