@@ -1,8 +1,12 @@
 """Side-by-side runs against peers: `make bench` runs them all and rewrites results/bench.json."""
 
+import time
+
+BEGIN = time.perf_counter(), time.process_time()     # before torch is imported, which takes seconds
+
+# ruff: noqa: E402
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

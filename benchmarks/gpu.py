@@ -1,11 +1,13 @@
 """Everything that only a GPU can show, in order of importance; `make gpu` runs it.
 
     python -m benchmarks.gpu [--out FILE] [--minutes M] [--tiny] [CHECK ...]
-    python -m benchmarks.gpu pack PART PARTS        photos of Flickr8k, small, for a machine without
+    python -m benchmarks.gpu pack PART PARTS        data for a machine without, in several parts
 
-Each result is written as it comes, so a run that is cut short keeps what it had. Before anything
-else the size of the tree and of the payload is printed: both travel. A sparse checkout without
-notebooks and results is enough: git sparse-checkout set captionlab benchmarks tests data.
+A check is named by its beginning: `step` is a step of each captioner. Each result is written as it
+comes, so a run that is cut short keeps what it had. Before anything else the size of the tree and
+of the payload is printed: both travel. On the other machine a payload is unpacked into data/, so
+that the parts can come one after the other. A sparse checkout without notebooks and results is
+enough: git sparse-checkout set captionlab benchmarks data.
 With --tiny all of it runs on a CPU in small, without recorded steps; the numbers mean nothing then.
 """
 
@@ -13,12 +15,13 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from io import BytesIO
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -27,6 +30,7 @@ from torch import Tensor
 
 from benchmarks import CAPTIONERS
 from captionlab.data.batches import Batch
+from captionlab.files import data_home
 from captionlab.models import find_preset, model_module, random_inputs
 from captionlab.rewards import CiderD
 from captionlab.runs.results import provenance
@@ -42,13 +46,13 @@ TINY = "--tiny" in sys.argv     # of the program, since every check depends on i
 
 
 def sizes() -> dict[str, float]:
-    """Megabytes of the files that git knows and that are here, and of the payload."""
+    """MiB of the files that git knows and that are here, and of the payload."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True,
                             check=False).stdout.split("\n")
     tree = [path for name in listed if name and (path := ROOT / name).is_file()]
     payload = [path for path in PAYLOAD.rglob("*") if path.is_file()]
-    return {"tree": sum(p.stat().st_size for p in tree) / 1e6,
-            "payload": sum(p.stat().st_size for p in payload) / 1e6}
+    return {"tree": sum(p.stat().st_size for p in tree) / 2**20,
+            "payload": sum(p.stat().st_size for p in payload) / 2**20}
 
 
 def preset_of(name: str) -> BasePreset:
@@ -126,26 +130,20 @@ def same_training() -> dict:
     return {"largest_relative_gap": gap, "plain": losses[False], "recorded": losses[True]}
 
 
-def steps() -> dict:
-    """A step of each captioner at its paper's sizes, recorded and not, beside the goal."""
-    rows = {}
-    for name in CAPTIONERS:
-        pictures = 2 if TINY else preset_of(name).training.batch_size
-        rows[name] = {"pictures": pictures, "goal_ms": GOALS.get(name),
-                      "recorded_ms": step_ms(name, graphs=True, pictures=pictures),
-                      "plain_ms": step_ms(name, graphs=False, pictures=pictures)}
-        print("  ", name, rows[name], flush=True)
-    return rows
+def step(name: str) -> dict:
+    """A step of a captioner at its paper's sizes, recorded and not, beside the goal."""
+    pictures = 2 if TINY else preset_of(name).training.batch_size
+    return {"pictures": pictures, "goal_ms": GOALS.get(name),
+            "recorded_ms": step_ms(name, graphs=True, pictures=pictures),
+            "plain_ms": step_ms(name, graphs=False, pictures=pictures)}
 
 
-def scst_steps() -> dict:
-    """A self-critical step of each captioner; its samples are long, since nothing was learned."""
+def scst_step(name: str) -> dict:
+    """A self-critical step of a captioner; its samples are long, since nothing was learned."""
     reward = CiderD([[list(range(4, 14))] * 5] * 3)
-    rows = {}
-    for name in CAPTIONERS:
-        pictures = 2 if TINY else preset_of(name).training.batch_size
-        rows[name] = step_ms(name, graphs=True, pictures=pictures, reward=reward)
-    return rows
+    pictures = 2 if TINY else preset_of(name).training.batch_size
+    return {"pictures": pictures,
+            "recorded_ms": step_ms(name, graphs=True, pictures=pictures, reward=reward)}
 
 
 def peak_tflops() -> float:
@@ -232,50 +230,45 @@ def peers() -> dict:
     return {name: {"ours_ms": a, "peer_ms": b, "ratio": b / a} for name, (a, b) in pairs.items()}
 
 
-def course(name: str, *options: str) -> Callable[[], dict]:
-    """A speedrun."""
-
-    def run() -> dict:
-        from benchmarks import speedrun
-
-        trial = ["scenes", "--epochs", "1", "--val", "8", "--beam", "1"]
-        return speedrun.main(trial if TINY else [name, *options])
-
-    return run
+def course(name: str) -> dict:
+    """A speedrun, in a process of its own; if it fails, the phases that it had."""
+    trial = ["scenes", "--epochs", "1", "--val", "8", "--beam", "1"]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run.json"
+        command = [sys.executable, "-m", "benchmarks.speedrun", "--out", str(out)]
+        done = subprocess.run([*command, *(trial if TINY else [name])], cwd=ROOT, check=False)
+        found = json.loads(out.read_text()) if out.exists() else {}
+    return found | ({"error": f"exit status {done.returncode}"} if done.returncode else {})
 
 
 CHECKS: dict[str, Callable[[], dict]] = {
     "same": same_training,
-    "steps": steps,
+    **{f"step-{name}": partial(step, name) for name in CAPTIONERS},
     "cptr": cptr_share,
-    "multi30k": course("multi30k"),
-    "flickr8k": course("flickr8k"),
-    "scst": scst_steps,
-    "peers": peers,
+    **{f"scst-{name}": partial(scst_step, name) for name in CAPTIONERS},
     "profile": profile,
+    "flickr8k": partial(course, "flickr8k"),
+    "multi30k": partial(course, "multi30k"),
+    "peers": peers,
 }
 
 
-def pack(part: int, parts: int, side: int = 292) -> Path:
-    """Write a share of Flickr8k's photos, as JPEG of at most `side` pixels, into the payload."""
-    from captionlab.data import load_dataset
-
-    items = [item for split in load_dataset("flickr8k").values() for item in split]
+def pack(part: int, parts: int) -> Path:
+    """Write a share of the files of Flickr8k and Multi30K, as they are, into the payload."""
+    home = data_home()
+    files = [path for name in ("flickr8k", "multi30k") for path in sorted((home / name).rglob("*"))
+             if path.suffix in (".jpg", ".txt", ".gz")]
     PAYLOAD.mkdir(exist_ok=True)
-    file = PAYLOAD / f"flickr8k-{part}-of-{parts}.zip"
-    with zipfile.ZipFile(file, "w") as archive:
-        for item in items[part - 1 :: parts]:
-            picture = item.image.convert("RGB")
-            picture.thumbnail((side * 2, side))
-            data = BytesIO()
-            picture.save(data, "JPEG", quality=80)
-            archive.writestr(f"{item.name}.jpg", data.getvalue())
-    print(f"{file.name}: {file.stat().st_size / 1e6:.1f} MB")
-    return file
+    target = PAYLOAD / f"data-{part}-of-{parts}.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in files[part - 1 :: parts]:
+            archive.write(path, path.relative_to(home))
+    print(f"{target.name}: {len(files[part - 1 :: parts])} of {len(files)} files")
+    return target
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Run the checks that are named, or all."""
+    """Run the checks that are named by their beginning, or all."""
     if [*arguments][:1] == ["pack"]:
         pack(int(arguments[1]), int(arguments[2]))
         return
@@ -285,13 +278,15 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--minutes", type=float, default=9.0, help="begin nothing after these")
     parser.add_argument("--tiny", action="store_true", help="on any machine, in small")
     args = parser.parse_args([*arguments])
-    print("megabytes:", {name: round(size, 1) for name, size in sizes().items()}, "of 60 together")
+    print("MiB:", {name: round(size, 1) for name, size in sizes().items()}, "of 60 together")
     if not (torch.cuda.is_available() or TINY):
         print("there is no GPU here: skipped (--tiny tries all of it in small)")
         return
+    for file in () if TINY else PAYLOAD.glob("*.zip"):
+        zipfile.ZipFile(file).extractall(ROOT / "data")
     results: dict = {**provenance(), "tiny": TINY}
     begin = time.perf_counter()
-    for name in args.checks or CHECKS:
+    for name in [name for name in CHECKS if name.startswith(tuple(args.checks or [""]))]:
         if time.perf_counter() - begin > 60 * args.minutes:
             results[name] = {"left_out": "no time"}
             continue

@@ -2,9 +2,11 @@
 
     python -m benchmarks.speedrun flickr8k|multi30k|scenes [--seed S] [--batch B] [--epochs E]
 
-Seconds of each phase, on a CPU also those of its cores together; start-up (imports, data) and what
-a phase needs besides its steps (validation, recording) stand apart. One row per machine goes into
-results/bench.json, one line into benchmarks/speedrun.md. `scenes` is a trial of a minute.
+Seconds of each phase, on a CPU also those of its cores together. Start-up (imports, data) stands
+apart, and of a training the seconds of its steps: what the first epoch takes more than the median
+one is recording and compilation, the rest of the phase is validation. One row per machine goes into
+results/bench.json, one line into benchmarks/speedrun.md. `scenes`, or --items, is a trial of a
+minute and leaves neither.
 """
 
 import argparse
@@ -15,20 +17,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 
-BEGIN = time.perf_counter(), time.process_time()
+import torch
 
-import torch  # noqa: E402
-
-from benchmarks import record  # noqa: E402
-from captionlab.data import load_dataset, scenes  # noqa: E402
-from captionlab.features import ImageProcessor, open_feature_stores  # noqa: E402
-from captionlab.models import find_preset  # noqa: E402
-from captionlab.runs.evaluation import evaluate  # noqa: E402
-from captionlab.runs.fitting import FitConfig, NewModel, fit  # noqa: E402
-from captionlab.runs.objectives import SCST  # noqa: E402
-from captionlab.runs.results import provenance  # noqa: E402
-from captionlab.training.devices import best_device  # noqa: E402
+from benchmarks import BEGIN, record
+from captionlab.data import load_dataset, scenes
+from captionlab.models import find_preset
+from captionlab.features import ImageProcessor, open_feature_stores
+from captionlab.runs.evaluation import evaluate
+from captionlab.runs.fitting import FitConfig, NewModel, fit
+from captionlab.runs.objectives import SCST
+from captionlab.runs.results import provenance
+from captionlab.runs.run import Run
+from captionlab.training.devices import best_device
 
 LOG = Path(__file__).with_name("speedrun.md")
 
@@ -64,9 +66,10 @@ COURSES = {
 
 
 class Stopwatch:
-    """Measures phases: seconds, and seconds of all cores together."""
+    """Measures phases: seconds, and seconds of all cores together; writes them as they come."""
 
-    def __init__(self):
+    def __init__(self, out: Path | None):
+        self.out = out
         self.phases: dict[str, dict[str, float]] = {}
         self.last = BEGIN
 
@@ -76,22 +79,35 @@ class Stopwatch:
         seconds, cores = (b - a for a, b in zip(self.last, now, strict=True))
         self.phases[phase] = {"seconds": seconds, "core_seconds": cores} | extra
         self.last = now
+        if self.out:
+            self.out.write_text(json.dumps({"phases": self.phases}, indent=1) + "\n")
         print(f"{phase:9} {seconds:8.1f} s {cores:8.1f} core s  {extra or ''}", flush=True)
+
+
+def seconds_of_steps(run: Run) -> dict[str, float]:
+    """The seconds of a run's last training, and its score on val."""
+    history = run.metadata.history
+    seconds = [record["seconds"] for record in history]
+    return {"steps": round(sum(seconds), 1), "first_epoch": seconds[0],
+            "epoch": round(median(seconds), 2), "val": history[-1]["score"]}
 
 
 def run_course(name: str, course: Course, args: argparse.Namespace, folder: Path) -> dict:
     """Run all phases; return them with the score."""
-    watch = Stopwatch()
+    watch = Stopwatch(args.out)
     on_gpu = best_device() == "cuda"
     batch = args.batch or (course.gpu_batch if on_gpu else None)
     data = scenes(48, 8, 8, novel=0) if name == "scenes" else load_dataset(name)
+    if args.items:
+        splits = {split: items[: args.items] for split, items in data.splits.items()}
+        data = replace(data, splits=splits)
     preset = find_preset(course.model, course.preset)
     if batch:
         recipe = preset.training.with_batch_size(batch, course.usual)
         preset = replace(preset, training=recipe)
     watch.lap("start")
     if preset.inputs.backbone not in (None, "pixels"):
-        processor = ImageProcessor(preset)
+        processor = ImageProcessor(preset).to(best_device())
         for mirror in {False, preset.inputs.hflip}:
             view = processor.with_preprocess(mirror=True) if mirror else processor
             open_feature_stores(view, data)
@@ -99,10 +115,10 @@ def run_course(name: str, course: Course, args: argparse.Namespace, folder: Path
     config = FitConfig(seed=args.seed, epochs=args.epochs, max_val_items=args.val)
     start = NewModel(course.model, preset)
     run = fit(start, data, config=config, out=folder / "xe")
-    watch.lap("xe", steps=run.metadata.train_seconds, val=run.metadata.history[-1]["score"])
+    watch.lap("xe", **seconds_of_steps(run))
     if course.scst:
         run = fit(folder / "xe", data, SCST(), config, out=folder / "scst")
-        watch.lap("scst", steps=run.metadata.train_seconds, val=run.metadata.history[-1]["score"])
+        watch.lap("scst", **seconds_of_steps(run))
     found = evaluate(run, data, beam=args.beam, length_penalty=1.0, meteor=False, blind=False)
     watch.lap("metrics")
     scores = found["run"]["metrics"]
@@ -127,6 +143,7 @@ def main(arguments: Sequence[str] = ()) -> dict:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--beam", type=int, default=3)
     parser.add_argument("--val", type=int, default=500, help="items judged after each epoch")
+    parser.add_argument("--items", type=int, help="a trial with so many items of each split")
     parser.add_argument("--note", default="", help="what was changed, for the log")
     parser.add_argument("--out", type=Path, help="also write the result to this file, as JSON")
     args = parser.parse_args(arguments)
@@ -136,7 +153,7 @@ def main(arguments: Sequence[str] = ()) -> dict:
         result = run_course(args.data, course, args, Path(folder))
     if args.out:
         args.out.write_text(json.dumps(result | {"course": asdict(course)}, indent=1) + "\n")
-    if args.data != "scenes":       # a trial leaves no row
+    if not (args.items or args.data == "scenes"):
         used = sum(lap["seconds"] for name, lap in result["phases"].items() if name != "start")
         record(f"speedrun-{args.data}-{result['device']}", used, course.goal, course.goal / used,
                f"s without start-up; peer: our aim on a GPU; {course.score} {result['score']:.1f}")

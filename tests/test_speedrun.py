@@ -13,18 +13,29 @@ from benchmarks import gpu, speedrun
 ROOT = Path(__file__).resolve().parent.parent
 
 
+PHASES = {
+    "scenes": ["start", "xe", "scst", "metrics"],
+    "flickr8k": ["start", "features", "xe", "scst", "metrics"],
+    "multi30k": ["start", "xe", "metrics"],
+}
+
+
 @pytest.mark.slow
 @pytest.mark.java
-def test_a_trial_has_all_phases(tmp_path):
+@pytest.mark.parametrize(
+    "data",
+    ["scenes", *(pytest.param(name, marks=pytest.mark.data) for name in ("flickr8k", "multi30k"))],
+)
+def test_a_trial_has_all_phases(data, tmp_path):
     out = tmp_path / "run.json"
     rows = (ROOT / "results" / "bench.json").read_text()
-    options = ["--epochs", "1", "--val", "8", "--beam", "1", "--out", str(out)]
-    result = speedrun.main(["scenes", *options])
-    assert [*result["phases"]] == ["start", "xe", "scst", "metrics"]
+    options = ["--items", "24", "--epochs", "1", "--val", "8", "--beam", "1", "--out", str(out)]
+    result = speedrun.main([data, *options])
+    assert [*result["phases"]] == PHASES[data]
     assert all(lap["seconds"] > 0 and lap["core_seconds"] > 0 for lap in result["phases"].values())
     assert 0 < result["phases"]["xe"]["steps"] < result["phases"]["xe"]["seconds"]
     assert json.loads(out.read_text())["score"] == result["score"]
-    assert speedrun.log_line(result, "none").startswith("| scenes |")
+    assert speedrun.log_line(result, "none").startswith(f"| {data} |")
     assert (ROOT / "results" / "bench.json").read_text() == rows    # a trial leaves no row
 
 
@@ -36,10 +47,11 @@ def test_what_a_gpu_shows_runs_in_small_on_a_cpu(tmp_path):
     done = subprocess.run([*command, "same", "cptr", "scst"], cwd=ROOT, capture_output=True,
                           text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
     results = json.loads(out.read_text())
-    assert "megabytes: {'tree':" in done.stdout
+    assert "MiB: {'tree':" in done.stdout
     assert results["same"]["largest_relative_gap"] == 0
     assert results["cptr"]["share"] > 0
-    assert results["scst"].keys() >= {"vanilla", "image_transformer"}
+    assert results.keys() >= {"scst-vanilla", "scst-image_transformer"}
+    assert not any("error" in found for found in results.values() if isinstance(found, dict))
 
 
 def test_every_course_has_a_preset_and_the_checks_a_goal():
