@@ -24,6 +24,7 @@ from captionlab.data import (
     CaptionDataset,
     Item,
     PixelInput,
+    ResidentLoader,
     ResumableBatchSampler,
     batch_by_count,
     datasets,
@@ -268,6 +269,8 @@ def test_bytes_are_scaled_to_the_same_bits(workers):
             assert all(map(torch.equal, batches, expected))
             assert batches[0].stride() == expected[0].stride()
             assert len(batches) == 24
+    resident = [batch.images for batch in ResidentLoader(data, sampler, "cpu")]
+    assert all(map(torch.equal, resident, expected))
 
 
 def test_pictures_travel_in_memory_that_is_made_once():

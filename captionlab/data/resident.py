@@ -7,7 +7,10 @@ __all__ = ['fits_on', 'ResidentLoader']
 
 # %% ../../nbs/library/data/resident.ipynb #resi0002
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,7 +28,7 @@ def _resident_bytes(data: CaptionDataset) -> int:
     Args:
         data: whose rows; the first row stands for all.
     """
-    numbers = sum(x.numel() * x.element_size() for x in _row(data, 0, 0).values())
+    numbers = sum(x.numel() * x.element_size() for x in _row(data, (0, 0)).values())
     width = sum(map(int, data.lengths.max(0)))
     captions = max(map(len, data.token_ids["captions"]))
     return len(data) * (numbers * len(data.input_variants) + 8 * width * captions)
@@ -43,8 +46,9 @@ def fits_on(data: CaptionDataset, device: torch.device) -> bool:
     return _resident_bytes(data) < torch.cuda.mem_get_info(device)[0] / 2
 
 
-def _row(data: CaptionDataset, row: int, view: int) -> dict[str, Tensor]:
-    """Return a row's inputs in one view, as they are kept: bytes, or floats of 16 bits."""
+def _row(data: CaptionDataset, place: tuple[int, int]) -> dict[str, Tensor]:
+    """Return the inputs of a view's row as they are kept: bytes, or floats of 16 bits."""
+    view, row = place
     kept = {}
     functions: dict[str, Any] = data.input_variants[view]
     for name, function in functions.items():
@@ -76,15 +80,18 @@ class ResidentLoader:
         self.seed = seed
         self.lengths = data.lengths                 # on the CPU, which decides the shapes
         views = range(len(data.input_variants))
+        places = list(product(views, range(len(data))))
         self.inputs: dict[str, Tensor] = {}         # (views · rows, ...) each
-        for number, (view, row) in enumerate(
-                tqdm([(view, row) for view in views for row in range(len(data))],
-                     desc="to the device", leave=False)):
-            for name, tensor in _row(data, row, view).items():
-                if name not in self.inputs:
-                    shape = (len(views) * len(data), *tensor.shape)
-                    self.inputs[name] = torch.empty(shape, dtype=tensor.dtype, device=device)
-                self.inputs[name][number] = tensor
+        with ThreadPoolExecutor() as pool:
+            # Threads decode pictures. Features of one item after the other are read together.
+            each = pool.map if data.pixel_inputs else map
+            read = each(partial(_row, data), places)
+            for number, tensors in enumerate(tqdm(read, "to the device", len(places), leave=False)):
+                for name, tensor in tensors.items():
+                    if name not in self.inputs:
+                        shape = (len(places), *tensor.shape)
+                        self.inputs[name] = torch.empty(shape, dtype=tensor.dtype, device=device)
+                    self.inputs[name][number] = tensor
         self.ids = {name: pad_sequences(ids).to(device) for name, ids in data.token_ids.items()}
 
     def __len__(self) -> int:

@@ -177,8 +177,8 @@ class TrainingConfig:
     def with_batch_size(self, pictures: int, usual: int) -> "TrainingConfig":
         """Return the recipe for steps of so many pictures.
 
-        The learning rate grows with the root of the batch; warm-up and moving average span as many
-        pictures as before.
+        The learning rate grows with the root of the batch, as short runs decided (see
+        `benchmarks/speedrun.md`); warm-up and moving average span as many pictures as before.
 
         Args:
             pictures: of a step.
