@@ -24,10 +24,10 @@ import torch
 from benchmarks import BEGIN, record
 from captionlab.data import load_dataset, scenes
 from captionlab.models import find_preset
-from captionlab.features import ImageProcessor, open_feature_stores
 from captionlab.runs.evaluation import evaluate
 from captionlab.runs.fitting import FitConfig, NewModel, fit
 from captionlab.runs.objectives import SCST
+from captionlab.runs.preparation import build_processor, prepare_training
 from captionlab.runs.results import provenance
 from captionlab.runs.run import Run
 from captionlab.training.devices import best_device
@@ -107,10 +107,9 @@ def run_course(name: str, course: Course, args: argparse.Namespace, folder: Path
         preset = replace(preset, training=recipe)
     watch.lap("start")
     if preset.inputs.backbone not in (None, "pixels"):
-        processor = ImageProcessor(preset).to(best_device())
-        for mirror in {False, preset.inputs.hflip}:
-            view = processor.with_preprocess(mirror=True) if mirror else processor
-            open_feature_stores(view, data)
+        # Of all views, as the training will look for them.
+        vocabulary, processor = build_processor(data, preset)
+        prepare_training(data, vocabulary, processor.to(best_device()))
         watch.lap("features")
     config = FitConfig(seed=args.seed, epochs=args.epochs, max_val_items=args.val)
     start = NewModel(course.model, preset)

@@ -22,6 +22,7 @@ PHASES = {
 
 @pytest.mark.slow
 @pytest.mark.java
+@pytest.mark.filterwarnings("ignore:.* captions are cut")
 @pytest.mark.parametrize(
     "data",
     ["scenes", *(pytest.param(name, marks=pytest.mark.data) for name in ("flickr8k", "multi30k"))],
