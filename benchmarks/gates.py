@@ -21,7 +21,7 @@ from captionlab.data.catalog import load_dataset
 from captionlab.data.datasets import Item
 from captionlab.decoding.generation import BOS
 from captionlab.features.attributes import STOP_WORDS
-from captionlab.features.cache import input_transforms, open_feature_stores
+from captionlab.features.extraction import input_transforms, open_feature_stores
 from captionlab.files import write_json
 from captionlab.models.entangled import VARIANTS, Model
 from captionlab.runs.catalog import load

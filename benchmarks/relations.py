@@ -16,7 +16,7 @@ from benchmarks import artifact_path
 from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
 from captionlab.data.datasets import Item
-from captionlab.features.cache import input_transforms, open_feature_stores
+from captionlab.features.extraction import input_transforms, open_feature_stores
 from captionlab.features.region_geometry import spatial_graph
 from captionlab.files import write_json
 from captionlab.models.image_transformer import Model

@@ -6,6 +6,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from typer.testing import CliRunner
+
+from captionlab.cli import app
 
 BOX = [0.1, 0.2, 0.5, 0.6]
 
@@ -13,6 +16,12 @@ BOX = [0.1, 0.2, 0.5, 0.6]
 def one_line(fault) -> str:
     assert "\n" not in str(fault.value)
     return str(fault.value)
+
+
+def extract(words: str) -> str:
+    """What `captionlab features extract` says."""
+    result = CliRunner().invoke(app, ["features", "extract", *words.split()])
+    return result.stdout + result.stderr
 
 
 def boxes_of(count: int, seed: int = 0) -> torch.Tensor:
@@ -77,30 +86,35 @@ def write_pictures(folder: Path, count: int) -> Path:
 KILLED_JOBS = """
 import os, random, signal, sys, time
 from pathlib import Path
+import numpy as np
+from captionlab.features import store
 {start}
+def count_rows():
+    file = out / "checksums.npy"
+    return int((np.load(file) > 0).sum()) if file.exists() else 0
 chance = random.Random()
 done = 0
 for attempt in range(60):
     before, child = done, os.fork()
     if not child:
-        replace = os.replace
-        def slowly(*names):         # or a fast machine is done before it can be killed
+        write_rows = store._write_rows
+        def slowly(*arguments):     # or a fast machine is done before it can be killed
             time.sleep(0.02)
-            replace(*names)
-        os.replace = slowly
+            write_rows(*arguments)
+        store._write_rows = slowly
         job()
         os._exit(0)
     # Wait until it has made something new.
     while done == before and os.waitpid(child, os.WNOHANG) == (0, 0):
         time.sleep(0.001)
-        done = len(list(out.glob("chunk-*.npy")))
+        done = count_rows()
     time.sleep(chance.uniform(0, {seconds}))
     try:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     except (ProcessLookupError, ChildProcessError):
         pass
-    done = len(list(out.glob("chunk-*.npy")))
+    done = count_rows()
     print(done, flush=True)
     if '"complete":true' in (out / "manifest.json").read_text():
         break

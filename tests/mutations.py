@@ -204,7 +204,7 @@ KINDS: dict[str, tuple[Callable[[Path], Callable[[], object]], bool]] = {
     "gif": (lambda folder: _picture(folder, "gif"), False),
 }
 # Files whose bytes are covered by a checksum, although not all of their folder is.
-COVERED = ("chunk-", "weights-", "checkpoint")
+COVERED = ("features.npy", "checksums.npy", "weights-", "checkpoint")
 
 
 def mutate(content: bytes, name: str, draw: random.Random) -> bytes:

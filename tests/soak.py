@@ -30,9 +30,10 @@ import torch
 from PIL import Image
 
 from captionlab.data.datasets import CaptionData, from_files, scenes
+from captionlab.data.picture_files import find_images
 from captionlab.features.attributes import load_detector, save_detector, train_detector
 from captionlab.features.backbones import Backbone
-from captionlab.features.extraction import extract_maps, find_images
+from captionlab.features.extraction import extract_maps
 from captionlab.models import cptr
 from captionlab.models.vanilla import PRESETS
 from captionlab.runs.fitting import NewModel, fit

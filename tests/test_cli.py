@@ -25,7 +25,7 @@ from captionlab import files
 from captionlab.cli import application, demonstration
 from captionlab.cli import training as cli_training
 from captionlab.data import catalog, datasets
-from captionlab.features import attributes, cache
+from captionlab.features import attributes, extraction
 from captionlab.metrics import captions, java, spice
 from captionlab.metrics.files import read_results
 from captionlab.runs import catalog as runs_catalog
@@ -43,7 +43,7 @@ def _empty_folders(tmp_path, monkeypatch):
         ("TORCH_HOME", "torch"),
     ):
         monkeypatch.setenv(name, str(tmp_path / value))
-    for module in (files, catalog, attributes, cache, runs_catalog):
+    for module in (files, catalog, attributes, extraction, runs_catalog):
         monkeypatch.setattr(module, "cache_home", lambda: tmp_path / "cache")
     monkeypatch.delenv("CAPTIONLAB_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)

@@ -20,7 +20,7 @@ from captionlab.decoding.beam import beam_search
 from captionlab.decoding.ensemble import Ensemble
 from captionlab.decoding.generation import BOS, EOS
 from captionlab.features.attributes import AttributeDetector
-from captionlab.features.cache import input_transforms
+from captionlab.features.extraction import input_transforms
 from captionlab.features.image_processor import ImageProcessor
 from captionlab.features.images import Preprocess
 from captionlab.features.regions import cell_boxes

@@ -21,18 +21,19 @@ from captionlab.captioner import TransformerCaptioner
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import CaptionData, Item, scenes
 from captionlab.data.inputs import InputConfig
-from captionlab.features import cache, image_processor
+from captionlab.features import extraction, image_processor
 from captionlab.features.attributes import AttributeDetector
 from captionlab.features.backbones import Backbone, Pyramid
 from captionlab.features.base import Processor, reads_images
 from captionlab.features.boxes import open_boxes, save_boxes
-from captionlab.features.cache import input_transforms, open_feature_stores
 from captionlab.features.detectors import Detector
 from captionlab.features.extraction import (
     extract_attributes,
     extract_features,
     extract_maps,
     extract_regions,
+    input_transforms,
+    open_feature_stores,
 )
 from captionlab.features.image_processor import ImageProcessor
 from captionlab.features.pixels import pixel_regions
@@ -121,7 +122,7 @@ def with_inputs(preset, **inputs) -> Preset:
 @pytest.fixture(autouse=True)
 def _alone(tmp_path, monkeypatch):
     """Give each test a cache, our model, and random weights in place of a download."""
-    for module in (runs_catalog, cache):
+    for module in (runs_catalog, extraction):
         monkeypatch.setattr(module, "cache_home", lambda: tmp_path / "cache")
     module = SimpleNamespace(Model=Model, Preset=Preset, PRESETS={})
     for user in (models, storage, fitting):
@@ -335,7 +336,7 @@ class TestStoresOfTheCommand:
 
     def test_pyramid(self, photos, folder, tmp_path):
         extract_features(
-            [folder], tmp_path / "p", weights="none", grid="4,2", size=64, kind="pyramid"
+            [folder], tmp_path / "p", weights="none", grid=(4, 2), size=64, kind="pyramid"
         )
         processor = self.processor("pyramid", photos)
         stores = open_feature_stores(processor, photos[0], tmp_path / "p")
@@ -371,7 +372,7 @@ class TestStoresOfTheCommand:
         torch.manual_seed(7)
         torch.save(torchvision.models.squeezenet1_1().state_dict(), file)
         monkeypatch.setitem(READS, "grid", ("grid",))
-        options = {"grid": "2", "size": 64, "backbone": "squeezenet1_1"}
+        options = {"grid": 2, "size": 64, "backbone": "squeezenet1_1"}
         extract_features([folder], tmp_path / "g", weights=str(file), **options)
         processor = ImageProcessor(preset("grid", "squeezenet1_1"))
         stores = open_feature_stores(processor, photos[0], tmp_path / "g")

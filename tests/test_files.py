@@ -142,12 +142,12 @@ def test_what_killed_writers_leave_is_removed_under_the_lock(tmp_path):
 
 
 def test_a_store_keeps_what_another_process_may_be_writing(tmp_path):
-    for name, age in (("chunk-00000.npy.1.part", 0), ("chunk-00001.npy.1-00000000.part", 10**6)):
+    for name, age in (("features.npy.1.part", 0), ("features.npy.1-00000000.part", 10**6)):
         (tmp_path / name).write_bytes(b"half")
         os.utime(tmp_path / name, (time.time() - age,) * 2)
     options = {"shape": (1,), "spec": {"backbone": None}}
     for _ in range(2):
         fill_store(tmp_path, ["a"], lambda names: (np.ones((1, 1)), {}), **options)
-    assert [file.name for file in tmp_path.glob("*.part")] == ["chunk-00000.npy.1.part"]
+    assert [file.name for file in tmp_path.glob("*.part")] == ["features.npy.1.part"]
     remove_partial_files(tmp_path)
     assert list(tmp_path.glob("*.part")) == []

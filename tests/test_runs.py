@@ -23,8 +23,8 @@ from captionlab.data.catalog import load_dataset
 from captionlab.data.datasets import CaptionData, Item, scenes
 from captionlab.decoding import GenerationConfig
 from captionlab.explore.faithfulness import evaluate_faithfulness
-from captionlab.features import cache, image_processor
-from captionlab.features.cache import input_transforms, open_feature_stores
+from captionlab.features import extraction, image_processor
+from captionlab.features.extraction import input_transforms, open_feature_stores
 from captionlab.features.image_processor import ImageProcessor
 from captionlab.features.store import FeatureStore
 from captionlab.features.text_processor import TextProcessor
@@ -67,7 +67,7 @@ MODELS = {"vanilla": (vanilla, BRIEF), "cptr": (cptr, cptr.PRESETS["tiny"])}
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
-    for module in (runs_catalog, cache):
+    for module in (runs_catalog, extraction):
         monkeypatch.setattr(module, "cache_home", lambda: tmp_path / "cache")
 
 
@@ -733,12 +733,12 @@ class TestEyes:
         processor = ImageProcessor(self.NET, weights="0")
         few, more = (scenes(train=some, val=1, test=1, novel=0) for some in (2, 3))
         stores = open_feature_stores(processor, few)
-        assert cache.require_features(stores, few["train"]) is stores
+        assert extraction.require_features(stores, few["train"]) is stores
         with pytest.raises(ValueError, match="1 of 3 pictures have no features"):
-            cache.require_features(stores, more["train"])
+            extraction.require_features(stores, more["train"])
         item = few["train"][0]
         with pytest.raises(ValueError, match=f"two pictures are both {item.name}"):
-            cache.require_features(
+            extraction.require_features(
                 stores,
                 [item, replace(few["train"][1], name="", image=Path("elsewhere") / item.name)],
             )

@@ -16,7 +16,7 @@ from captionlab import files
 from captionlab.cli import app
 from captionlab.course.miniature import prepare_miniature, serve, write_archives
 from captionlab.data import catalog
-from captionlab.features import attributes, cache
+from captionlab.features import attributes, extraction
 from captionlab.metrics.files import read_results
 from captionlab.models import find_preset
 from captionlab.runs import catalog as runs_catalog
@@ -44,7 +44,7 @@ def home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CAPTIONLAB_DATA", str(root / "home"))
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
-        for module in (files, catalog, attributes, cache, runs_catalog):
+        for module in (files, catalog, attributes, extraction, runs_catalog):
             patch.setattr(module, "cache_home", lambda: root / "cache")
         patch.chdir(root / "home")
         with serve(served) as address:

@@ -11,7 +11,7 @@ import captionlab
 from captionlab.data import load_dataset
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import CaptionData, Item
-from captionlab.features import cache
+from captionlab.features import extraction
 from captionlab.runs import (
     NoveltyDetector,
     NoveltyWarning,
@@ -178,7 +178,7 @@ def test_the_photo_captioner_knows_photos_of_its_data_set(real_data):
 def test_a_fine_tuned_photo_captioner_knows_its_own_pictures_and_warns_of_others(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(cache, "cache_home", lambda: tmp_path)
+    monkeypatch.setattr(extraction, "cache_home", lambda: tmp_path)
     items = [
         Item(f"{seed}", ("two shapes on grey",), render(generate_scene(seed), 64))
         for seed in range(7)

@@ -15,7 +15,7 @@ from captionlab.cli import app
 from captionlab.data.datasets import CaptionData, Item, scenes
 from captionlab.decoding.generation import sequence_log_probs
 from captionlab.explore.tracing import trace_caption
-from captionlab.features import cache
+from captionlab.features import extraction
 from captionlab.runs import catalog
 from captionlab.runs.folder import set_device
 from captionlab.runs.run import Run
@@ -115,12 +115,12 @@ class TestFiles:
             torch.testing.assert_close(weights[key].float(), tensor, rtol=0, atol=0)
 
     def test_features_are_stored_as_32_bits_make_them(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(cache, "cache_home", lambda: tmp_path)
+        monkeypatch.setattr(extraction, "cache_home", lambda: tmp_path)
         processor = captionlab.load("photos").processor
         picture = np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8)
         data = CaptionData("mine", {"train": [Item("a", ("a dog",), picture)]})
         expected = processor([picture]).grid.half()
-        (store,) = cache.open_feature_stores(processor.to(dtype=torch.bfloat16), data)
+        (store,) = extraction.open_feature_stores(processor.to(dtype=torch.bfloat16), data)
         stored = torch.as_tensor(store["a"]).half()
         torch.testing.assert_close(stored, expected[0], rtol=1e-3, atol=1e-3)
         assert not torch.equal(processor([picture]).grid.half(), expected)

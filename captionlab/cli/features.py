@@ -7,12 +7,16 @@ __all__ = ['features_extract']
 
 # %% ../../nbs/library/cli/features.ipynb #f348e62a
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .application import features_app
+from .application import echo, features_app
 from .options import is_given
+
+if TYPE_CHECKING:
+    from captionlab.features.extraction import GridSizes
+    from captionlab.features.store import FeatureStore
 
 # %% ../../nbs/library/cli/features.ipynb #cfb9ce7f
 _KINDS = ("grid", "pyramid", "regions", "attributes")
@@ -38,6 +42,41 @@ def _check_options(ctx: typer.Context, kind: str) -> None:
                 f"--{name.replace('_', '-')} is for --kind {' or '.join(others)}, not {kind}: "
                 "leave it out, or choose another kind"
             )
+
+# %% ../../nbs/library/cli/features.ipynb #474049e6
+def _parse_grid(grid: str | None) -> tuple[int, int] | None:
+    """Return "7" as (7, 7), "7x5" as (7, 5)."""
+    if grid is None:
+        return None
+    parts = grid.split("x")
+    if not all(part.isdecimal() and int(part) for part in parts) or len(parts) > 2:
+        raise ValueError("--grid is a number of cells such as 7, or rows and columns such as 7x5, "
+                         f"not {grid}")
+    return int(parts[0]), int(parts[-1])
+
+
+def _parse_grids(grid: str | None, kind: str) -> "GridSizes":
+    """Return "7x5" as (7, 5); of a pyramid "28,14" as two of those."""
+    if grid is None or kind != "pyramid":
+        return _parse_grid(grid)
+    levels = grid.split(",")
+    if len(levels) != 2:
+        raise ValueError("--grid of a pyramid is two, the fine one first, such as 28,14, "
+                         f"not {grid}")
+    return _parse_grid(levels[0]), _parse_grid(levels[1])
+
+
+def _summarise_store(store: "FeatureStore") -> str:
+    """Return one line that says how many features of which shape a store holds."""
+    shape = store.shape if isinstance(store.shape, dict) else {"": store.shape}
+    if "chances" in shape:
+        content = f"chances of {shape['chances'][0]} words"
+    elif "regions" in shape:
+        rows, width = shape["regions"]
+        content = f"up to {rows} regions x {width}"
+    else:
+        content = " and ".join(f"{name} {n} x {d}".strip() for name, (n, d) in shape.items())
+    return f"{len(store)} pictures, {content} each"
 
 # %% ../../nbs/library/cli/features.ipynb #4fe7d1fd
 @features_app.command("extract")
@@ -78,10 +117,13 @@ def features_extract(
 
     check_device(device)
     store = extract_features(
-        images, out, kind=kind, backbone=backbone, weights=weights, grid=grid, size=size,
-        resize=resize, device=device, boxes=boxes, max_boxes=max_boxes,
+        images, out, kind=kind, backbone=backbone, weights=weights, grid=_parse_grids(grid, kind),
+        size=size, resize=resize, device=device, boxes=boxes, max_boxes=max_boxes,
         detector_weights=detector_weights or "DEFAULT",
     )
+    for reason in store.skipped.values():
+        echo(f"skipped: {reason}")
+    echo(f"{_summarise_store(store)}, in {out}")
     if store.skipped and not skip_unreadable:
         raise ValueError(
             f"{len(store.skipped)} of {len(store.names)} pictures have no features: mend the files "

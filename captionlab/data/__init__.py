@@ -25,7 +25,8 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     ],
     "image_search": ["ImageFinder", "split_in_name"],
     "picture_files": [
-        "PICTURE_SUFFIXES", "is_picture_name", "list_pictures", "load_image", "error_reason",
+        "PICTURE_SUFFIXES", "is_picture_name", "list_pictures", "find_images", "load_image",
+        "error_reason",
     ],
     "inputs": ["InputConfig"],
     "loading": ["SMALL_DATA", "default_workers", "BatchLoader"],

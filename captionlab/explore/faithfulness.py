@@ -18,7 +18,7 @@ from torch import Tensor
 from ..captioner import Captioner, Memory
 from ..decoding.config import GenerationConfig
 from ..decoding.generation import BOS, EOS, PAD
-from ..features.cache import input_transforms, open_feature_stores, require_features
+from ..features.extraction import input_transforms, open_feature_stores, require_features
 from ..files import check_writable, read_json_object, write_json
 from ..runs.evaluation import result_metadata, result_name
 from ..runs.preparation import DataSource, Folders, load_run_data

@@ -21,22 +21,20 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "BACKBONES", "BackboneSpec", "backbone_spec", "backbone_preprocess", "find_weights",
         "load_weights", "Backbone", "pool_cells", "feature_norm", "Pyramid",
     ],
-    "cache": [
-        "InputTransforms", "open_feature_stores", "store_kinds", "require_features", "probe_inputs",
-        "input_transforms",
-    ],
     "detector_checkpoint": ["DetectorCheckpoint"],
     "detectors": ["DETECTORS", "Detector"],
     "base": ["Processor", "reads_images"],
     "boxes": ["save_boxes", "RegionFile", "check_boxes_unique", "open_boxes"],
     "store": [
         "FeatureShape", "FeatureRows", "ComputeFn", "diff_specs", "FeatureStore", "fill_store",
-        "batched",
+        "store_features",
     ],
     "extraction": [
-        "FEATURE_KINDS", "find_images", "store_features", "map_extractor", "map_spec",
+        "FEATURE_KINDS", "map_extractor", "map_spec",
         "extract_maps", "region_extractor", "extract_regions", "detector_backbone",
         "extract_attributes", "ExtractionConfig", "extract_features", "GridSize", "GridSizes",
+        "InputTransforms", "open_feature_stores", "store_kinds", "require_features", "probe_inputs",
+        "input_transforms",
     ],
     "image_processor": [
         "LoadedPicture", "EXTRACTION_BATCH", "match_name", "PictureReader", "FeatureExtractor",

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FeatureShape', 'FeatureRows', 'ComputeFn', 'diff_specs', 'FeatureStore', 'fill_store',
-           'batched']
+           'store_features']
 
 # %% ../../nbs/library/features/store.ipynb #ccd591b4
 import json
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import torch
@@ -31,12 +31,20 @@ from captionlab.files import (
 
 from ..training.distributed import tune_malloc
 from ..zip_files import file_size
+from .image_processor import EXTRACTION_BATCH, FeatureExtractor, LoadedPicture
+from .pictures import Picture
+from .regions import Regions
 
 # %% ../../nbs/library/features/store.ipynb #b246fd2d
 FeatureShape = tuple[int, ...] | dict[str, tuple[int, ...]]     # of one image's features
 FeatureRows = np.ndarray | dict[str, np.ndarray]                # of B images, (B, ...) each
 # From B names to their rows and, for those that cannot be read, name to reason.
 ComputeFn = Callable[[Sequence[str]], tuple[FeatureRows, dict[str, str]]]
+
+
+def _as_dict(values: Any) -> dict:
+    """Return shapes or rows by name; a single one is called "features"."""
+    return values if isinstance(values, dict) else {"features": values}
 
 # %% ../../nbs/library/features/store.ipynb #820a56f3
 def _read_manifest(folder: Path) -> dict | None:
@@ -48,31 +56,25 @@ def _read_manifest(folder: Path) -> dict | None:
     manifest = read_json_object(file, remedy)
     if wrong := _wrong_entries(manifest):
         raise ValueError(f"{file} is broken: {remedy} (it holds no usable {', '.join(wrong)})")
-    return manifest
+    shapes = {name: tuple(sides) for name, sides in _as_dict(manifest["shape"]).items()}
+    return manifest | {"shape": shapes.get("features", shapes)}
 
 
 def _wrong_entries(manifest: dict) -> list[str]:
     """Return the names of the entries of a manifest that are missing or of another kind."""
-    def is_checksum(entry: object) -> bool:     # of a chunk, and its size
-        return entry is None or (_all_of(entry, int) and len(cast(list, entry)) == 2)
-
-    sides = manifest.get("shape")
-    shapes = list(sides.values()) if isinstance(sides, dict) else [sides]
     names = manifest.get("names", [None])
+    shapes = _as_dict(manifest.get("shape"))
     skipped = manifest.get("skipped")
-    checksums = manifest.get("checksums")       # stores of earlier versions have none
-    sizes = manifest.get("sizes", [])           # likewise
+    is_named = _all_of(names, str) and len({*names}) == len(names)      # none twice
     usable = {
-        "names": _all_of(names, str) and len({*names}) == len(names),     # none twice
-        "shape": bool(shapes) and all(_all_of(one, int) and one and min(one) > 0
-                                      for one in shapes),
+        "names": is_named,
+        "shape": bool(shapes) and all(_all_of(sides, int) and sides and min(sides) > 0
+                                      and name.isidentifier() for name, sides in shapes.items()),
         "chunk": type(manifest.get("chunk")) is int and manifest["chunk"] > 0,
         "made_by": _has_command(manifest.get("made_by")),
         "complete": isinstance(manifest.get("complete"), bool),
         "skipped": isinstance(skipped, dict) and _all_of([*skipped.values()], str),
-        "sizes": _all_of(sizes, int),
-        "checksums": checksums is None or (isinstance(checksums, list)
-                                           and all(map(is_checksum, checksums))),
+        "sizes": _all_of(manifest.get("sizes"), int),
     }
     return [name for name, is_usable in usable.items() if not is_usable]
 
@@ -89,83 +91,64 @@ def _has_command(spec: Any) -> bool:
     except (AttributeError, KeyError, TypeError):
         return False
 
-# %% ../../nbs/library/features/store.ipynb #f3f72287
+
 def _write_manifest(folder: Path, manifest: dict) -> None:
     """Write the manifest of a store."""
     text = json.dumps(manifest, ensure_ascii=False, separators=(",", ":"))
     content = text.encode(errors="backslashreplace")
     write_atomically(folder / "manifest.json", lambda file: file.write(content))
 
-# %% ../../nbs/library/features/store.ipynb #de15cf07
-def _chunk_file(folder: Path, number: int) -> Path:
-    """Return the file of a chunk's rows."""
-    return folder / f"chunk-{number:05}.npy"
+# %% ../../nbs/library/features/store.ipynb #f3f72287
+def _array_shapes(manifest: dict) -> dict[str, tuple[int, ...]]:
+    """Return name to shape of the arrays of a store, (images, ...) each."""
+    count = len(manifest["names"])
+    shapes = {name: (count, *sides) for name, sides in _as_dict(manifest["shape"]).items()}
+    return shapes | {"checksums": (count,)}
 
 
-def _skipped_file(folder: Path, number: int) -> Path:
-    """Return the file that says which images of a chunk have no features, and why."""
-    return folder / f"skipped-{number:05}.json"
+def _open_arrays(folder: Path, manifest: dict) -> dict[str, np.ndarray] | None:
+    """Map the arrays of a store into memory; None if one is missing, cut off or another's."""
+    arrays = {}
+    for name, shape in _array_shapes(manifest).items():
+        dtype = np.int64 if name == "checksums" else np.float16
+        try:
+            # NumPy compares the header with the length of the file.
+            arrays[name] = np.load(folder / f"{name}.npy", mmap_mode="r")
+        except Exception:       # a damaged header raises whatever its reader meets first
+            return None
+        if arrays[name].shape != shape or arrays[name].dtype != dtype:
+            return None
+    return arrays
 
 
-def _chunk_numbers(manifest: dict) -> range:
-    """Return the numbers of a store's chunks."""
-    return range(-(-len(manifest["names"]) // manifest["chunk"]))       # rounded up
+def _make_arrays(folder: Path, manifest: dict) -> None:
+    """Write arrays without content, which take no room on most disks; the checksums last."""
+    for name, shape in _array_shapes(manifest).items():
+        dtype = np.dtype(np.int64 if name == "checksums" else np.float16)
+        header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+
+        def write(file: BinaryIO, header: dict = header, size: int = dtype.itemsize) -> None:
+            np.lib.format.write_array_header_1_0(file, header)
+            file.truncate(file.tell() + size * math.prod(header["shape"]))
+
+        write_atomically(folder / f"{name}.npy", write)
 
 
-def _chunk_names(manifest: dict, number: int) -> list[str]:
-    """Return the names of the images in one chunk."""
-    start = number * manifest["chunk"]
-    return manifest["names"][start:start + manifest["chunk"]]
+def _write_rows(file: Path, first: int, rows: np.ndarray) -> None:
+    """Overwrite rows of an array; a full disk is an error here, and not in a memory map."""
+    offset = np.load(file, mmap_mode="r").offset
+    with open(file, "r+b") as opened:
+        opened.seek(offset + first * rows[0].nbytes)
+        opened.write(rows.tobytes())
 
 
-def _is_intact(folder: Path, manifest: dict, number: int) -> bool:
-    """Return whether a chunk is there with all its rows; its checksum is compared later."""
-    file = _chunk_file(folder, number)
-    checksum = _stored_checksum(manifest, number)
-    try:
-        if checksum and file.stat().st_size != checksum[1]:
-            return False
-        # NumPy compares the header with the length of the file when it maps it.
-        rows = np.load(file, mmap_mode="r")
-    except Exception:       # a damaged header raises whatever its reader meets first
-        return False
-    shape = _parse_shape(manifest)
-    if isinstance(shape, dict):     # several arrays lie side by side
-        shape = (sum(math.prod(sides) for sides in shape.values()),)
-    expected = (len(_chunk_names(manifest, number)), *shape)
-    return rows.dtype == np.float16 and rows.shape == expected
-
-
-def _stored_checksum(manifest: dict, number: int) -> list[int] | None:
-    """Return the CRC-32 and the size of a chunk's file; None in a store of an earlier version."""
-    checksums = manifest.get("checksums") or []
-    return checksums[number] if number < len(checksums) else None
-
-
-def _file_checksum(file: Path) -> list[int]:
-    """Return the CRC-32 and the size of a file."""
+def _row_checksum(arrays: Mapping[str, np.ndarray], row: int) -> int:
+    """Return the CRC-32 of one row of all arrays, plus 1."""
     checksum = 0
-    with open(file, "rb") as opened:
-        while part := opened.read(2**20):
-            checksum = zlib.crc32(part, checksum)
-        return [checksum, opened.tell()]
-
-# %% ../../nbs/library/features/store.ipynb #04e39359
-def _read_skipped(folder: Path) -> dict[str, str]:
-    """Return name to reason for all images without features."""
-    skipped = {}
-    for file in sorted(folder.glob("skipped-*.json")):
-        content = read_json_object(file, "delete it")
-        skipped |= {name: str(reason) for name, reason in content.items()}
-    return skipped
-
-
-def _parse_shape(manifest: dict) -> FeatureShape:
-    """Return the shape of an image's features; JSON made lists of the tuples."""
-    shape = manifest["shape"]
-    if isinstance(shape, dict):
-        return {name: tuple(sides) for name, sides in shape.items()}
-    return tuple(shape)
+    for name, array in arrays.items():
+        if name != "checksums":
+            checksum = zlib.crc32(array[row].tobytes(), checksum)
+    return checksum + 1
 
 # %% ../../nbs/library/features/store.ipynb #e435316e
 # Entries of a flat spec that do not matter, because a fingerprint beside them decides.
@@ -199,15 +182,13 @@ def diff_specs(actual: dict, expected: dict) -> list[str]:
             for name in sorted(actual | expected) if actual.get(name) != expected.get(name)]
 
 # %% ../../nbs/library/features/store.ipynb #0106a1bb
-_MAX_OPEN_FILES = 64        # of one store: some systems allow a program no more than 256
-
-
 class FeatureStore:
     """Features of many images on disk, found by name. `FeatureStore.open` opens one.
 
     Args:
         folder: of the store.
         manifest: content of its `manifest.json`.
+        arrays: name to rows of all images, mapped into memory.
 
     Attributes:
         spec: how the features were made.
@@ -216,17 +197,15 @@ class FeatureStore:
         shape: of one image's features, or of each of its arrays by name.
     """
 
-    def __init__(self, folder: Path, manifest: dict):
+    def __init__(self, folder: Path, manifest: dict, arrays: dict[str, np.ndarray]):
         self.folder = folder.absolute()
         self.spec = manifest["made_by"]
         self.names = manifest["names"]
         self.skipped = manifest["skipped"]
-        self.shape = _parse_shape(manifest)
-        self.chunk_size = manifest["chunk"]
-        self.checksums = manifest.get("checksums") or []
-        self.checked: set[int] = set()      # chunks whose checksum was compared
+        self.shape = manifest["shape"]
         self.rows = {name: row for row, name in enumerate(self.names)}
-        self.mmaps: dict[int, np.ndarray] = {}
+        self.arrays = arrays
+        self._is_checked = np.zeros(len(self.names), bool)
 
     @classmethod
     def open(cls, folder: str | os.PathLike, expect: dict | None = None) -> Self:
@@ -245,16 +224,20 @@ class FeatureStore:
         if manifest is None:
             command = command_line(expect, folder) if expect else "captionlab features extract"
             raise FileNotFoundError(f"there are no features in {folder}: run {command}")
-        numbers = _chunk_numbers(manifest)
-        missing = sum(not _is_intact(folder, manifest, number) for number in numbers)
-        if missing or not manifest["complete"]:
+        arrays = _open_arrays(folder, manifest)
+        names = manifest["names"]
+        done = arrays["checksums"] > 0 if arrays else [False] * len(names)
+        is_there = [name in manifest["skipped"] or is_done
+                    for name, is_done in zip(names, done, strict=True)]
+        if arrays is None or not all(is_there) or not manifest["complete"]:
             raise ValueError(
-                f"the features in {folder} are not complete ({missing} of {len(numbers)} chunks "
-                f"missing or cut off): run {command_line(manifest['made_by'], folder)} again")
+                f"the features in {folder} are not complete ({is_there.count(False)} of "
+                f"{len(names)} pictures missing): run "
+                f"{command_line(manifest['made_by'], folder)} again")
         if expect and (differences := diff_specs(manifest["made_by"], expect)):
             raise ValueError(f"the features in {folder} are stale: {'; '.join(differences)}; "
                              f"run {command_line(expect, 'ANOTHER_FOLDER')}")
-        return cls(folder, manifest)
+        return cls(folder, manifest, arrays)
 
     def __len__(self) -> int:
         return len(self.names) - len(self.skipped)
@@ -268,39 +251,29 @@ class FeatureStore:
         In a store with several arrays an image, a dictionary of such.
         """
         if isinstance(names, str):
-            rows = self[[names]]
-            return {key: x[0] for key, x in rows.items()} if isinstance(rows, dict) else rows[0]
-        rows = torch.from_numpy(np.stack([self._read_row(name) for name in names])).float()
-        if not isinstance(self.shape, dict):
-            return rows
-        widths = [math.prod(shape) for shape in self.shape.values()]
-        parts = zip(self.shape.items(), rows.split(widths, dim=1), strict=True)
-        return {name: part.unflatten(1, shape) for (name, shape), part in parts}
+            features = self[[names]]
+            if isinstance(features, dict):
+                return {key: x[0] for key, x in features.items()}
+            return features[0]
+        rows = [self._find_row(name) for name in names]
+        features = {key: torch.from_numpy(array[rows]).float()
+                    for key, array in self.arrays.items() if key != "checksums"}
+        return features.get("features", features)
 
-    def _read_row(self, name: str) -> np.ndarray:
-        """Return one image's row, mapped from its chunk."""
+    def _find_row(self, name: str) -> int:
+        """Return the row of an image; raise a `ValueError` if it is missing or damaged."""
         if name not in self:
             reason = self.skipped.get(name, "it was not among the pictures")
             raise ValueError(f"no features of {name} in {self.folder}: {reason}")
-        number, row = divmod(self.rows[name], self.chunk_size)
-        if number not in self.mmaps:
-            if len(self.mmaps) >= _MAX_OPEN_FILES:
-                oldest = next(iter(self.mmaps))
-                self.mmaps.pop(oldest)
-            self._check_chunk(number)
-            self.mmaps[number] = np.load(_chunk_file(self.folder, number), mmap_mode="r")
-        return self.mmaps[number][row]
-
-    def _check_chunk(self, number: int) -> None:
-        """Raise a `ValueError` if a chunk is not what was written, once for each chunk."""
-        if number in self.checked:
-            return
-        file = _chunk_file(self.folder, number)
-        expected = self.checksums[number] if number < len(self.checksums) else None
-        if expected and _file_checksum(file) != expected:
-            raise ValueError(f"{file} is damaged, its checksum is another: delete this file and "
-                             f"run {command_line(self.spec, self.folder)} again")
-        self.checked.add(number)
+        row = self.rows[name]
+        if not self._is_checked[row]:
+            if self.arrays["checksums"][row] != _row_checksum(self.arrays, row):
+                raise ValueError(
+                    f"the features of {name} in {self.folder} are damaged, their checksum is "
+                    f"another: delete {self.folder / 'checksums.npy'} and run "
+                    f"{command_line(self.spec, self.folder)} again")
+            self._is_checked[row] = True
+        return row
 
     def __reduce__(self):
         # A pickled memory map would be the whole array. Worker processes open the store anew.
@@ -339,57 +312,55 @@ def fill_store(folder: str | os.PathLike, names: Sequence[str], compute: Compute
     manifest = {"made_by": spec, "shape": shape, "chunk": chunk_size, "names": list(names),
                 "sizes": sizes, "skipped": {}, "complete": False}
     manifest = _begin_store(folder, json.loads(json.dumps(manifest)))
-    # In a complete store a chunk with skipped images is tried again: the files may be mended.
-    todo = [number for number in _chunk_numbers(manifest)
-            if not _is_intact(folder, manifest, number)
-            or (manifest["complete"] and _skipped_file(folder, number).exists())]
-    if todo:        # a job that ends before the last chunk must not look complete
-        manifest["checksums"] = _checksums_without(manifest, todo)
-        _write_manifest(folder, manifest | {"complete": False})
+    # Chunks with skipped images are among them: the files may be mended.
+    todo = _unfinished_chunks(folder, manifest)
+    if not todo:
+        return FeatureStore.open(folder)
+    # A job that ends before the last chunk must not look complete.
+    _write_manifest(folder, manifest | {"complete": False})
     fill = partial(_fill_chunk, folder, manifest, compute)
     num_workers = num_workers or min(16, os.cpu_count() or 1)
-    remaining = sum(len(_chunk_names(manifest, number)) for number in todo)
+    remaining = sum(len(manifest["names"][chunk]) for chunk in todo)
+    skipped: dict[str, str] = {}
     with tqdm(total=len(names), initial=len(names) - remaining, unit="picture",
               desc="features") as bar:
-        for number in _run_parallel(fill, todo, num_workers):
-            bar.update(len(_chunk_names(manifest, number)))
-    if not manifest["complete"]:        # those of a job that was stopped
-        for number in _chunk_numbers(manifest):
-            _note_checksum(folder, manifest, number)
-    _write_manifest(folder, manifest | {"skipped": _read_skipped(folder), "complete": True})
+        for num_filled, reasons in _run_parallel(fill, todo, num_workers):
+            skipped |= reasons
+            bar.update(num_filled)
+    skipped = {name: skipped[name] for name in names if name in skipped}
+    _write_manifest(folder, manifest | {"skipped": skipped, "complete": True})
     return FeatureStore.open(folder)
 
 
-def _checksums_without(manifest: dict, todo: Sequence[int]) -> list[list[int] | None]:
-    """Return the checksums of all chunks, None for those that will be written."""
-    return [None if number in {*todo} else _stored_checksum(manifest, number)
-            for number in _chunk_numbers(manifest)]
-
-
-def _note_checksum(folder: Path, manifest: dict, number: int) -> None:
-    """Put the checksum of a chunk into the manifest, if it is not there."""
-    if not manifest.get("checksums"):
-        manifest["checksums"] = _checksums_without(manifest, ())
-    if manifest["checksums"][number] is None:
-        manifest["checksums"][number] = _file_checksum(_chunk_file(folder, number))
+def _unfinished_chunks(folder: Path, manifest: dict) -> list[slice]:
+    """Return the chunks with a row that is not there or, after an interruption, not intact."""
+    arrays: Any = _open_arrays(folder, manifest)        # `_begin_store` has made them
+    done = arrays["checksums"] > 0
+    if not manifest["complete"]:        # the system may have stopped before all was written
+        for row in done.nonzero()[0]:
+            done[row] = arrays["checksums"][row] == _row_checksum(arrays, row)
+    size = manifest["chunk"]
+    starts = range(0, len(done), size)
+    return [slice(start, start + size) for start in starts if not done[start:start + size].all()]
 
 # %% ../../nbs/library/features/store.ipynb #a31b4e9b
-# Seconds: two processes may fill one store, and none takes so long to write a chunk.
+# Seconds: two processes may fill one store, and none takes so long to write a file.
 _PARTIAL_AGE = 24 * 3600
 
 
 def _begin_store(folder: Path, manifest: dict) -> dict:
-    """Return the manifest to go on with; write it if the store is new."""
+    """Return the manifest to go on with; write it, and empty arrays, if the store is new."""
     if len(set(manifest["names"])) < len(manifest["names"]):
         raise ValueError("two pictures have the same name: give each its own")
     folder.mkdir(parents=True, exist_ok=True)
     existing = _read_manifest(folder)
     if existing is None:
+        _make_arrays(folder, manifest)
         _write_manifest(folder, manifest)
         return manifest
     remove_partial_files(folder, min_age=_PARTIAL_AGE)
     differences = diff_specs(existing["made_by"], manifest["made_by"])
-    if _parse_shape(existing) != _parse_shape(manifest):
+    if _array_shapes(existing) != _array_shapes(manifest):
         differences.append("its shape differs")
     differences += [f"its {key} differ" for key in ("names", "chunk")
                     if existing[key] != manifest[key]]
@@ -398,55 +369,55 @@ def _begin_store(folder: Path, manifest: dict) -> dict:
     if differences:
         raise ValueError(f"{folder} holds other features ({'; '.join(differences)}): "
                          "choose another folder with --out, or delete this one")
-    return existing | {"sizes": manifest["sizes"] or existing.get("sizes", [])}
+    if _open_arrays(folder, existing) is None:
+        _make_arrays(folder, existing)
+    return existing | {"sizes": manifest["sizes"] or existing["sizes"]}
 
-# %% ../../nbs/library/features/store.ipynb #595ae5c5
+
 def _changed_files(folder: Path, existing: dict, manifest: dict) -> list[str]:
     """Return the images with features here whose files have other sizes now."""
-    # Stores of earlier versions have no sizes.
-    sizes = zip(manifest["names"], existing.get("sizes", []), manifest["sizes"], strict=False)
-    changed = {name for name, old, new in sizes if old and new and old != new}
-    changed -= _read_skipped(folder).keys()
-    done = [number for number in _chunk_numbers(existing) if _is_intact(folder, existing, number)]
-    return [name for number in done for name in _chunk_names(existing, number) if name in changed]
+    arrays = _open_arrays(folder, existing)
+    done = arrays["checksums"] > 0 if arrays else [False] * len(existing["names"])
+    # Where the images are no files, there are no sizes.
+    rows = zip(manifest["names"], existing["sizes"], manifest["sizes"], done, strict=False)
+    return [name for name, old, new, is_done in rows if is_done and old and new and old != new]
 
 # %% ../../nbs/library/features/store.ipynb #b8963847
-def _fill_chunk(folder: Path, manifest: dict, compute: ComputeFn, number: int) -> int:
-    """Compute and write one chunk; return its number."""
-    rows, skipped = compute(_chunk_names(manifest, number))
-    if isinstance(rows, dict):      # side by side, in the order of the shape
-        parts = [rows[name] for name in manifest["shape"]]
-        rows = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
-    with np.errstate(over="ignore"):
-        rows = rows.astype(np.float16)
-    if not np.isfinite(rows).all():
-        raise ValueError(f"features of {manifest['made_by']['backbone']['name']} do not fit into "
-                         "16 bits: they exceed 65504 or are not numbers")
-    note = _skipped_file(folder, number)
-    if skipped:
-        write_atomically(note, lambda file: file.write(json.dumps(skipped).encode()))
-    write_atomically(_chunk_file(folder, number), lambda file: np.save(file, rows))
-    _note_checksum(folder, manifest, number)
-    if not skipped:         # only now: a job that is killed before this line reads the chunk again
-        note.unlink(missing_ok=True)
-    return number
+def _fill_chunk(folder: Path, manifest: dict, compute: ComputeFn,
+                chunk: slice) -> tuple[int, dict[str, str]]:
+    """Compute and write one chunk; return its number of images, and the reasons of skipped ones."""
+    names = manifest["names"][chunk]
+    features, skipped = compute(names)
+    arrays = {}
+    for name, rows in _as_dict(features).items():
+        with np.errstate(over="ignore"):
+            arrays[name] = rows.astype(np.float16)
+        if not np.isfinite(arrays[name]).all():
+            raise ValueError(f"features of {manifest['made_by']['backbone']['name']} do not fit "
+                             "into 16 bits: they exceed 65504 or are not numbers")
+    arrays = {name: arrays[name] for name in _as_dict(manifest["shape"])}
+    checksums = [0 if name in skipped else _row_checksum(arrays, row)
+                 for row, name in enumerate(names)]
+    for name, rows in (arrays | {"checksums": np.array(checksums, np.int64)}).items():
+        _write_rows(folder / f"{name}.npy", chunk.start, rows)
+    return len(names), skipped
 
 # %% ../../nbs/library/features/store.ipynb #b9b815d0
-def _run_parallel(work: Callable[[int], int], todo: Sequence[int],
-                  num_workers: int) -> Iterator[int]:
+def _run_parallel(work: Callable[[slice], tuple[int, dict[str, str]]], todo: Sequence[slice],
+                  num_workers: int) -> Iterator[tuple[int, dict[str, str]]]:
     """Work in threads and yield what is finished; after an error or Ctrl-C begin nothing new."""
     previous = torch.get_num_threads()
     torch.set_num_threads(1)            # one core for each of our threads
     pool = ThreadPoolExecutor(num_workers)
     try:
-        for future in as_completed([pool.submit(work, number) for number in todo]):
+        for future in as_completed([pool.submit(work, chunk) for chunk in todo]):
             yield future.result()
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(previous)
 
 # %% ../../nbs/library/features/store.ipynb #670f52e5
-def batched(read: Callable[[str], object], forward_fn: Callable[[list], FeatureRows],
+def _batched(read: Callable[[str], object], forward_fn: Callable[[list], FeatureRows],
             shape: FeatureShape, batch_size: int = 8) -> ComputeFn:
     """Return a `compute` for `fill_store` that reads items one by one and computes in batches.
 
@@ -473,11 +444,58 @@ def batched(read: Callable[[str], object], forward_fn: Callable[[list], FeatureR
                 continue
             for key, features in _as_dict(forward_fn(list(items.values()))).items():
                 rows[key][list(items)] = features
-        return rows.get("", rows), skipped
+        return rows.get("features", rows), skipped
 
     return compute
 
+# %% ../../nbs/library/features/store.ipynb #e36bed32
+def store_features(
+    extractor: FeatureExtractor,
+    images: Mapping[str, Picture],
+    out: str | os.PathLike,
+    kinds: Sequence[str] | None = None,
+    *,
+    batch_size: int = EXTRACTION_BATCH,
+    chunk_size: int = 128,
+    num_workers: int | None = None,
+    spec: dict | None = None,
+) -> FeatureStore:
+    """Extract features of many pictures into a store; run it again to resume.
 
-def _as_dict(rows: object) -> dict:
-    """Return arrays by name; a single one under an empty name."""
-    return rows if isinstance(rows, dict) else {"": rows}
+    Args:
+        extractor: of the features.
+        images: name to picture; see `find_images`.
+        out: folder of the store.
+        kinds: of features; by default all that the extractor makes.
+        batch_size: pictures that go through the network together. It decides about the last bits.
+        chunk_size: pictures in a chunk.
+        num_workers: threads; as many as there are cores by default.
+        spec: how the features are made; by default as the extractor says.
+
+    Returns:
+        The complete store: rows of shape (N, D) of a grid, else such rows by name. Its `skipped`
+        says which pictures have no features, and why.
+
+    Raises:
+        ValueError: `out` holds other features, or those of other pictures.
+    """
+    kinds = list(kinds or extractor.feature_kinds)
+
+    def unwrap(features: dict) -> Any:
+        return features["grid"] if list(features) == ["grid"] else features
+
+    def read(name: str) -> LoadedPicture:
+        return extractor.load(images[name], name)
+
+    def forward(loaded: list[LoadedPicture]) -> Any:
+        features = extractor.extract(loaded, kinds)
+        return unwrap({name: rows.numpy() for name, rows in features.items()})
+
+    black = np.zeros((extractor.preprocess.size, extractor.preprocess.size, 3), np.uint8)
+    width = getattr(extractor.boxes, "width", 0) if "regions" in kinds else 0
+    no_regions = Regions(torch.zeros(0, 4), features=torch.zeros(0, width))
+    example = extractor.extract([(black, no_regions)], kinds)
+    shape = unwrap({name: tuple(rows.shape[1:]) for name, rows in example.items()})
+    spec = (spec or extractor.feature_spec(kinds)) | {"batch": batch_size}
+    return fill_store(out, list(images), _batched(read, forward, shape, batch_size), shape=shape,
+                      spec=spec, chunk_size=chunk_size, num_workers=num_workers, images=images)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from captionlab.features.cache import (
+from captionlab.features.extraction import (
     InputTransforms,
     input_transforms,
     open_feature_stores,

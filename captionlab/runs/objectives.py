@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast
 import torch
 from accelerate import Accelerator
 
-from captionlab.features.cache import (
+from captionlab.features.extraction import (
     InputTransforms,
     input_transforms,
     open_feature_stores,

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from captionlab.features.cache import (
+from captionlab.features.extraction import (
     InputTransforms,
     input_transforms,
     open_feature_stores,

@@ -33,7 +33,7 @@ from ..decoding.beam import Hypothesis
 from ..decoding.config import GenerationConfig, generate_hypotheses
 from ..decoding.generation import BOS
 from ..features.base import Processor, reads_images
-from ..features.cache import InputTransforms
+from ..features.extraction import InputTransforms
 from ..features.pictures import Picture, is_one_picture
 from ..subwords import SubwordVocabulary
 from ..text import Vocabulary
