@@ -37,7 +37,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "input_transforms",
     ],
     "image_processor": [
-        "LoadedPicture", "EXTRACTION_BATCH", "match_name", "PictureReader", "FeatureExtractor",
+        "LoadedPicture", "EXTRACTION_BATCH", "match_name", "FeatureExtractor",
         "ImageProcessor",
     ],
     "images": ["FULL_WINDOW", "INTERPOLATIONS", "Preprocess", "state_bytes"],

@@ -29,6 +29,7 @@ from ..data.batches import batch_by_count
 from ..data.datasets import CaptionData, Item
 from ..files import cache_home, fingerprint, short_hash, write_atomically
 from ..text import Vocabulary, normalise
+from ..training.loop import epochs_since_best
 from ..zip_files import file_size
 from .detector_checkpoint import DetectorCheckpoint
 from .pooling import POOLINGS, noisy_or
@@ -233,7 +234,7 @@ def train_detector(data: CaptionData, grid_fn: GridFn, *, spec: dict | None = No
         "batch_size": config.batch_size, "lr": config.lr, "grids": short_hash(spec)}
     state = DetectorCheckpoint(checkpoint, kept).restore(detector, optimizer)
     for epoch in range(len(state.history), config.epochs):
-        if state.history and state.epochs_since_best >= config.patience:
+        if state.history and epochs_since_best(state.history) >= config.patience:
             break
         batches = batch_by_count(len(data["train"]), config.batch_size, config.seed, epoch)
         loss = _train_epoch(detector, optimizer, data["train"], grid_fn, labels=labels,

@@ -20,6 +20,8 @@ from captionlab.training.checkpoint import (
     write_checkpoint,
 )
 
+from ..training.loop import epochs_since_best
+
 # %% ../../nbs/library/features/detector_checkpoint.ipynb #a95c936d
 class DetectorCheckpoint:
     """The state of a detector's training after each epoch, in a file.
@@ -87,7 +89,7 @@ class DetectorCheckpoint:
             record: of the epoch, with its `score`.
         """
         self.history.append(record)
-        if self.epochs_since_best == 0:
+        if epochs_since_best(self.history) == 0:
             self.best_weights = {name: x.clone() for name, x in detector.state_dict().items()}
         if self.file is not None:
             write_checkpoint(self.file, {
@@ -98,9 +100,3 @@ class DetectorCheckpoint:
                 "best_weights": self.best_weights,
                 "seconds": self.seconds,
             })
-
-    @property
-    def epochs_since_best(self) -> int:
-        """The number of epochs after the one with the best score, the latest of equal ones."""
-        scores = [record["score"] for record in reversed(self.history)]
-        return scores.index(max(scores)) if scores else 0
