@@ -62,7 +62,7 @@ def rubric(identifier: str) -> None:
         print(f"[ ] {criterion}")
 
 # %% ../../nbs/library/course/guidance.ipynb #3b3f765c
-_TESTS = re.compile(r"^#\| (export|hide)|^(accept|refuse)\(")
+_TESTS = re.compile(r"^(#\| (export|hide)|(accept|refuse)\()", re.M)     # what follows is a test
 _HEADING = re.compile(r"^(?=##+ *\d)", re.M)
 
 
@@ -99,8 +99,9 @@ def _solution_parts(notebook: Path, number: str) -> Iterator[str]:
     for cell in load_json(notebook)["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] != "markdown":
-            if inside and not _TESTS.search(source):
-                yield f"```python\n{source}\n```"
+            shown = _TESTS.split(source)[0].strip()
+            if inside and shown:
+                yield f"```python\n{shown}\n```"
             continue
         for part in _HEADING.split(source):
             heading = re.match(r"##+ *(\d+)", part)
