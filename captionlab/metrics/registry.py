@@ -100,7 +100,7 @@ def _score_translations(runs: _Runs, items: Sequence[Item], without: Sequence[st
 
 def _score_facts(runs: _Runs, items: Sequence[Item], without: Sequence[str]) -> _Rows:
     """Return truth, coverage, and truth by kind of fact where a caption states that kind."""
-    scenes = [item.image for item in items]
+    scenes = [item.image for item in items if isinstance(item.image, Scene)]     # all of them
     rows = {}
     for run, captions in runs.items():
         stated = [[caption] for caption in captions]

@@ -10,7 +10,7 @@ __all__ = ['ARCHIVES', 'SUBSCORES', 'SPICE_SCORER', 'find_spice', 'install_spice
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -227,7 +227,8 @@ def score_spice(
         check_same_pictures(candidates, references)
     if not runs:
         return {}
-    texts = {("references", key): list(captions) for key, captions in references.items()}
+    texts: dict[Hashable, list[str]] = {
+        ("references", key): list(captions) for key, captions in references.items()}
     for name, candidates in runs.items():
         texts |= {("run", name, key): [text] for key, text in candidates.items()}
     words = tokenize(texts)
