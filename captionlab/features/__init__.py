@@ -47,7 +47,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "region_geometry": ["pool_regions", "spatial_graph"],
     "regions": [
         "BOX_TOLERANCE", "validate_boxes", "Regions", "scene_regions", "describe_arrays",
-        "region_fields", "cell_boxes", "region_field_names", "as_regions", "regions_from_store",
+        "region_fields", "cell_boxes", "region_field_names", "as_regions",
         "mean_region",
     ],
     "text_processor": ["TextProcessor"],

@@ -162,7 +162,7 @@ def extract_regions(images: Mapping[str, Picture], boxes: RegionFile | Detector,
 
     Returns:
         The complete store, of each image `regions` (N, D), `boxes` (N, 4) and `region_mask` (N,);
-        see `regions_from_store`.
+        the mask is above 0 for real regions.
 
     Raises:
         ValueError: `out` holds other features, or what `region_extractor` raises.

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['BOX_TOLERANCE', 'validate_boxes', 'Regions', 'scene_regions', 'region_fields',
            'cell_boxes', 'region_field_names', 'as_regions', 'mean_region',
-           'regions_from_store', 'describe_arrays']
+           'describe_arrays']
 
 # %% ../../nbs/library/features/regions.ipynb #ca1c484e
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -284,18 +284,6 @@ def mean_region(features: Tensor, mask: Tensor) -> Tensor:
     is_real = mask[..., None]                                           # (B, N, 1)
     total = features.masked_fill(~is_real, 0).sum(1)
     return total / is_real.sum(1).clamp(min=1)
-
-# %% ../../nbs/library/features/regions.ipynb #7513ba4f
-def regions_from_store(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the rows of a store of regions as fields of a `Batch`: the mask becomes boolean.
-
-    Args:
-        rows: `regions` `(..., N, D)`, `boxes` `(..., N, 4)`, `region_mask` `(..., N)`, all floats.
-
-    Returns:
-        The same; the mask is True for real regions.
-    """
-    return {**rows, "region_mask": rows["region_mask"] > 0}
 
 # %% ../../nbs/library/features/regions.ipynb #regarr01
 def describe_arrays(source: str | os.PathLike) -> str:

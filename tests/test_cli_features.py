@@ -1,4 +1,4 @@
-"""`extract_features` finds images and fills stores of every kind."""
+"""`captionlab features extract` finds images and fills stores of every kind."""
 
 from pathlib import Path
 
