@@ -1,7 +1,7 @@
 """Everything that only a GPU can show, in order of importance; `make gpu` runs it.
 
     python -m benchmarks.gpu [--out FILE] [--minutes M] [--tiny] [CHECK ...]
-    python -m benchmarks.gpu pack PART PARTS        data for a machine without, in several parts
+    python -m benchmarks.gpu pack PART PARTS        data for a machine without; 3 parts fit
 
 A check is named by its beginning: `step` is a step of each captioner. Each result is written as it
 comes, so a run that is cut short keeps what it had. Before anything else the size of the tree and
