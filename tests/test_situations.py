@@ -172,12 +172,6 @@ class TestOwnFiles:
         data, _ = load(table(tmp_path / "own.csv", r"img\1.png,a dog,train"))
         assert data["train"][0].image == tmp_path / "img" / "1.png"
 
-    def test_one_split_can_be_loaded(self):
-        data = load_dataset("scenes", split="test")
-        assert list(data.splits) == ["test"]
-        with pytest.raises(ValueError, match="no split 'dev'"):
-            load_dataset("scenes", split="dev")
-
     def test_data_use_says_that_own_captions_need_none(self, tmp_path):
         picture(tmp_path / "0.jpg")
         table(tmp_path / "mine.csv", "0.jpg,a dog,train")

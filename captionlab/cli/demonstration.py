@@ -29,15 +29,13 @@ if TYPE_CHECKING:
 # %% ../../nbs/library/cli/demonstration.ipynb #b0f77426
 def _demo_folder() -> Path:
     """Return the folder of the demonstration's run, inside the cache folder."""
-    import hashlib
     from dataclasses import asdict
 
-    from captionlab.files import cache_home
+    from captionlab.files import cache_home, short_hash
     from captionlab.models import find_preset
 
     preset = find_preset("cptr", "tiny")
-    fingerprint = hashlib.sha256(repr(asdict(preset)).encode()).hexdigest()[:8]
-    return cache_home() / "runs" / f"demo-{fingerprint}"
+    return cache_home() / "runs" / f"demo-{short_hash(asdict(preset))}"
 
 # %% ../../nbs/library/cli/demonstration.ipynb #317d3ab7
 def _load_demo_run(folder: Path) -> "Run":

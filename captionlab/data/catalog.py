@@ -249,7 +249,6 @@ def load_dataset(
     name: str | Path,
     folder: Path | str | None = None,
     *,
-    split: str | None = None,
     skip_unreadable: bool = False,
 ) -> CaptionData:
     """Return a data set by its name, or from your own folder or file.
@@ -260,17 +259,14 @@ def load_dataset(
         name: one of `DATASET_NAMES`; or a folder of one of those; or a CSV or JSON for
             `from_files` or `coco_karpathy`; or a folder or a pattern of such files.
         folder: of the pictures, for a file; by default they are looked for around it.
-        split: such as "test", if the others are not needed.
         skip_unreadable: decode all pictures and leave out those that cannot be read.
 
     Raises:
-        ValueError: there is no such data set or split, or its files are malformed.
+        ValueError: there is no such data set, or its files are malformed.
         FileNotFoundError: its files are not there.
     """
     data, home = _read_dataset(name, folder)
     data = replace(data, origin=str(name))
-    if split is not None:
-        data = replace(data, splits={split: data[split]})
     unreadable = _load_unreadable(home)
     if skip_unreadable:
         unreadable |= find_unreadable(data.items)
