@@ -16,7 +16,7 @@ from .attention import KeyValue
 from .blocks import BlockConfig, Decoder, DecoderBlock
 from .data.batches import Batch
 from .fast import Dropout
-from .losses import caption_loss, real_rows
+from .losses import caption_loss, rows_to_score
 from .masks import causal_mask
 from .positions import SinusoidalPositions
 
@@ -240,18 +240,18 @@ class TransformerCaptioner(Captioner):
         return self.output(self.hidden_states(memory, tokens))
 
     def target_hidden_states(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the hidden states that predict a batch's R real tokens, and those tokens.
+        """Return the hidden states that predict a batch's R tokens, and those tokens.
 
         Args:
             batch: with `captions`, `(B, C, T)` token ids padded with 0.
 
         Returns:
-            Hidden states `(R, D)` and token ids `(R,)`; see `real_rows`.
+            Hidden states `(R, D)` and token ids `(R,)`, some perhaps padding; see `rows_to_score`.
         """
         tokens = batch.require("captions")
         targets = tokens[..., 1:]
         hidden = self.hidden_states(self.encode(batch), tokens[..., :-1])
-        return real_rows(hidden, targets), real_rows(targets, targets)
+        return rows_to_score(hidden, targets), rows_to_score(targets, targets)
 
     def loss(self, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Return the summed cross-entropy and the number of tokens. See `Captioner.loss`."""
@@ -293,7 +293,7 @@ class TransformerCaptioner(Captioner):
 
 # %% ../nbs/20_captioner.ipynb #l20help
 #| code-fold: true
-#| code-summary: "Two helpers for speed"
+#| code-summary: "A helper for speed"
 def _contiguous(layer: KeyValue | dict[str, KeyValue]) -> KeyValue | dict[str, KeyValue]:
     """Return keys and values, of one memory or of several by name, laid out contiguously."""
     if isinstance(layer, dict):

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from .captioner import Captioner, CaptionerWrapper, TransformerCaptioner
 from .data.batches import Batch, CaptionDataset, collate
 from .data.datasets import Item
-from .losses import caption_loss, real_rows
+from .losses import caption_loss, rows_to_score
 
 # %% ../nbs/25_distillation.ipynb #8a1233bc
 def top_k_probs(logits: Tensor, k: int = 16) -> tuple[Tensor, Tensor]:
@@ -136,14 +136,14 @@ class Distilled(CaptionerWrapper):
         hard_loss, count = caption_loss(log_probs, targets, label_smoothing)
         ids = self.rows_at_targets(batch, "teacher_words")                      # (R, K)
         probs = self.rows_at_targets(batch, "teacher_chances")
-        # Where padding is left in (see `real_rows`), the teachers' chances count for nothing.
+        # Where padding is left in (see `rows_to_score`), the teachers' chances count for nothing.
         probs = probs.masked_fill((targets == 0)[:, None], 0.0)
         soft_loss = -(log_probs.gather(-1, ids.long()) * probs).sum()
         return (1 - self.share) * hard_loss + self.share * soft_loss, count
 
     @staticmethod
     def rows_at_targets(batch: Batch, field: str) -> Tensor:
-        """Return a field's rows at the positions of real tokens, `(R, K)`; see `real_rows`.
+        """Return a field's rows at the positions of real tokens, `(R, K)`; see `rows_to_score`.
 
         Args:
             batch: with `captions` and the field.
@@ -157,4 +157,4 @@ class Distilled(CaptionerWrapper):
         if rows.shape[1] < targets.shape[1] or rows.shape[2] < targets.shape[2]:
             raise ValueError("the teachers' predictions are for fewer or shorter captions: "
                              "compute soft_targets of the same items")
-        return real_rows(rows[:, :targets.shape[1], :targets.shape[2]], targets)
+        return rows_to_score(rows[:, :targets.shape[1], :targets.shape[2]], targets)

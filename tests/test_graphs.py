@@ -151,7 +151,7 @@ def test_teachers_count_the_same_with_padding(monkeypatch, length):
     )
     plain = model.loss(batch, 0.1)
     for module in (captioner, distillation):
-        monkeypatch.setattr(module, "real_rows", lambda x, ids: x.flatten(0, ids.ndim - 1))
+        monkeypatch.setattr(module, "rows_to_score", lambda x, ids: x.flatten(0, ids.ndim - 1))
     torch.testing.assert_close(model.loss(batch.padded(6), 0.1), plain)
 
 

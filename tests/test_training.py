@@ -720,7 +720,7 @@ def gpu_tensors(trainer, batch):
 def all_rows(monkeypatch):
     """Losses as on a GPU: padding stays in, and is ignored."""
     monkeypatch.setattr(
-        captioner, "real_rows", lambda rows, targets: rows.flatten(0, targets.ndim - 1)
+        captioner, "rows_to_score", lambda rows, targets: rows.flatten(0, targets.ndim - 1)
     )
 
 

@@ -180,13 +180,13 @@ class Batch:
     samples: Tensor | None = None
     advantages: Tensor | None = None
 
-    def _tensors(self) -> dict[str, Tensor]:
-        """Return the fields that are not None."""
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the fields that are not None, `(B, ...)` each, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
     def __len__(self) -> int:
-        return len(next(iter(self._tensors().values()), ()))
+        return len(next(iter(self.tensors().values()), ()))
 
     def require(self, name: str) -> Tensor:
         """Return the field of that name, with its shape as above.
@@ -215,7 +215,7 @@ class Batch:
         """
         moved: dict[str, Any] = {
             name: tensor.to(device, non_blocking=non_blocking)
-            for name, tensor in self._tensors().items()
+            for name, tensor in self.tensors().items()
         }
         for name in _FEATURE_FIELDS & moved.keys():
             moved[name] = moved[name].to(dtype)
@@ -224,7 +224,7 @@ class Batch:
     def padded(self, multiple: int) -> Self:
         """Return the batch with texts of a multiple of so many ids, so that few shapes occur."""
         padded = {}
-        for name, ids in self._tensors().items():
+        for name, ids in self.tensors().items():
             if name in ("captions", "source"):
                 padded[name] = F.pad(ids, (0, -ids.shape[-1] % multiple))
             elif name in ("teacher_words", "teacher_chances"):
@@ -233,7 +233,7 @@ class Batch:
 
     def pin_memory(self) -> Self:
         """Return the batch in page-locked memory, from where a GPU can copy it by itself."""
-        pinned = {name: tensor.pin_memory() for name, tensor in self._tensors().items()}
+        pinned = {name: tensor.pin_memory() for name, tensor in self.tensors().items()}
         return replace(self, **pinned)
 
     def select(self, rows: Tensor) -> Self:
@@ -244,7 +244,7 @@ class Batch:
         """
         # A GPU gets the numbers without a wait for what it still computes.
         selected = {name: tensor[rows.to(tensor.device, non_blocking=not tensor.is_cpu)]
-                    for name, tensor in self._tensors().items()}
+                    for name, tensor in self.tensors().items()}
         return replace(self, **selected)
 
 # %% ../../nbs/library/data/batches.ipynb #ea077bbe

@@ -6,6 +6,7 @@
 __all__ = ['GenerationConfig', 'generate_hypotheses']
 
 # %% ../../nbs/library/decoding/config.ipynb #gcfg0002
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from ..captioner import Captioner, Memory
 from ..subwords import SubwordVocabulary
 from ..text import Vocabulary
 from .beam import Hypothesis, nbest_search
-from .generation import PAD, check_count, sample
+from .generation import PAD, check_count, check_number, sample
 
 # %% ../../nbs/library/decoding/config.ipynb #gcfg0003
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,9 @@ class GenerationConfig:
             check_count(name, getattr(self, name), least)
         if self.max_length is not None:
             check_count("max_length", self.max_length, self.min_length)
+        check_number("length_penalty", self.length_penalty, -10, 10)
+        check_number("temperature", self.temperature, 1e-6, sys.float_info.max)
+        check_number("top_p", self.top_p, sys.float_info.min, 1)
         for name in ("required_words", "suppress_words", "rules"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} is a string: give a list of words")
@@ -191,21 +195,19 @@ def generate_hypotheses(model: Captioner, memory: Memory,
         suppressed = [_word_ids(vocabulary, word) for word in config.suppress_words]
         constraints.append(SuppressSequences(suppressed))
     constraints += [_rule_constraint(name, vocabulary) for name in config.rules]
-    options: dict[str, Any] = {
-        "max_length": longest,
-        "suppress_tokens": [vocabulary.unk],
-        "constraints": constraints,
-    }
+    unknown = [vocabulary.unk]
     if not config.sample:
         required = None
         if config.required_words:
             ids = _required_ids(vocabulary, config.required_words)
             required = RequiredSequences(ids, len(vocabulary))
-        return nbest_search(model, memory, config.beam, config.length_penalty,
-                            num_captions=config.num_captions, required=required, **options)
-    cuts = {name: getattr(config, name) for name in ("temperature", "top_k", "top_p")}
-    samples, log_probs = sample(model, memory, config.num_captions, generator=generator, **cuts,
-                                **options)
+        return nbest_search(model, memory, config.beam, config.length_penalty, max_length=longest,
+                            num_captions=config.num_captions, suppress_tokens=unknown,
+                            constraints=constraints, required=required)
+    samples, log_probs = sample(model, memory, config.num_captions, max_length=longest,
+                                temperature=config.temperature, top_k=config.top_k,
+                                top_p=config.top_p, generator=generator,
+                                suppress_tokens=unknown, constraints=constraints)
     captions = []
     for rows, values in zip(samples.tolist(), log_probs.tolist(), strict=True):
         sequences = [[token for token in ids if token != PAD] for ids in rows]

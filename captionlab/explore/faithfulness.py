@@ -124,7 +124,7 @@ def evaluate_faithfulness(
         data: as for `evaluate`.
         split: of the data set.
         config: as for `Run.caption`.
-        features: as for `train`.
+        features: folders of feature stores, see `FitConfig`.
         batch_size: pictures that go through the model together.
         check_output: whether `write_faithfulness` will follow; a file of other settings is then
             refused before the work.

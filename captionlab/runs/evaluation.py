@@ -180,7 +180,7 @@ def evaluate(
         config: as for `Run.caption`, also for translations; of several captions the first counts.
         blind: whether to score the same captions on shuffled pictures, too.
         meteor: whether to compute METEOR.
-        features: as for `train`.
+        features: folders of feature stores, see `FitConfig`.
         oracle: whether to take attributes from the true captions instead of the detector.
         truecase: as for `Run.translate`; the result has the variant "truecased".
         check_output: whether `merge_result` will follow; a result file of other settings is then
@@ -283,9 +283,9 @@ def _use_oracle_attributes(run: Run, inputs: InputTransforms) -> tuple[Run, Inpu
     return _as_variant(run, "oracle"), inputs | {"attributes": attributes}
 
 
-def _as_variant(run: Run, *names: str) -> Run:
-    """Return the run with names added to its variant, so that its result has a file of its own."""
-    variant = "-".join(filter(None, [run.metadata.variant, *names])) or None
+def _as_variant(run: Run, name: str) -> Run:
+    """Return the run with a name added to its variant, so that its result has a file of its own."""
+    variant = f"{run.metadata.variant}-{name}" if run.metadata.variant else name
     return replace(run, metadata=replace(run.metadata, variant=variant))
 
 # %% ../../nbs/library/runs/evaluation.ipynb #762af7bb

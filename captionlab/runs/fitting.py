@@ -38,6 +38,7 @@ from captionlab.training.config import (
     adapt_recipe,
     changed_settings,
     override_preset,
+    warn_of_adaptation,
 )
 
 from ..captioner import CaptionerWrapper
@@ -49,6 +50,8 @@ from ..features.attributes import AttributeDetector, split_fingerprint
 from ..features.base import Processor, reads_images
 from ..files import short_hash
 from ..models import find_preset, model_module, model_presets
+from ..subwords import SubwordVocabulary
+from ..text import Vocabulary
 from ..training.loop import Trainer
 from ..truecasing import Truecaser
 from .catalog import load
@@ -106,8 +109,8 @@ class FitConfig:
             always trained so.
         all_weights: on other captions, let all weights learn, not only those that write; see
             `freeze_vision`.
-        settings: on other captions, another `max_length` of the run, as in ["max_length=80"]; of a
-            new model see `NewModel`.
+        settings: on other captions, another `max_length` of the run, as in ["max_length=80"];
+            those of a new model's preset belong to `NewModel`.
         epochs: times through the data; the preset's if None, and so are the following.
         lr: peak learning rate, above 0 and at most 1.
         warmup: steps until the peak.
@@ -223,14 +226,14 @@ def fit(
     check_run_folder(out, config.resume)
     set_device(config.device)
     if not isinstance(start, NewModel) and objective.keeps_data:
-        job = _same_data(start, data, objective, config)
+        job = _prepare_same_data(start, data, objective, config)
     elif data is None:
         raise ValueError("name the captions to learn from (--data); on its own data a run goes on "
                          "by another objective (--objective scst, or --teacher RUN)")
     elif isinstance(start, NewModel):
-        job = _new_model(start, data, objective, config)
+        job = _prepare_new_model(start, data, objective, config)
     else:
-        job = _other_captions(start, data, objective, config)
+        job = _prepare_other_captions(start, data, objective, config)
     objective.check(job.setup.examples)
     run = job.run
     with lock_folder(out, config.resume):
@@ -258,11 +261,14 @@ def _check_request(start: object, objective: Objective, config: FitConfig) -> No
     is_new = isinstance(start, NewModel)
     if is_new and isinstance(objective, SCST):
         raise ValueError("SCST goes on from a trained run: name it (--from RUN)")
+    if config.settings and is_new:
+        raise ValueError("settings of a new model's preset belong to it: give them to "
+                         "NewModel(settings=...)")
     if config.all_weights and (is_new or objective.keeps_data):
         raise ValueError("all_weights (--all-weights) is for a run that goes on with other "
                          "captions: leave it out")
     others = [text for text in config.settings if not text.startswith("max_length=")]
-    if others or (config.settings and (is_new or objective.keeps_data)):
+    if others or (config.settings and objective.keeps_data):
         raise ValueError("a run that is trained further keeps its preset, and only on other "
                          "captions max_length can change: leave other settings (--set) out")
     if config.min_count and objective.keeps_data and not is_new:
@@ -290,7 +296,7 @@ def _description(job: _Job, objective: Objective, config: FitConfig) -> dict:
         "model": run.metadata.model,
         "data": run.metadata.data,
         "start": job.start,
-        "objective": str(objective),
+        "objective": objective.identity(),
         "words": short_hash(run.vocabulary.to_dict()),
         "pictures": split_fingerprint(job.setup.data["train"]),
         "processor": _processor_fingerprint(run.processor),
@@ -325,12 +331,23 @@ def _preset_variant(model: str, preset_name: str, preset: BasePreset) -> str | N
     return None if variant == getattr(named, "variant", None) else variant
 
 
+def _prepare(
+    data: CaptionData, vocabulary: Vocabulary | SubwordVocabulary, processor: Processor,
+    objective: Objective, config: FitConfig,
+) -> TrainingSetup:
+    """Return the examples and validation of a training, as objective and config ask for them."""
+    return prepare_training(data, vocabulary, processor, features=config.features or (),
+                            max_val_items=config.max_val_items,
+                            fixed_captions=objective.fixed_captions,
+                            corner_crops=objective.corner_crops)
+
+
 def _source_name(data: DataSource) -> str:
     """Return what a data set is loaded from again."""
     return data.origin or data.name if isinstance(data, CaptionData) else str(data)
 
 
-def _new_model(
+def _prepare_new_model(
     start: NewModel, data: DataSource, objective: Objective, config: FitConfig
 ) -> _Job:
     """Prepare the training of a new model."""
@@ -348,11 +365,10 @@ def _new_model(
         preset = replace(preset, min_count=min_count)
     vocabulary, processor = build_processor(loaded, preset, boxes=config.boxes,
                                             detector=start.detector)
-    setup = prepare_training(loaded, vocabulary, processor, features=config.features or (),
-                             max_val_items=config.max_val_items,
-                             fixed_captions=objective.fixed_captions)
+    setup = _prepare(loaded, vocabulary, processor, objective, config)
     if config.adapt:
-        preset = adapt_recipe(preset, setup.examples, config.given, requested)
+        preset = adapt_recipe(preset, setup.examples, config.given)
+        warn_of_adaptation(requested, preset, len(setup.examples))
         cast(Any, processor).preset = preset
     torch.manual_seed(seed)
     model = model_module(start.name).Model(preset, len(vocabulary))
@@ -378,7 +394,7 @@ def _new_model(
     return _Job(run, setup, preset.training)
 
 # %% ../../nbs/library/runs/fitting.ipynb #fitt0013
-def _same_data(
+def _prepare_same_data(
     start: str | os.PathLike, data: DataSource | None, objective: Objective, config: FitConfig
 ) -> _Job:
     """Prepare the training of a run on the data that it has learned from."""
@@ -387,10 +403,7 @@ def _same_data(
     if loaded.name != run.metadata.data:
         raise ValueError(f"{start} learned from {run.metadata.data} and goes on with that: leave "
                          f"{loaded.name} out, or name the place where {run.metadata.data} lies now")
-    setup = prepare_training(loaded, run.vocabulary, run.processor, features=config.features or (),
-                             max_val_items=config.max_val_items,
-                             fixed_captions=objective.fixed_captions,
-                             corner_crops=objective.corner_crops)
+    setup = _prepare(loaded, run.vocabulary, run.processor, objective, config)
     seed = run.metadata.seed if config.seed is None else config.seed
     recipe = config.recipe(replace(objective.recipe(run.processor.preset), seed=seed))
     metadata = objective.note(replace(run.metadata, seed=seed))
@@ -426,7 +439,7 @@ def _finetuning_config(
     )
 
 
-def _other_captions(
+def _prepare_other_captions(
     start: str | os.PathLike, data: DataSource, objective: Objective, config: FitConfig
 ) -> _Job:
     """Prepare the training of a run on captions that may have other words."""
@@ -448,23 +461,22 @@ def _other_captions(
     model = extend_model(run, vocabulary)
     if not config.all_weights:
         freeze_vision(model, len(run.vocabulary))
-    setup = prepare_training(loaded, vocabulary, processor, features=config.features or (),
-                             max_val_items=config.max_val_items,
-                             fixed_captions=objective.fixed_captions)
-    processor.preset = adapt_recipe(requested, setup.examples, config.given, requested)
+    setup = _prepare(loaded, vocabulary, processor, objective, config)
+    processor.preset = adapt_recipe(requested, setup.examples, config.given)
+    warn_of_adaptation(requested, processor.preset, len(setup.examples))
     overrides = changed_settings(original, processor.preset)
     if config.settings:
         overrides["settings"] = list(config.settings)
+    metadata = objective.note(replace(run.metadata, overrides=overrides or None))
     metadata = replace(
-        run.metadata,
+        metadata,
         data=loaded.name,
         source=_source_name(data),
         languages=[loaded.language, loaded.source],
-        stage="finetuned",
+        stage="finetuned" if metadata.stage == "xe" else f"finetuned-{metadata.stage}",
         start=Path(start).resolve().name,
         seed=seed,
         parameters=sum(x.numel() for x in model.parameters()),
-        overrides=overrides or None,
         teachers=None,
     )
     tuned = replace(run, model=model, vocabulary=vocabulary, processor=processor, metadata=metadata,

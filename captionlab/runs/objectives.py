@@ -8,7 +8,7 @@ __all__ = ['OBJECTIVES', 'Objective', 'CrossEntropy', 'RDrop', 'Distillation', '
 # %% ../../nbs/library/runs/objectives.ipynb #obje0002
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -55,12 +55,20 @@ class Objective:
     corner_crops: ClassVar[bool] = True
 
     def recipe(self, preset: BasePreset) -> TrainingConfig:
-        """Return the hyper-parameters that a preset has for this objective."""
+        """Return the hyper-parameters with which a run goes on with its own data."""
         return preset.training
 
     def note(self, metadata: RunMetadata) -> RunMetadata:
         """Return the metadata of a run after a training with this objective."""
-        return replace(metadata, stage=self.stage)
+        # Runs of other settings must not count as seeds of one result.
+        settings = {one.name: getattr(self, one.name) for one in fields(self)
+                    if one.default not in (MISSING, getattr(self, one.name))}
+        overrides = (metadata.overrides or {}) | settings
+        return replace(metadata, stage=self.stage, overrides=overrides or None)
+
+    def identity(self) -> str:
+        """Return what must stay the same when a training is resumed, alike in each process."""
+        return repr(self)
 
     def check(self, examples: CaptionDataset) -> None:
         """Raise a `ValueError` if it cannot be learned from these examples."""
@@ -122,7 +130,8 @@ class Distillation(Objective):
         """The teachers, loaded."""
         return [load(teacher) for teacher in self.teachers]
 
-    def __str__(self) -> str:
+    def identity(self) -> str:
+        """Return the share and the teachers, each with a hash of what it says of itself."""
         teachers = [f"{Path(teacher).name} ({short_hash(run.metadata.to_dict())})"
                     for teacher, run in zip(self.teachers, self.runs, strict=True)]
         return f"Distillation(share={self.share}) from {', '.join(teachers)}"
@@ -188,7 +197,7 @@ class SCST(Objective):
         # What was before SCST, also of a run that has had SCST already.
         before = metadata.stage.removesuffix("scst").removesuffix("-")
         stages = [before, self.stage] if before in ("distilled", "rdrop") else [self.stage]
-        return replace(metadata, stage="-".join(stages))
+        return replace(super().note(metadata), stage="-".join(stages))
 
     def check(self, examples: CaptionDataset) -> None:
         """Raise a `ValueError` unless rewards can differ."""

@@ -376,6 +376,7 @@ def _quick_cider(run: Run, items: Sequence[Item], inputs: InputTransforms) -> fl
     captions = caption_split(run, items, inputs, beam=1)
     numbers: dict[str, int] = {}
 
+    # Numbers, not words: hashes of words differ between processes, and so would orders of sums.
     def to_ids(text: str) -> list[int]:
         return [numbers.setdefault(word, len(numbers)) for word in normalise(text)]
 

@@ -236,7 +236,8 @@ class Run:
             settings: instead of `config`, such as `num_captions=3`.
 
         Returns:
-            The N captions of the picture, best first; of B pictures B lists of N captions.
+            The N captions of the picture, best first or as they were sampled; of B pictures B
+            lists of N captions.
 
         Raises:
             CaptioningError: as for `caption`.

@@ -19,6 +19,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "BasePreset", "TrainingConfig", "LEAST_STEPS", "MOST_EPOCHS", "WARMUP_SHARE",
         "AVERAGE_SHARE", "LEAST_COVERAGE", "noam", "constant", "cosine",
         "override_preset", "adapt_min_count", "changed_settings", "adapt_recipe",
+        "warn_of_adaptation",
     ],
     "devices": [
         "DEVICES", "PRECISIONS", "average_weights", "best_device", "bf16_speedup", "check_device",

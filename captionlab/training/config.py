@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LEAST_STEPS', 'MOST_EPOCHS', 'WARMUP_SHARE', 'AVERAGE_SHARE', 'LEAST_COVERAGE', 'noam',
            'constant', 'cosine', 'TrainingConfig', 'BasePreset', 'override_preset',
-           'adapt_min_count', 'changed_settings', 'adapt_recipe']
+           'adapt_min_count', 'changed_settings', 'adapt_recipe', 'warn_of_adaptation']
 
 # %% ../../nbs/library/training/config.ipynb #0dea6dd0
 import ast
@@ -385,22 +385,30 @@ def changed_settings(old: BasePreset, new: BasePreset) -> dict:
     return {name: value for name, value in after.items() if before[name] != value}
 
 
-def adapt_recipe(preset: BasePreset, examples: batches.CaptionDataset, fixed: Collection[str],
-                 before: BasePreset) -> BasePreset:
-    """Return a preset whose recipe can learn from so few examples; warn of what was changed.
+def adapt_recipe(preset: BasePreset, examples: batches.CaptionDataset, fixed: Collection[str]
+                 ) -> BasePreset:
+    """Return a preset whose recipe can learn from so few examples.
 
     Args:
         preset: of the model.
         examples: that the model learns from.
         fixed: names of settings that stay as they are.
-        before: the preset before its `min_count` was adapted.
     """
     steps = len(preset.training.batch_sampler(examples))
-    adapted = replace(preset, training=_adapt_config(preset.training, steps, fixed))
-    old = asdict(before.training) | {"min_count": before.min_count}
-    changes = [f"{name} {old[name]:,} -> {value:,}"
-               for name, value in changed_settings(before, adapted).items()]
+    return replace(preset, training=_adapt_config(preset.training, steps, fixed))
+
+
+def warn_of_adaptation(old: BasePreset, new: BasePreset, pictures: int) -> None:
+    """Warn of the settings that are changed for so few pictures, if there are any.
+
+    Args:
+        old: the preset as it was asked for.
+        new: as it is adapted.
+        pictures: how many there are.
+    """
+    before = asdict(old.training) | {"min_count": old.min_count}
+    changes = [f"{name} {before[name]:,} -> {value:,}"
+               for name, value in changed_settings(old, new).items()]
     if changes:
-        warnings.warn(f"the recipe was made for more than {len(examples)} pictures and is adapted: "
+        warnings.warn(f"the recipe was made for more than {pictures} pictures and is adapted: "
                       f"{', '.join(changes)}", stacklevel=4)
-    return adapted

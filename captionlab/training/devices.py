@@ -164,7 +164,7 @@ def compile_model(model: Any, device: str) -> Any:
 # %% ../../nbs/library/training/devices.ipynb #devw0002
 @torch.no_grad()
 def average_weights(ema_model: AveragedModel, model: nn.Module) -> None:
-    """Do what `ema_model.update_parameters(model)` does, without its copy of a count to a GPU.
+    """Do what `ema_model.update_parameters(model)` does, without counting on a GPU.
 
     Args:
         ema_model: with a `multi_avg_fn` that does not need the count.

@@ -8,7 +8,7 @@ __all__ = ['ReplayedStep']
 # %% ../../nbs/library/training/graphs.ipynb #grap0002
 import warnings
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -57,12 +57,12 @@ class ReplayedStep:
 
     def __call__(self, batch: Batch) -> Tensor:
         """Return `function(batch)`."""
-        tensors = _tensors(batch)
+        tensors = batch.tensors()
         shape = tuple((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
         if shape not in self.recordings:
             if len(self.recordings) < self.most_shapes:
                 self.recordings[shape] = None
-            return self._warm_up(batch)
+            return self._call(batch)
         recording = self.recordings[shape]
         if recording is None:
             inputs = replace(batch, **{name: tensor.clone() for name, tensor in tensors.items()})
@@ -74,15 +74,15 @@ class ReplayedStep:
                               stacklevel=2)
                 self.recordings = {}
                 self.most_shapes = 0            # so that none is tried again
-                return self._warm_up(batch)
+                return self._call(batch)
             self.recordings[shape] = recording
         inputs, replay = recording
-        for name, tensor in _tensors(inputs).items():
+        for name, tensor in inputs.tensors().items():
             tensor.copy_(tensors[name], non_blocking=True)
         return replay().clone()
 
-    def _warm_up(self, batch: Batch) -> Tensor:
-        """Return `function(batch)`, computed on another stream, as recording will do."""
+    def _call(self, batch: Batch) -> Tensor:
+        """Return `function(batch)`, on another stream, which a recording needs beforehand."""
         if not torch.cuda.is_available():
             return self.function(batch)
         stream = torch.cuda.Stream()
@@ -92,8 +92,3 @@ class ReplayedStep:
         torch.cuda.current_stream().wait_stream(stream)
         return result
 
-
-def _tensors(batch: Batch) -> dict[str, Tensor]:
-    """Return the fields of a batch that are not None."""
-    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return {name: tensor for name, tensor in values.items() if tensor is not None}

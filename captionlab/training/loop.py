@@ -131,7 +131,8 @@ class Trainer:
 
     Args:
         model: the captioner.
-        data: training data; of a trainer that is only told to `step`, anything of that length.
+        data: training data. For `step` alone, anything of the same length: it tells the schedule
+            how many steps there are.
         config: hyper-parameters.
         folder: of the checkpoint; None writes none.
         validate: called after each epoch with the averaged model; returns metrics, of which
@@ -171,7 +172,7 @@ class Trainer:
         self.last_save = time.monotonic()
 
     def _place(self, model: Captioner) -> None:
-        """Put the model, its average and its optimiser on the devices of the training."""
+        """Put the model, its average and its optimiser on the devices, and say how a step runs."""
         config = self.config
         # Else a process could not train in another precision than that of its first training.
         AcceleratorState._reset_state()
@@ -192,9 +193,14 @@ class Trainer:
                                       weight_decay=config.weight_decay, fused=True,
                                       capturable=on_gpu)
         self.optimizer: Any = optimizer
-        self.place_rates()
+        self.place_rates()      # before the schedule, which then changes these tensors in place
         self.scheduler = LambdaLR(optimizer, config.lr_lambda(len(self.sampler)))
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        self._choose_recording(model, on_gpu)
+
+    def _choose_recording(self, model: nn.Module, on_gpu: bool) -> None:
+        """Record a step on one GPU, where it can be; elsewhere each is launched anew."""
+        config = self.config
         # A step that reads a number from the GPU cannot be recorded.
         reads = any(getattr(module, "reads_numbers", False) for module in model.modules())
         self.graphs = (config.graphs and on_gpu and config.accumulation == 1
@@ -202,9 +208,9 @@ class Trainer:
         self.perform_step = ReplayedStep(self._step) if self.graphs else self._step
         # Rewards are computed by the CPU, so self-critical training records what is before them.
         draw: Any = getattr(model, "draw", None)
-        self.draw = None
+        self.recorded_draw = None
         if self.graphs and draw is not None:
-            self.draw = ReplayedStep(self.accelerator.autocast()(draw))
+            self.recorded_draw = ReplayedStep(self.accelerator.autocast()(draw))
 
     def place_rates(self) -> None:
         """Put the learning rates on a GPU, where a recorded step finds those of now."""
@@ -299,8 +305,8 @@ class Trainer:
             batch = batch.to(self.device, non_blocking=True)
             if self.device.type != "cpu":
                 batch = batch.padded(_LENGTH_MULTIPLE)
-            if self.draw:
-                batch = self.model.judge(batch, self.draw(batch))
+            if self.recorded_draw:
+                batch = self.model.judge(batch, self.recorded_draw(batch))
             sums = self.perform_step(batch)
         self.scheduler.step()
         return sums
@@ -347,6 +353,7 @@ class Trainer:
         can_learn = total_loss.isfinite() & (total_tokens > 0)
         self.optimizer.optimizer.found_inf = 1 - can_learn.float()
         self.optimizer.step()
+        # Average and schedule go on also where no weight has changed: to ask would be a wait.
         average_weights(self.ema_model, self.accelerator.unwrap_model(self.model))
 
     def read_losses(self) -> None:
@@ -399,8 +406,9 @@ def _checkpoint_state(trainer: Trainer) -> dict:
         "scheduler": trainer.scheduler,
     }
     states = {name: plain_names(part.state_dict()) for name, part in parts.items()}
-    return states | {"config": asdict(trainer.config), "state": asdict(trainer.state),
-                     "history": trainer.history, "best": plain_names(trainer.best)}
+    return states | {"config": asdict(trainer.config), "device": trainer.device.type,
+                     "state": asdict(trainer.state), "history": trainer.history,
+                     "best": plain_names(trainer.best)}
 
 
 def _save_checkpoint(trainer: Trainer) -> None:
@@ -433,6 +441,10 @@ def _load_checkpoint(trainer: Trainer, file: Path) -> None:
     checkpoint = read_checkpoint(file, trainer.config)
     if checkpoint is None:
         return
+    device = checkpoint.get("device")
+    if isinstance(device, str) and device != trainer.device.type:
+        raise ValueError(f"{file} was begun on {device}, and the result would differ elsewhere: "
+                         f"resume it on {device}, or train anew in another folder")
     try:
         parameters = [x for group in trainer.optimizer.param_groups for x in group["params"]]
         steps = len(trainer.sampler)
