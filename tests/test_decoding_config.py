@@ -64,6 +64,22 @@ def test_a_plugin_that_is_not_there_is_one_line(tmp_path):
     assert "none.py is no Python file" in found.stderr and "Traceback" not in found.stderr
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"length_penalty": 99.0},
+        {"length_penalty": float("nan")},
+        {"length_penalty": "1"},
+        {"sample": True, "length_penalty": -11},
+        {"sample": True, "temperature": -1.0},
+        {"sample": True, "top_p": 1.5},
+    ],
+)
+def test_a_number_out_of_its_range_is_found_before_the_work(settings):
+    with pytest.raises(ValueError, match=f"{list(settings)[-1]} is .*: take a number"):
+        GenerationConfig(**settings)
+
+
 def test_an_unknown_rule_is_found_before_the_work():
     with pytest.raises(ValueError, match="no rule 'rhyme': registered are .*register_rule"):
         GenerationConfig(rules=["rhyme"])

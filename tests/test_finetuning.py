@@ -20,7 +20,9 @@ from captionlab.runs import (
     extension,
     load,
 )
+from captionlab.runs import fitting
 from captionlab.runs.fitting import FitConfig, NewModel, fit
+from captionlab.runs.objectives import CrossEntropy
 from captionlab.subwords import SubwordVocabulary
 from captionlab.text import Vocabulary
 from captionlab.training import TrainingConfig, adapt_min_count
@@ -233,6 +235,28 @@ class TestFinetuned:
         assert again.metadata.stage == "finetuned"
         assert again.metadata.start == "start"
         assert again.metadata.overrides == options.given
+
+    def test_an_objective_of_ones_own_prepares_every_training(self, trained, shouting, tmp_path,
+                                                              monkeypatch):
+        asked = []
+
+        def prepare(*arguments, **settings):
+            asked.append((settings["fixed_captions"], settings["corner_crops"]))
+            raise InterruptedError
+
+        monkeypatch.setattr(fitting, "prepare_training", prepare)
+        for keeps_data, start in ((False, NewModel("vanilla", BRIEF)), (False, trained[1]),
+                                  (True, trained[1])):
+            mine = type("Mine", (CrossEntropy,), {"fixed_captions": True, "corner_crops": False,
+                                                  "keeps_data": keeps_data})
+            data = None if keeps_data else shouting
+            with pytest.raises(InterruptedError):
+                fit(start, data, mine(), out=tmp_path / "run")
+        assert asked == [(True, False)] * 3
+
+    def test_settings_of_a_new_model_belong_to_it(self, world, tmp_path):
+        with pytest.raises(ValueError, match=r"give them to NewModel\(settings=...\)"):
+            fit(NewModel("vanilla"), world, settings=["width=64"], out=tmp_path / "run")
 
     @pytest.mark.slow
     def test_interrupted_it_goes_on_to_the_same_weights(self, trained, shouting, tmp_path):

@@ -177,7 +177,7 @@ def test_a_self_critical_training_records_samples_and_steps():
     model, batch = self_critical()
     run = Trainer(model, range(9), TrainingConfig(batch_size=3, epochs=1, warmup=1))
     calls = []
-    run.draw = ReplayedStep(model.draw, called_again(calls))
+    run.recorded_draw = ReplayedStep(model.draw, called_again(calls))
     run.perform_step = ReplayedStep(run._step, called_again(calls))
     sums = [run.step(batch) for _ in range(3)]
     assert calls == ["record", "replay"] * 2 + ["replay"] * 2

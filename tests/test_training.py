@@ -287,6 +287,13 @@ def test_another_config_in_the_folder_is_one_clear_line(trained):
     assert (trained / "checkpoint.pt").read_bytes() == before
 
 
+def test_a_checkpoint_of_another_device_is_one_clear_line(trained, tmp_path):
+    checkpoint = torch.load(trained / "checkpoint.pt", weights_only=True)
+    torch.save(checkpoint | {"device": "cuda"}, tmp_path / "checkpoint.pt")
+    with pytest.raises(ValueError, match="was begun on cuda, .* resume it on cuda, or train anew"):
+        tiny_training.trainer(tmp_path, SHORT).fit()
+
+
 @pytest.mark.parametrize("nothing", [{"epochs": 0}, {"warmup": 0}, {"batch_size": 0}])
 def test_a_config_has_something_to_do(nothing):
     with pytest.raises(ValueError, match="give at least one of each"):
@@ -713,7 +720,7 @@ def gpu_tensors(trainer, batch):
     """What a GPU would hold before a training step."""
     moments = [x for state in trainer.optimizer.optimizer.state.values() for x in state.values()]
     weights = [*trainer.model.state_dict().values(), *trainer.ema_model.module.state_dict().values()]
-    return [*weights, *moments, *batch._tensors().values()]
+    return [*weights, *moments, *batch.tensors().values()]
 
 
 @pytest.fixture

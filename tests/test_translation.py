@@ -301,6 +301,7 @@ class TestRun:
         training = (new, world, RDrop(consistency=1.0))
         whole = fit(*training, out=tmp_path / "whole", max_val_items=2)
         assert whole.metadata.stage == "rdrop"
+        assert whole.metadata.overrides == {"consistency": 1.0}
         plain, calls = loop.Trainer._train_epoch, []
 
         def dying(self):
