@@ -1,6 +1,7 @@
 """Processors: a photo gives the same inputs from a store and on the spot."""
 
 import os
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -510,6 +511,7 @@ class TestBoxes:
         save_boxes(tmp_path / "mine.npz", {"me.png": scene_regions(generate_scene(7))})
         with_file = captionlab.load(tmp_path / "run", boxes=tmp_path / "mine.npz")
         assert with_file.caption(me)
+        assert re.fullmatch(r"mine.npz \(\w+\)", with_file.processor.other_boxes)
         assert with_file.processor([me]).region_mask.sum() == min(5, len(generate_scene(7).objects))
         found = Detector("fasterrcnn_mobilenet_v3_large_320_fpn", None, min_boxes=3)
         monkeypatch.setattr(image_processor, "open_boxes", lambda source: found)
@@ -521,6 +523,7 @@ class TestBoxes:
     def test_of_the_training_are_found_again(self, photos, tmp_path):
         self.run(photos, tmp_path)
         assert captionlab.load(tmp_path / "run").processor.boxes_source == photos[1]
+        assert captionlab.load(tmp_path / "run", boxes=photos[1]).processor.other_boxes is None
         os.rename(photos[1], photos[1] + ".away")
         try:
             with pytest.raises(FileNotFoundError, match=r"no boxes .*boxes.npz") as fault:

@@ -133,6 +133,8 @@ def test_equal_cells_are_framed_alike_and_even_attention_not_at_all():
         len(frames(over_patches(PICTURE, torch.tensor([0.4, 0.4, 0.1, 0.1, 0.0, 0.0]), (2, 3))))
         == 2
     )
+    nearly = torch.tensor([0.4, 0.398, 0.39, 0.0, 0.0, 0.0])      # within a hundredth, and without
+    assert len(frames(over_patches(PICTURE, nearly, (2, 3)))) == 2
     assert frames(over_patches(PICTURE, torch.full((6,), 1 / 6), (2, 3))) == []
 
 
