@@ -82,7 +82,7 @@ def _import_onnxruntime() -> Any:
             "onnxruntime is missing: pip install '.[export]'") from None
     return onnxruntime
 
-# %% ../../nbs/library/deploy/runtime.ipynb #rt000008
+# %% ../../nbs/library/deploy/runtime.ipynb #rt000009s
 def _read_spec(file: Path) -> dict:
     """Return the content of `captioner.json`."""
     try:
@@ -93,7 +93,7 @@ def _read_spec(file: Path) -> dict:
         raise ValueError(f"{file} is broken: export the run again")
     return spec
 
-
+# %% ../../nbs/library/deploy/runtime.ipynb #rt000008
 class OnnxCaptioner:
     """An exported captioner: two graphs, a vocabulary and how pictures are prepared.
 
