@@ -138,15 +138,20 @@ class Beams:
             of states, or fewer if there are only fewer continuations.
         """
         parts = [self._extend_into(state, log_probs) for state in range(self.num_states)]
-        ids, log_probs, parents = (torch.cat(part, 1) for part in zip(*parts, strict=True))
-        self.ids = ids
-        self.log_probs = log_probs
-        states = torch.arange(self.num_states, device=ids.device)
-        self.states = states.repeat_interleave(ids.shape[1] // self.num_states)
-        return parents
+        ids, totals, parents = zip(*parts, strict=True)         # one tensor for each state
+        self.ids = torch.cat(ids, 1)
+        self.log_probs = torch.cat(totals, 1)
+        states = torch.arange(self.num_states, device=self.ids.device)
+        self.states = states.repeat_interleave(self.ids.shape[1] // self.num_states)
+        return torch.cat(parents, 1)
 
     def _extend_into(self, state: int, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ids, log-probabilities and parents of the best new captions of one state."""
+        """Add the captions that end in a state to `finished`; return the best others.
+
+        Returns:
+            Ids, log-probabilities and parents. Each state gives as many captions, some with minus
+            infinity where fewer lead there.
+        """
         C, V = log_probs.shape[1:]
         if self.transitions is not None:
             leads_elsewhere = self.transitions[self.states] != state            # (C, V)
@@ -187,7 +192,7 @@ class Beams:
         self.log_probs = self.log_probs[indices]
 
     def add_unfinished(self, captions: BestHypotheses) -> None:
-        """Add the captions of the last state, which reached the maximal length, to others."""
+        """Add the unfinished captions that hold all that is required to others."""
         first = self.ids.shape[1] - self.ids.shape[1] // self.num_states
         captions.add(self.rows, self.ids[:, first:], self.log_probs[:, first:])
 
@@ -257,6 +262,8 @@ def nbest_search(model: Captioner, memory: Memory, width: int = 3, length_penalt
         if len(remaining) < len(beams.rows):
             state = state.select(remaining)
             beams.select(remaining)
+    # Only captions of the maximal length get through: a search that stops before has N finished
+    # captions of each picture, which come first, or none that could still end.
     unfinished = BestHypotheses(start, num_captions, length_penalty, max_length)
     beams.add_unfinished(unfinished)
     pairs = zip(finished.hypotheses(), unfinished.hypotheses(), strict=True)

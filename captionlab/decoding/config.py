@@ -6,7 +6,6 @@
 __all__ = ['GenerationConfig', 'generate_hypotheses']
 
 # %% ../../nbs/library/decoding/config.ipynb #gcfg0002
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -36,7 +35,7 @@ class GenerationConfig:
 
     Args:
         beam: width of beam search, how many unfinished captions are kept.
-        length_penalty: see `beam_search`; scores of sampled captions have it, too.
+        length_penalty: see `nbest_search`; scores of sampled captions have it, too.
         num_captions: N, how many captions of each picture; at most `beam` if nothing is sampled.
         max_length: the largest number of tokens of a caption, eos included; None for that of the
             training.
@@ -79,8 +78,8 @@ class GenerationConfig:
         if self.max_length is not None:
             check_count("max_length", self.max_length, self.min_length)
         check_number("length_penalty", self.length_penalty, -10, 10)
-        check_number("temperature", self.temperature, 1e-6, sys.float_info.max)
-        check_number("top_p", self.top_p, sys.float_info.min, 1)
+        check_number("temperature", self.temperature, 1e-6)
+        check_number("top_p", self.top_p, 0, 1, above=True)
         for name in ("required_words", "suppress_words", "rules"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} is a string: give a list of words")

@@ -10,7 +10,6 @@ __all__ = ['PAD', 'BOS', 'EOS', 'check_count', 'check_number', 'log_probabilitie
 # %% ../../nbs/library/decoding/generation.ipynb #84e5a2f8
 import math
 import operator
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -43,7 +42,8 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     return number
 
 
-def check_number(name: str, value: Any, low: float, high: float) -> None:
+def check_number(name: str, value: Any, low: float, high: float = math.inf, *,
+                 above: bool = False) -> None:
     """Raise a `ValueError` of one line unless a value is a number in a range.
 
     Args:
@@ -51,11 +51,14 @@ def check_number(name: str, value: Any, low: float, high: float) -> None:
         value: what was given.
         low: the smallest allowed number.
         high: the largest.
+        above: whether it must be larger than `low`, not equal to it.
     """
     is_number = hasattr(value, "__float__") and not isinstance(value, bool)
-    if not is_number or not low <= float(value) <= high:
-        least = "above 0" if 0 < low < 1e-300 else f"from {low:g}"
-        most = "" if high > 1e300 else f" to {high:g}"
+    number = float(value) if is_number else math.nan
+    in_range = math.isfinite(number) and low <= number <= high
+    if not in_range or (above and number == low):
+        least = f"above {low:g}" if above else f"from {low:g}"
+        most = "" if high == math.inf else f" to {high:g}"
         raise ValueError(f"{name} is {_short_repr(value)}: take a number {least}{most}")
 
 
@@ -355,8 +358,8 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
            top_k: int = 0, top_p: float = 1.0, max_length: int = 30,
            generator: torch.Generator | Sequence[torch.Generator] | None = None,
            suppress_tokens: Iterable[int] = (),
-           constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = ()
-           ) -> tuple[Tensor, Tensor]:
+           constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = (),
+           wait: bool = True) -> tuple[Tensor, Tensor]:
     """Sample captions token by token.
 
     Each token is drawn from the distribution of the tokens that are not suppressed, renormalised.
@@ -374,6 +377,7 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
             whose captions then do not depend on the other pictures of the batch.
         suppress_tokens: ids that are never generated, besides pad and bos.
         constraints: see `captionlab.decoding.constraints`; applied before the temperature.
+        wait: see `generate`.
 
     Returns:
         Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's
@@ -384,8 +388,8 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
         ValueError: if a number is out of its range.
     """
     # Greedy search is the limit of low temperatures.
-    check_number("temperature", temperature, 1e-6, sys.float_info.max)
-    check_number("top_p", top_p, sys.float_info.min, 1)
+    check_number("temperature", temperature, 1e-6)
+    check_number("top_p", top_p, 0, 1, above=True)
     top_k = check_count("top_k", top_k, least=0)
     points = None                       # of each picture's own generator, or
     shared_generator = None             # one for all
@@ -407,7 +411,7 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
 
     return generate(model, memory, choose, captions,
                     max_length=max_length, suppress_tokens=suppress_tokens,
-                    constraints=constraints, points=points)
+                    constraints=constraints, points=points, wait=wait)
 
 # %% ../../nbs/library/decoding/generation.ipynb #cfd98eef
 def sequence_log_probs(model: Captioner, memory: Memory, ids: Tensor,
