@@ -113,7 +113,7 @@ class CiderD(Reward):
         self.idf = {gram: self.max_idf - math.log(count)
                     for gram, count in document_frequency.items()}
 
-    def tfidf(self, ids: Sequence[int]) -> _TfIdfVectors:
+    def _tfidf(self, ids: Sequence[int]) -> _TfIdfVectors:
         """Return the vectors of a caption of T `ids`."""
         weights = [{}, {}, {}, {}]
         for gram, count in _count_grams(ids).items():
@@ -121,7 +121,7 @@ class CiderD(Reward):
         norms = [math.hypot(*vector.values()) for vector in weights]
         return _TfIdfVectors(weights, norms, max(len(ids) - 1, 0))
 
-    def similarity(self, caption: _TfIdfVectors, reference: _TfIdfVectors) -> float:
+    def _similarity(self, caption: _TfIdfVectors, reference: _TfIdfVectors) -> float:
         """Return the similarity of a caption and one reference, from 0 to 10.
 
         The weight of an n-gram is clipped to that in the reference, so that repeating it does not
@@ -142,11 +142,11 @@ class CiderD(Reward):
     def score(self, captions: Sequence[Sequence[int]],
               references: Sequence[Sequence[int]]) -> list[float]:
         """Return the mean similarity of each caption to the references. See `Reward.score`."""
-        reference_vectors = [self.tfidf(ids) for ids in references]
+        reference_vectors = [self._tfidf(ids) for ids in references]
         scores = []
         for ids in captions:
-            vectors = self.tfidf(ids)
-            total = sum(self.similarity(vectors, reference) for reference in reference_vectors)
+            vectors = self._tfidf(ids)
+            total = sum(self._similarity(vectors, reference) for reference in reference_vectors)
             scores.append(total / max(len(references), 1))
         return scores
 
