@@ -21,6 +21,8 @@ from .masks import causal_mask
 from .positions import SinusoidalPositions
 
 # %% ../nbs/20_captioner.ipynb #92c94e06
+#| code-fold: true
+#| code-summary: "Memory, the keys and values of the pictures"
 @dataclass(frozen=True)
 class Memory:
     """An encoded batch of pictures, which any number of captions may attend to.
@@ -49,6 +51,8 @@ class Memory:
         return replace(self, mask=mask if self.mask is None else self.mask & mask)
 
 # %% ../nbs/20_captioner.ipynb #f1b42253
+#| code-fold: true
+#| code-summary: "State, which selects and reorders rows of the words"
 @dataclass(frozen=True)
 class State:
     """The state of decoding C captions of each picture.
@@ -91,6 +95,8 @@ class State:
         return replace(self, memory=self.memory.mask_position(positions))
 
 # %% ../nbs/20_captioner.ipynb #c84d4492
+#| code-fold: true
+#| code-summary: "Captioner: the methods of the table and the loss, with their docstrings"
 class Captioner(nn.Module):
     """The interface of every model: what training, decoding and evaluation rely on.
 
@@ -185,7 +191,7 @@ class TransformerCaptioner(Captioner):
     """A captioner with a Transformer decoder; a model adds an encoder for its inputs.
 
     Subclasses define `encode_inputs(batch)`, which returns what the decoder attends to,
-    `(B, N, D)`, and its mask, `(B, 1, 1, N)` or None.
+    `(B, N, D)`, and its mask, `(B, 1, 1, N)`, True means may attend, or None for all positions.
 
     Args:
         config: settings of the decoder's blocks; width and dropout also hold for the embedding.
@@ -208,15 +214,7 @@ class TransformerCaptioner(Captioner):
             self.output.weight = self.words.weight
 
     def encode_inputs(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Encode the inputs for cross-attention.
-
-        Args:
-            batch: with the fields that the model reads.
-
-        Returns:
-            What the decoder attends to, `(B, N, D)`, and its mask, `(B, 1, 1, N)`, True means may
-            attend, or None for all positions.
-        """
+        """Return what the decoder attends to, `(B, N, D)`, and its mask, of a batch's inputs."""
         raise NotImplementedError
 
     def encode(self, batch: Batch) -> Memory:
@@ -225,12 +223,7 @@ class TransformerCaptioner(Captioner):
         return Memory(self.decoder.project(features), mask)
 
     def hidden_states(self, memory: Memory, tokens: Tensor) -> Tensor:
-        """Return the decoder's hidden states before the output projection, `(B, C, T, D)`.
-
-        Args:
-            memory: of B pictures.
-            tokens: `(B, C, T)` token ids.
-        """
+        """Return the decoder's hidden states `(B, C, T, D)` of `(B, C, T)` tokens."""
         embedded = self.embed_tokens(tokens, 0)
         mask = causal_mask(tokens.shape[-1], tokens.device)
         return self.decoder(embedded, memory.layers, mask, memory.mask)
@@ -240,13 +233,9 @@ class TransformerCaptioner(Captioner):
         return self.output(self.hidden_states(memory, tokens))
 
     def target_hidden_states(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the hidden states that predict a batch's R tokens, and those tokens.
+        """Return hidden states `(R, D)` that predict R tokens of a batch, and those tokens `(R,)`.
 
-        Args:
-            batch: with `captions`, `(B, C, T)` token ids padded with 0.
-
-        Returns:
-            Hidden states `(R, D)` and token ids `(R,)`, some perhaps padding; see `rows_to_score`.
+        Some may be padding; see `rows_to_score`.
         """
         tokens = batch.require("captions")
         targets = tokens[..., 1:]
