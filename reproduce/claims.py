@@ -67,8 +67,8 @@ def decidable(protocol: str) -> Iterator[tuple[str, dict[str, Any], list[dict], 
                     break
 
 
-def measure_claims(protocol: str) -> list[dict[str, Any]]:
-    """Return the claims on a data set, each with ours, and half widths of 95 % intervals."""
+def measure_claims(protocol: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the claims on a data set, with half widths of 95 % intervals, and those left out."""
     chosen = published_tables()["protocols"][protocol]
     found = list(decidable(protocol))
     files = {}      # by the name of a result, those of its runs
@@ -84,10 +84,18 @@ def measure_claims(protocol: str) -> list[dict[str, Any]]:
     scored = score_runs(captions, references, meteor=False)
     draws = bootstrap_counts(len(items))            # (1000, B)
     claims = []
+    left_out = []
     for name, table, rows, preset in found:
+        claim = {
+            "claim": in_words(table["paper"], rows),
+            "table": name,
+            "rows": [key for row in rows for key in table["rows"] if table["rows"][key] is row],
+            "data": protocol,
+        }
         names = [result_name(row, chosen, preset) for row in rows]
         if any(len(set(captions[file].values())) < LEAST_VARIETY * len(items)
                for one in names for file in files[one]):
+            left_out.append(claim)
             continue
         means = [mean(run["metrics"]["CIDEr"] for run in load_row(row, chosen, preset)["runs"])
                  for row in rows]
@@ -97,19 +105,22 @@ def measure_claims(protocol: str) -> list[dict[str, Any]]:
         seeds = [len(files[one]) for one in names]
         spread = seed_spread(seed_deviation(chosen["data"], rows[0]["stage"]), *seeds)
         claims.append({
-            "claim": in_words(table["paper"], rows),
-            "table": name,
-            "data": protocol,
+            **claim,
             "paper": round(rows[0]["published"]["CIDEr"] - rows[1]["published"]["CIDEr"], 2),
             "ours": round(means[0] - means[1], 2),
             "pictures": round(float(high - low) / 2, 2),
             "seeds": round(spread, 2),
             "runs": seeds,
         })
-    return claims
+    return claims, left_out
 
 
 if __name__ == "__main__":
-    claims = [claim for protocol in ("photos", "scenes") for claim in measure_claims(protocol)]
-    write_json(result_file("claims.json"), {"claims": claims})
+    claims = []
+    left_out = []       # a run of theirs has collapsed
+    for protocol in ("photos", "scenes"):
+        measured, collapsed = measure_claims(protocol)
+        claims += measured
+        left_out += collapsed
+    write_json(result_file("claims.json"), {"claims": claims, "left_out": left_out})
     print(f"{len(claims)} claims")
