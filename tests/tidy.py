@@ -105,7 +105,7 @@ def printed(cell: dict) -> str:
     parts = []
     for output in cell["outputs"]:
         data = output.get("data", {})
-        if not data.keys() & {"image/png", "text/html"}:
+        if not data.keys() & {"image/png", "image/jpeg", "text/html"}:
             parts.append("".join(output.get("text") or data.get("text/markdown")
                                  or data.get("text/plain", "")))
     return "\n".join(part.rstrip("\n") for part in parts)
