@@ -74,7 +74,8 @@ def data_check(
 
     unreadable = check_pictures(name)
     _report_unreadable(unreadable)
-    echo(f"{len(unreadable) or 'none'} of the pictures cannot be read")
+    problem = f"{len(unreadable)} of the pictures cannot be read"
+    echo(problem if unreadable else "all pictures can be read")
 
 # %% ../../nbs/library/cli/data.ipynb #cb365cbc
 @data_app.command("use")

@@ -196,7 +196,8 @@ class Batch:
         """
         if getattr(self, name) is None:
             raise ValueError(
-                f"this model reads {name}, and the batch has none: {_FIELD_HELP[name]}"
+                f"this model reads {name}, and the batch has none: "
+                f"{_FIELD_HELP.get(name, 'give it to Batch')}"
             )
         return getattr(self, name)
 

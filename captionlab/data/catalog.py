@@ -14,6 +14,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from glob import glob, has_magic
 from pathlib import Path
+from typing import NamedTuple
 
 from captionlab.data.datasets import (
     DATASET_NAMES,
@@ -35,23 +36,25 @@ from .text_files import read_json_file
 from .unreadable import find_unreadable
 
 # %% ../../nbs/library/data/catalog.ipynb #4ab9130b
-_LOADERS: dict[str, Callable[[Path], CaptionData]] = {
-    "flickr8k": flickr8k,
-    "multi30k": multi30k,
-    "coco": lambda folder: coco_karpathy(folder / "dataset_coco.json", folder),
-}
+class _Format(NamedTuple):
+    """How a data set is read, and files by which its folder is recognised; one is enough."""
 
-# Files by which a folder is recognised; one of them is enough.
-_SIGNATURES = {
-    "flickr8k": ("Flickr8k.token.txt", "Flickr8k_text/Flickr8k.token.txt"),
-    "multi30k": ("train.en.gz", "train.en"),
-    "coco": ("dataset_coco.json",),
+    load: Callable[[Path], CaptionData]
+    files: tuple[str, ...]
+
+
+_FORMATS = {
+    "flickr8k": _Format(flickr8k, ("Flickr8k.token.txt", "Flickr8k_text/Flickr8k.token.txt")),
+    "multi30k": _Format(multi30k, ("train.en.gz", "train.en")),
+    "coco": _Format(
+        lambda folder: coco_karpathy(folder / "dataset_coco.json", folder), ("dataset_coco.json",)
+    ),
 }
 
 
 def _contains(folder: Path, name: str) -> bool:
     """Return whether a folder holds the data set of that name."""
-    return any((folder / file).exists() for file in _SIGNATURES[name])
+    return any((folder / file).exists() for file in _FORMATS[name].files)
 
 
 def _detect_dataset(folder: Path | str) -> str:
@@ -66,10 +69,10 @@ def _detect_dataset(folder: Path | str) -> str:
     Raises:
         ValueError: no data set is recognised there.
     """
-    for name in _SIGNATURES:
+    for name in _FORMATS:
         if _contains(Path(folder), name):
             return name
-    choices = ", ".join(f"{files[0]} ({name})" for name, files in _SIGNATURES.items())
+    choices = ", ".join(f"{one.files[0]} ({name})" for name, one in _FORMATS.items())
     raise ValueError(
         f"{folder} holds no data set that captionlab knows: expected one of {choices}, or there or "
         "in annotations/ captions_*.json, dataset_*.json or one CSV; name a file elsewhere itself"
@@ -160,13 +163,13 @@ def register_path(folder: Path | str) -> CaptionData:
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}: check the name")
     files = _caption_files(folder)
-    if files and not any(_contains(folder, known) for known in _SIGNATURES):
+    if files and not any(_contains(folder, known) for known in _FORMATS):
         raise ValueError(
             f"{folder} holds captions of your own ({files[0].name}), which need no registration: "
             "name the folder itself, as in --data FOLDER"
         )
     name = _detect_dataset(folder)
-    data = _LOADERS[name](folder)
+    data = _FORMATS[name].load(folder)
     cache_home().mkdir(parents=True, exist_ok=True)
     write_json(cache_home() / "places.json", _registered_paths() | {name: str(folder)})
     return data
@@ -227,8 +230,8 @@ def dataset_path(name: str) -> Path:
         FileNotFoundError: it is in none of them.
         ValueError: there is no such data set, or it has no files, as scenes.
     """
-    if name not in _SIGNATURES:
-        choices = ", ".join(_SIGNATURES)
+    if name not in _FORMATS:
+        choices = ", ".join(_FORMATS)
         raise ValueError(f"no data set with files is called {name!r}: choose from {choices}")
     home = data_home() / name
     stored = _registered_paths().get(name)
@@ -279,16 +282,16 @@ def _read_dataset(name: str | Path, folder: Path | str | None = None) -> tuple[C
         if name == "scenes":
             return scenes(), data_home() / "scenes"
         home = dataset_path(str(name))
-        return _LOADERS[str(name)](home), home
+        return _FORMATS[str(name)].load(home), home
     path = Path(name).expanduser()
     home = path if path.is_dir() else path.parent
-    files = [] if any(_contains(path, known) for known in _SIGNATURES) else _caption_files(path)
+    files = [] if any(_contains(path, known) for known in _FORMATS) else _caption_files(path)
     if len(files) > 1:
         return _join_files(files, Path(folder) if folder else None), home
     if files:
         path = files[0]
     if path.is_dir():
-        return _LOADERS[_detect_dataset(path)](path), home
+        return _FORMATS[_detect_dataset(path)].load(path), home
     if path.suffix.lower() not in (".csv", ".txt", ".json"):
         raise ValueError(
             f"no data set {str(name)!r}: choose from {', '.join(DATASET_NAMES)}, "

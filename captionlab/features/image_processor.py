@@ -270,9 +270,12 @@ class FeatureExtractor:
                 features["high"] = pooled("high", self.inputs.grid)
             elif kind == "regions":
                 features |= self._region_fields(images, maps, regions)
-            else:
+            elif kind == "attributes":
                 cells = pooled("high", tuple(self.detector.metadata["made_by"]["grid"]))
                 features["chances"] = self.detector(cells).sigmoid()        # (B, words)
+            else:
+                raise ValueError(f"nothing makes features of the kind {kind!r}: add a branch to "
+                                 "FeatureExtractor.extract")
         return features
 
     def _maps(self, images: Tensor) -> dict[str, Tensor]:

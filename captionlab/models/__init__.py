@@ -286,6 +286,9 @@ def random_inputs(preset: BasePreset, pictures: int = 1) -> dict[str, Tensor]:
         "region_mask": torch.ones(pictures, inputs.max_boxes, dtype=torch.bool),
         "attributes": torch.randint(4, 1000, (pictures, inputs.max_attributes)),
     }
+    unknown = sorted(set(inputs.fields) - fields.keys())
+    if unknown:
+        raise ValueError(f"no shape is known for {', '.join(unknown)}: add it to random_inputs")
     return {name: fields[name] for name in inputs.fields}
 
 # %% ../../nbs/library/models/registry.ipynb #adecc32c
