@@ -17,7 +17,7 @@ from captionlab.data.batches import Batch
 from captionlab.data.catalog import load_dataset
 from captionlab.data.datasets import Item
 from captionlab.features.extraction import input_transforms, open_feature_stores
-from captionlab.features.region_geometry import spatial_graph
+from captionlab.features.region_pooling import spatial_graph
 from captionlab.files import write_json
 from captionlab.models.image_transformer import Model
 from captionlab.runs.catalog import load

@@ -37,7 +37,7 @@ from captionlab.data.catalog import load_dataset
 from captionlab.features.attributes import AttributeDetector, load_detector, save_detector
 from captionlab.features.boxes import open_boxes, save_boxes
 from captionlab.features.image_processor import ImageProcessor
-from captionlab.features.images import load_image
+from captionlab.features.preprocessing import load_image
 from captionlab.features.regions import Regions
 from captionlab.features.store import FeatureStore, fill_store
 from captionlab.features.text_processor import TextProcessor

@@ -30,7 +30,7 @@ import torch
 from PIL import Image
 
 from captionlab.data.datasets import CaptionData, from_files, scenes
-from captionlab.data.picture_files import find_images
+from captionlab.data.picture_decoding import find_images
 from captionlab.features.attributes import load_detector, save_detector, train_detector
 from captionlab.features.backbones import Backbone
 from captionlab.features.extraction import extract_maps

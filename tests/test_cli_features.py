@@ -6,7 +6,7 @@ import pytest
 from feature_helpers import extract, one_line, write_pictures
 from PIL import Image
 
-from captionlab.data.picture_files import find_images
+from captionlab.data.picture_decoding import find_images
 from captionlab.features.extraction import extract_features
 from captionlab.features.store import FeatureStore
 

@@ -31,7 +31,7 @@ from captionlab.data import (
     default_workers,
 )
 from captionlab.features import ImageProcessor, input_transforms
-from captionlab.features.images import Preprocess
+from captionlab.features.preprocessing import Preprocess
 from captionlab.models import find_preset
 from captionlab.runs import preparation
 from captionlab.runs.fitting import NewModel, fit

@@ -22,7 +22,7 @@ from captionlab.decoding.generation import BOS, EOS
 from captionlab.features.attributes import AttributeDetector
 from captionlab.features.extraction import input_transforms
 from captionlab.features.image_processor import ImageProcessor
-from captionlab.features.images import Preprocess
+from captionlab.features.preprocessing import Preprocess
 from captionlab.features.regions import cell_boxes
 from captionlab.models.entangled import (
     ACTIVATIONS,

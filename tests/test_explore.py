@@ -32,7 +32,7 @@ from captionlab.explore.tracing import (
 )
 from captionlab.features.attributes import AttributeDetector
 from captionlab.features.image_processor import ImageProcessor
-from captionlab.features.images import Preprocess
+from captionlab.features.preprocessing import Preprocess
 from captionlab.runs.ensembles import ensemble
 from captionlab.runs.run import Run
 from captionlab.runs.storage import RunMetadata

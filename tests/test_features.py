@@ -37,7 +37,7 @@ from captionlab.features.extraction import (
     open_feature_stores,
 )
 from captionlab.features.image_processor import ImageProcessor
-from captionlab.features.pixels import pixel_regions
+from captionlab.features.mean_colours import pixel_regions
 from captionlab.features.regions import Regions, scene_regions
 from captionlab.features.text_processor import TextProcessor
 from captionlab.files import short_hash

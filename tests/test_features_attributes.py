@@ -42,8 +42,8 @@ from captionlab.features.extraction import (
     extract_attributes,
     extract_features,
 )
-from captionlab.features.images import Preprocess
-from captionlab.features.pooling import POOLINGS, noisy_or
+from captionlab.features.preprocessing import Preprocess
+from captionlab.features.noisy_or_pooling import POOLINGS, noisy_or
 from captionlab.features.store import FeatureStore
 from captionlab.masks import padding_mask
 from captionlab.runs.results import load_result

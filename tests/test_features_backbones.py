@@ -19,7 +19,7 @@ from captionlab.features.backbones import (
     find_weights,
     pool_cells,
 )
-from captionlab.features.images import Preprocess
+from captionlab.features.preprocessing import Preprocess
 
 @pytest.fixture
 def images() -> torch.Tensor:

@@ -35,7 +35,7 @@ from captionlab.features.extraction import (
     extract_regions,
     region_extractor,
 )
-from captionlab.features.images import Preprocess
+from captionlab.features.preprocessing import Preprocess
 from captionlab.features.regions import (
     Regions,
     region_fields,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
-from captionlab.features.images import Preprocess
-from captionlab.features.region_geometry import pool_regions, spatial_graph
+from captionlab.features.preprocessing import Preprocess
+from captionlab.features.region_pooling import pool_regions, spatial_graph
 from captionlab.features.regions import Regions, region_fields, scene_regions, validate_boxes
 from captionlab.scenes.world import render
 

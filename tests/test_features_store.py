@@ -18,11 +18,11 @@ from feature_helpers import KILLED_JOBS, content, one_line, write_pictures
 from PIL import Image
 
 from captionlab import files
-from captionlab.data.picture_files import find_images
+from captionlab.data.picture_decoding import find_images
 from captionlab.features import store as store_module
 from captionlab.features.backbones import Backbone, Pyramid
 from captionlab.features.extraction import extract_maps, map_spec
-from captionlab.features.images import Preprocess
+from captionlab.features.preprocessing import Preprocess
 from captionlab.features.store import FeatureStore, diff_specs, fill_store
 from captionlab.files import write_atomically
 
@@ -298,7 +298,7 @@ class TestInterrupted:
 
 
 START = f"""
-from captionlab.data.picture_files import find_images
+from captionlab.data.picture_decoding import find_images
 from captionlab.features.backbones import KIND
 from captionlab.features.extraction import extract_maps
 pictures, out = map(Path, sys.argv[1:])

@@ -17,7 +17,7 @@ from captionlab.data.batches import Batch
 from captionlab.data.datasets import Item, scenes
 from captionlab.decoding.beam import beam_search
 from captionlab.features.image_processor import ImageProcessor
-from captionlab.features.region_geometry import spatial_graph
+from captionlab.features.region_pooling import spatial_graph
 from captionlab.features.regions import cell_boxes
 from captionlab.models.image_transformer import (
     PRESETS,

@@ -17,7 +17,7 @@ from captionlab.data.batches import Batch
 from captionlab.data.datasets import scenes
 from captionlab.decoding.beam import beam_search
 from captionlab.features import backbone_spec
-from captionlab.features.pixels import pixel_grid
+from captionlab.features.mean_colours import pixel_grid
 from captionlab.models import (
     cptr,
     find_preset,

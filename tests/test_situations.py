@@ -184,7 +184,7 @@ class TestPictureFiles:
 
     def test_one_list_of_suffixes_for_all(self, tmp_path):
         from captionlab.cli.options import find_pictures
-        from captionlab.data.picture_files import find_images
+        from captionlab.data.picture_decoding import find_images
 
         names = [f"{number}{suffix}" for number, suffix in enumerate(self.SUFFIXES)]
         for name in [*names, "._0.jpg", ".hidden/1.jpg", "notes.txt"]:

@@ -15,9 +15,9 @@ from captionlab import zip_files
 from captionlab.course.miniature import CORRUPT_ID, write_archives
 from captionlab.data import BatchLoader, CaptionDataset, ResumableBatchSampler, batch_by_count
 from captionlab.data.catalog import load_dataset
-from captionlab.data.picture_files import find_images
+from captionlab.data.picture_decoding import find_images
 from captionlab.features import ImageProcessor, input_transforms
-from captionlab.features.images import load_image
+from captionlab.features.preprocessing import load_image
 from captionlab.models import find_preset
 from captionlab.text import Vocabulary
 from captionlab.zip_files import file_size, list_files, split_zip_path, walk_zip

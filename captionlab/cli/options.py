@@ -51,7 +51,7 @@ def split_run(first: str, pictures: list[Path]) -> tuple[str, list[Path]]:
     Raises:
         typer.BadParameter: there is no picture.
     """
-    from captionlab.data.picture_files import is_picture_name
+    from captionlab.data.picture_decoding import is_picture_name
     from captionlab.runs.catalog import list_runs
 
     path = Path(first)
@@ -75,7 +75,7 @@ def find_pictures(paths: list[Path]) -> list[Path]:
     Raises:
         ValueError: a folder holds no pictures.
     """
-    from captionlab.data.picture_files import PICTURE_SUFFIXES, list_pictures
+    from captionlab.data.picture_decoding import PICTURE_SUFFIXES, list_pictures
 
     files = []
     for path in paths:

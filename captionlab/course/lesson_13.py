@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ..features.images import Preprocess
+from ..features.preprocessing import Preprocess
 from .expectations import expect, expect_close, expect_equal, expect_type
 from .registry import exercise
 

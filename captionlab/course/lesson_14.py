@@ -9,7 +9,7 @@ __all__ = []
 import torch
 from torchvision.ops import box_iou
 
-from ..features.region_geometry import pool_regions, spatial_graph
+from ..features.region_pooling import pool_regions, spatial_graph
 from ..scenes.generator import generate_scene
 from .expectations import expect, expect_close
 from .registry import exercise

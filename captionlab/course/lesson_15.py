@@ -10,7 +10,7 @@ import torch
 
 from ..data.datasets import scenes
 from ..features.attributes import frequent_words, word_frequencies
-from ..features.pooling import noisy_or
+from ..features.noisy_or_pooling import noisy_or
 from .expectations import expect, expect_close, expect_equal, expect_type
 from .registry import exercise
 

@@ -10,7 +10,7 @@ import torch
 
 from ..attention import MultiHeadAttention
 from ..data.batches import Batch
-from ..features.region_geometry import spatial_graph
+from ..features.region_pooling import spatial_graph
 from ..models.image_transformer import PRESETS, AttentionOnAttention, SpatialGraphAttention
 from .expectations import expect, expect_close, expect_type
 from .registry import exercise

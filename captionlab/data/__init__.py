@@ -24,7 +24,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "coco_karpathy", "from_files",
     ],
     "image_search": ["ImageFinder", "split_in_name"],
-    "picture_files": [
+    "picture_decoding": [
         "PICTURE_SUFFIXES", "is_picture_name", "list_pictures", "find_images", "load_image",
         "error_reason",
     ],

@@ -27,7 +27,7 @@ from ..scenes.world import Scene, render
 from ..text import normalise
 from ..untrusted import load_json
 from .image_search import ImageFinder
-from .picture_files import load_image
+from .picture_decoding import load_image
 from .text_files import line_error, read_json_file, read_lines, read_text
 
 # %% ../../nbs/library/data/datasets.ipynb #fe4cf4ee

@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from .datasets import Item
-from .picture_files import load_image
+from .picture_decoding import load_image
 
 # %% ../../nbs/library/data/unreadable.ipynb #unre0005
 def find_unreadable(items: Sequence[Item]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from ..data.batches import Batch
 from ..decoding.generation import BOS, EOS, PAD
 from ..features.backbones import backbone_spec, pool_cells
 from ..features.image_processor import ImageProcessor
-from ..features.pixels import pixel_grid
+from ..features.mean_colours import pixel_grid
 from ..files import write_json
 from ..models.vanilla import grid_size
 from ..positions import sinusoids

@@ -20,10 +20,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ..data.catalog import load_dataset
-from ..data.picture_files import load_image
+from ..data.picture_decoding import load_image
 from ..explore.tracing import CaptionTrace, trace_caption
 from ..features.image_processor import Picture
-from ..features.pictures import image_source
+from ..features.picture_inputs import image_source
 from ..runs.captions import Caption
 from ..runs.run import Run
 from ..scenes.generator import generate_scene

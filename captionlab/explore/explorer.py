@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from ..decoding.config import GenerationConfig
 from ..decoding.generation import EOS
-from ..features.pictures import Picture
+from ..features.picture_inputs import Picture
 from ..runs.run import Run
 from ..visualise import PALETTE, panels
 from .tracing import CaptionTrace, trace_caption

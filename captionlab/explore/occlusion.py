@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..data.batches import Batch
 from ..features.base import reads_images
-from ..features.pictures import Picture
+from ..features.picture_inputs import Picture
 from ..runs.run import Run
 from .tracing import CaptionTrace, GridView, surprisal, trace_caption
 

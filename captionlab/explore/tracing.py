@@ -21,7 +21,7 @@ from ..data.batches import Batch
 from ..decoding.config import GenerationConfig
 from ..decoding.generation import log_probabilities, sequence_log_probs
 from ..features.base import reads_images
-from ..features.pictures import Picture
+from ..features.picture_inputs import Picture
 from ..features.regions import as_regions
 from ..runs.run import Run
 from ..text import normalise

@@ -32,7 +32,7 @@ from ..text import Vocabulary, normalise
 from ..training.loop import epochs_since_best
 from ..zip_files import file_size
 from .detector_checkpoint import DetectorCheckpoint
-from .pooling import POOLINGS, noisy_or
+from .noisy_or_pooling import POOLINGS, noisy_or
 
 # %% ../../nbs/library/features/attributes.ipynb #202650e9
 _STOP_WORDS = """

@@ -25,9 +25,9 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 from torchvision.ops import FrozenBatchNorm2d
 
 from ..data.downloads import fetch_file
-from ..data.picture_files import error_reason
+from ..data.picture_decoding import error_reason
 from ..files import data_home, fingerprint
-from .images import INTERPOLATIONS, Preprocess, state_bytes
+from .preprocessing import INTERPOLATIONS, Preprocess, state_bytes
 
 # %% ../../nbs/library/features/backbones.ipynb #a6801da8
 def _squeezenet(net: Any) -> OrderedDict[str, nn.Module]:

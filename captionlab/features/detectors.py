@@ -14,10 +14,10 @@ from torch import nn
 from torchvision import models
 from torchvision.transforms.functional import pil_to_tensor
 
-from ..data.picture_files import error_reason, load_image
+from ..data.picture_decoding import error_reason, load_image
 from ..files import fingerprint
 from .backbones import load_weights
-from .images import state_bytes
+from .preprocessing import state_bytes
 from .regions import Regions
 
 # %% ../../nbs/library/features/detectors.ipynb #5a8503f1

@@ -34,7 +34,7 @@ from captionlab.features.image_processor import (
 from ..data.batches import PixelInput
 from ..data.datasets import CaptionData, Item
 from ..data.inputs import InputConfig
-from ..data.picture_files import find_images
+from ..data.picture_decoding import find_images
 from ..data.unreadable import find_unreadable
 from ..files import cache_home, command_line, data_home, short_hash
 from ..scenes.world import Scene
@@ -44,8 +44,8 @@ from .backbones import Backbone, Pyramid, find_weights
 from .base import Processor, reads_images
 from .boxes import RegionFile, check_boxes_unique, open_boxes
 from .detectors import DETECTORS, Detector
-from .images import FULL_WINDOW, Preprocess
-from .pictures import Picture
+from .picture_inputs import Picture
+from .preprocessing import FULL_WINDOW, Preprocess
 from .regions import describe_arrays
 from .store import FeatureStore, diff_specs, store_features
 

@@ -37,9 +37,9 @@ from ..training.config import BasePreset
 from .attributes import AttributeDetector, to_ids
 from .boxes import RegionFile, open_boxes
 from .detectors import DETECTORS, Detector
-from .images import FULL_WINDOW, Preprocess
-from .pictures import Picture, image_source, is_one_picture
-from .pixels import pixel_grid, pixel_regions
+from .mean_colours import pixel_grid, pixel_regions
+from .picture_inputs import Picture, image_source, is_one_picture
+from .preprocessing import FULL_WINDOW, Preprocess
 from .regions import Regions, describe_arrays, region_fields, scene_regions
 
 # %% ../../nbs/library/features/image_processor.ipynb #c3e24c65
@@ -187,7 +187,7 @@ class FeatureExtractor:
         """Read a picture, and its regions if the model reads any.
 
         Args:
-            picture: of any kind, see `captionlab.features.pictures`.
+            picture: of any kind, see `captionlab.features.picture_inputs`.
             name: of the picture in a file of boxes.
 
         Returns:
@@ -471,7 +471,7 @@ class ImageProcessor(FeatureExtractor):
         return {name: features[name] for name in self.inputs.fields}
 
     def __call__(self, pictures: Sequence[Picture]) -> Batch:
-        """Return the batch of B `pictures` of any kind; see `captionlab.features.pictures`."""
+        """Return the batch of B `pictures`; for their kinds see `features.picture_inputs`."""
         several, _ = one_or_many(pictures, is_one_picture, "pictures")
         features = self.extract([self.load(picture) for picture in several])
         return Batch(**self.to_inputs(features))

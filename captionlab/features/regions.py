@@ -21,8 +21,8 @@ from torch import Tensor
 
 from ..data.batches import Batch
 from ..scenes.world import SHAPES, Scene
-from .images import FULL_WINDOW, Preprocess
-from .region_geometry import pool_regions
+from .preprocessing import FULL_WINDOW, Preprocess
+from .region_pooling import pool_regions
 
 # %% ../../nbs/library/features/regions.ipynb #b68e43d1
 BOX_TOLERANCE = 0.01    # in shares of the picture; what sticks out no further is cut silently

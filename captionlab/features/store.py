@@ -32,7 +32,7 @@ from captionlab.files import (
 from ..training.distributed import tune_malloc
 from ..zip_files import file_size
 from .image_processor import EXTRACTION_BATCH, FeatureExtractor, LoadedPicture
-from .pictures import Picture
+from .picture_inputs import Picture
 from .regions import Regions
 
 # %% ../../nbs/library/features/store.ipynb #b246fd2d

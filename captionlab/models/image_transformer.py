@@ -33,7 +33,7 @@ from ..blocks import BlockConfig, Encoder
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
 from ..fast import Dropout
-from ..features.region_geometry import spatial_graph
+from ..features.region_pooling import spatial_graph
 from ..features.regions import as_regions, mean_region, region_field_names
 from ..training.config import BasePreset, TrainingConfig
 from .lstm_state import LSTMState, RegionMemory

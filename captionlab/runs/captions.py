@@ -26,7 +26,7 @@ from ..decoding.beam import Hypothesis
 from ..decoding.generation import EOS, sequence_log_probs
 from ..features.base import Processor
 from ..features.image_processor import LoadedPicture
-from ..features.pictures import Picture, picture_name
+from ..features.picture_inputs import Picture, picture_name
 from ..subwords import SubwordVocabulary
 from ..text import Vocabulary, pad_sequences
 

@@ -18,7 +18,7 @@ from ..data.batches import Batch
 from ..decoding.ensemble import Ensemble
 from ..features.base import reads_images
 from ..features.image_processor import ImageProcessor
-from ..features.pictures import Picture
+from ..features.picture_inputs import Picture
 from . import catalog
 from .run import Run, require_metadata
 

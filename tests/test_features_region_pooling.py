@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torchvision.ops import box_iou, roi_align
 
-from captionlab.features.region_geometry import pool_regions, spatial_graph
+from captionlab.features.region_pooling import pool_regions, spatial_graph
 from captionlab.features.regions import Regions, scene_regions
 from captionlab.scenes.generator import generate_scene
 

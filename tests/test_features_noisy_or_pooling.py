@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captionlab.features.pooling import POOLINGS, noisy_or
+from captionlab.features.noisy_or_pooling import POOLINGS, noisy_or
 
 logits = st.lists(st.floats(-60, 60), min_size=1, max_size=60)
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision import transforms
 
-from captionlab.features.images import Preprocess, load_image
+from captionlab.features.preprocessing import Preprocess, load_image
 
 WIDTH, HEIGHT = 64, 40
 

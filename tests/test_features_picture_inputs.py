@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from captionlab.features.images import load_image
-from captionlab.features.pictures import image_source, is_one_picture
+from captionlab.features.preprocessing import load_image
+from captionlab.features.picture_inputs import image_source, is_one_picture
 
 PIXELS = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 
