@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .captioner import Captioner, CaptionerWrapper, Memory
 from .data.batches import Batch
-from .decoding.generation import PAD, sample, sequence_log_probs
+from .decoding.generation import PAD, draw_tokens, generate, sequence_log_probs
 
 # %% ../nbs/23_scst.ipynb #d7290883
 def advantages(rewards: Tensor) -> Tensor:
@@ -114,8 +114,12 @@ class SelfCritical(CaptionerWrapper):
 
     def sample_captions(self, memory: Memory, wait: bool = True) -> Tensor:
         """Sample C captions of each of B pictures, ids `(B, C, T)`, without a gradient."""
-        captions, _ = sample(self.model, memory, self.samples, max_length=self.max_length,
-                             suppress_tokens=self.suppress_tokens, wait=wait)
+        def choose(log_probs: Tensor) -> Tensor:        # as `sample` does at temperature 1
+            return draw_tokens(log_probs.log_softmax(-1))
+
+        captions, _ = generate(
+            self.model, memory, choose, self.samples, max_length=self.max_length,
+            suppress_tokens=self.suppress_tokens, wait=wait)
         return captions
 
     def token_log_probs(self, memory: Memory, captions: Tensor) -> Tensor:

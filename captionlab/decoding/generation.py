@@ -358,8 +358,8 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
            top_k: int = 0, top_p: float = 1.0, max_length: int = 30,
            generator: torch.Generator | Sequence[torch.Generator] | None = None,
            suppress_tokens: Iterable[int] = (),
-           constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = (),
-           wait: bool = True) -> tuple[Tensor, Tensor]:
+           constraints: Sequence[Callable[[Tensor, Tensor], Tensor]] = ()
+           ) -> tuple[Tensor, Tensor]:
     """Sample captions token by token.
 
     Each token is drawn from the distribution of the tokens that are not suppressed, renormalised.
@@ -377,7 +377,6 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
             whose captions then do not depend on the other pictures of the batch.
         suppress_tokens: ids that are never generated, besides pad and bos.
         constraints: see `captionlab.decoding.constraints`; applied before the temperature.
-        wait: see `generate`.
 
     Returns:
         Token ids `(B, C, T)`, without bos, padded with 0 after eos; and each caption's
@@ -411,7 +410,7 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
 
     return generate(model, memory, choose, captions,
                     max_length=max_length, suppress_tokens=suppress_tokens,
-                    constraints=constraints, points=points, wait=wait)
+                    constraints=constraints, points=points)
 
 # %% ../../nbs/library/decoding/generation.ipynb #cfd98eef
 def sequence_log_probs(model: Captioner, memory: Memory, ids: Tensor,
