@@ -189,8 +189,8 @@ class Run:
         """Caption a picture, or a list of B pictures.
 
         Args:
-            pictures: a picture of any kind, see `captionlab.features.picture_inputs`, or any
-                iterable of such, for instance `Path("photos").glob("*.jpg")`.
+            pictures: a picture of any kind, see `Picture`, or any iterable of such, for
+                instance `Path("photos").glob("*.jpg")`.
             config: how; by default beam search with a beam of 3.
             batch_size: pictures that go through the model together.
             on_error: what happens where one of several pictures cannot be read: "raise" an error
