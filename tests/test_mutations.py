@@ -37,8 +37,8 @@ def test_errors_of_others_are_not_ours(tmp_path):
 
 def test_a_silent_change_is_a_complaint(tmp_path, monkeypatch):
     def make(folder):
-        (folder / "chunk-0").write_bytes(bytes(range(100)))
-        return (folder / "chunk-0").read_bytes
+        (folder / "features.npy").write_bytes(bytes(range(100)))
+        return (folder / "features.npy").read_bytes
 
     monkeypatch.setattr(mutations, "KINDS", {"plain": (make, False)})
     outcomes, complaints = run_mutations(10, tmp_path)
