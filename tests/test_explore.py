@@ -508,10 +508,11 @@ class TestExplorer:
     def test_draws_once_for_each_choice(self, model, monkeypatch):
         shown = Explorer(model, TEST)
         drawn = []
+        draw_word = explorer._draw_word
 
         def draw(trace, *chosen):
             drawn.append(chosen)
-            return explorer._draw_word(trace, *chosen)
+            return draw_word(trace, *chosen)
 
         monkeypatch.setattr(explorer, "_draw_word", draw)
         shown.controls["word"].value = 4
