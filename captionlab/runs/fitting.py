@@ -333,7 +333,7 @@ def _preset_variant(model: str, preset_name: str, preset: BasePreset) -> str | N
 
 def _prepare(
     data: CaptionData, vocabulary: Vocabulary | SubwordVocabulary, processor: Processor,
-    objective: Objective, config: FitConfig,
+    *, objective: Objective, config: FitConfig,
 ) -> TrainingSetup:
     """Return the examples and validation of a training, as objective and config ask for them."""
     return prepare_training(data, vocabulary, processor, features=config.features or (),
@@ -365,7 +365,7 @@ def _prepare_new_model(
         preset = replace(preset, min_count=min_count)
     vocabulary, processor = build_processor(loaded, preset, boxes=config.boxes,
                                             detector=start.detector)
-    setup = _prepare(loaded, vocabulary, processor, objective, config)
+    setup = _prepare(loaded, vocabulary, processor, objective=objective, config=config)
     if config.adapt:
         preset = adapt_recipe(preset, setup.examples, config.given)
         warn_of_adaptation(requested, preset, len(setup.examples))
@@ -403,7 +403,8 @@ def _prepare_same_data(
     if loaded.name != run.metadata.data:
         raise ValueError(f"{start} learned from {run.metadata.data} and goes on with that: leave "
                          f"{loaded.name} out, or name the place where {run.metadata.data} lies now")
-    setup = _prepare(loaded, run.vocabulary, run.processor, objective, config)
+    setup = _prepare(loaded, run.vocabulary, run.processor, objective=objective,
+                     config=config)
     seed = run.metadata.seed if config.seed is None else config.seed
     recipe = config.recipe(replace(objective.recipe(run.processor.preset), seed=seed))
     metadata = objective.note(replace(run.metadata, seed=seed))
@@ -461,7 +462,7 @@ def _prepare_other_captions(
     model = extend_model(run, vocabulary)
     if not config.all_weights:
         freeze_vision(model, len(run.vocabulary))
-    setup = _prepare(loaded, vocabulary, processor, objective, config)
+    setup = _prepare(loaded, vocabulary, processor, objective=objective, config=config)
     processor.preset = adapt_recipe(requested, setup.examples, config.given)
     warn_of_adaptation(requested, processor.preset, len(setup.examples))
     overrides = changed_settings(original, processor.preset)
