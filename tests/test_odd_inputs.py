@@ -164,7 +164,7 @@ class TestCommandsOnOddNames:
         assert result.stdout.count(": ") == len(FILES)
 
     def test_data_check_and_attributes_train(self, odd, tmp_path):
-        assert "none of the pictures" in invoke("data", "check", odd / "own [1].csv").output
+        assert "all pictures can be read" in invoke("data", "check", odd / "own [1].csv").output
         result = invoke("attributes", "train", "--data", odd / "own [1].csv", "--num-words", 1,
                         "--out", tmp_path / "d.st")
         assert result.exit_code == 0, result.output
