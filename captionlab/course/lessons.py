@@ -13,6 +13,7 @@ from pathlib import Path
 
 import captionlab
 
+from ..data.catalog import dataset_path
 from ..files import short_hash
 from ..untrusted import load_json
 
@@ -65,8 +66,6 @@ def _replace_cell(lesson: str, data: str, lines: list[str]) -> list[str]:
 
 
 def _has_data(name: str) -> bool:
-    from captionlab.data.catalog import dataset_path
-
     try:
         dataset_path(name)
     except FileNotFoundError:
