@@ -21,6 +21,7 @@ def padding_mask(tokens: Tensor, pad: int = 0) -> Tensor:
         Boolean `(B, 1, 1, S)`, or `(B·C, 1, 1, T)`: captions fold as in self-attention. True means
         may attend.
     """
+    # flatten is for several captions per picture, (B, C, T); on (B, S) it changes nothing.
     return (tokens != pad).flatten(0, -2)[:, None, None]
 
 # %% ../nbs/02_masks.ipynb #79f612d1

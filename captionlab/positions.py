@@ -99,13 +99,13 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.width = width
         self.base = base
-        # No buffer: the table grows, and an averaged model needs buffers of the same size.
+        # No buffer: the table grows, and averaging models (lesson 21) needs buffers of one size.
         self.table = sinusoids(max_length, width, base)
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """Add positions to tokens `(..., T, D)`, the first at position `start`; same shape."""
         end = start + x.shape[-2]
-        if end > len(self.table) or self.table.is_meta:     # a table on "meta" holds no numbers
+        if end > len(self.table) or self.table.is_meta:     # "meta" holds no numbers
             self.table = sinusoids(max(2 * end, len(self.table)), self.width, self.base)
         # Inputs in 16 bits must not reduce the precision of the table.
         self.table = self.table.to(x.device, torch.promote_types(self.table.dtype, x.dtype))
