@@ -135,6 +135,6 @@ class SelfCritical(CaptionerWrapper):
         Returns:
             `(B, C, T)`; 0 for padding.
         """
-        # What is not a number makes the loss one, which the trainer looks at.
+        # A NaN here makes the loss NaN, and the trainer checks for that.
         return sequence_log_probs(self, memory, captions, self.suppress_tokens,
                                   renormalise=True, check=False)

@@ -25,7 +25,8 @@ def noisy_or(cells: Tensor) -> Tensor:
         Fang et al. 2015, "From Captions to Visual Concepts and Back", equation (1), in log odds.
     """
     s = F.softplus(cells).sum(-2)               # -log Π(1 - p)
-    # log(e^s - 1) = s + log(1 - e^-s) does not overflow; for a tiny s it is log(s).
+    # log(e^s - 1) = s + log(1 - e^-s) does not overflow. For a tiny s it is log(s); then
+    # softplus(z) is nearly e^z, so that log(s) is logsumexp(z).
     # `where` computes both branches; the clamp keeps the gradient of the unused one finite.
     clamped = s.clamp(min=1e-6)
     log_odds = clamped + torch.log(-torch.expm1(-clamped))
