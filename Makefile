@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak export check lab docs run bench gpu hooks clean
+.PHONY: help demo test test-all soak export check lab docs run bench gpu hooks clean
 
 help:  ## list the commands
-	@sed -n 's/^\([a-z]*\):.*## /  make \1 \t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile | expand -t 17
 
 $(VENV)/.core: pyproject.toml requirements.lock
 	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON) here; install Python 3.11 or later, or say make PYTHON=/path/to/python"; exit 1; }
@@ -40,6 +40,9 @@ demo: $(VENV)/.core  ## caption photos, train a small captioner on generated sce
 
 test: $(VENV)/.dev  ## everything CI checks: notebooks, pytest, the site; prints its time budget
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/check.py
+
+test-all: $(VENV)/.dev  ## every notebook with data, the trainings of lessons 50 to 53 short (an hour)
+	@OMP_NUM_THREADS=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/run_all.py --data
 
 check: $(VENV)/.dev  ## before a commit: ruff, pyright and the quick tests, in under a minute
 	@$(BIN)/ruff check captionlab
