@@ -82,15 +82,16 @@ def erase_attended(
     state = model.start(memory)
     steps = []
     for t in range(ids.shape[1]):
-        read = previous[:, t : t + 1]                             # (B, 1)
+        previous_word = previous[:, t : t + 1]                    # (B, 1)
         trace = defaultdict(list)
-        full, next_state = model.step(state, read, trace)
+        full_logits, next_state = model.step(state, previous_word, trace)
         attention = trace["cross"][layer][:, :, 0].mean(1)        # (B, N), mean of the heads
         attended = attention.argmax(-1)                           # (B,)
         other = _random_other_position(attention, generator)      # (B,)
-        erased, _ = model.step(state.mask_position(attended), read)
-        random, _ = model.step(state.mask_position(other), read)
-        probs = [_token_probs(logits, ids[:, t]) for logits in (full, erased, random)]
+        erased_logits, _ = model.step(state.mask_position(attended), previous_word)
+        random_logits, _ = model.step(state.mask_position(other), previous_word)
+        all_logits = (full_logits, erased_logits, random_logits)
+        probs = [_token_probs(logits, ids[:, t]) for logits in all_logits]
         steps.append((attended, *probs))
         state = next_state
     columns = [torch.stack(column, -1) for column in zip(*steps, strict=True)]
