@@ -174,7 +174,8 @@ class MultiHeadAttention(nn.Module):
                              "give one row per picture, or one per caption")
         if mask is not None and mask.dtype != torch.bool:
             raise ValueError(f"a mask of {mask.dtype}: give a boolean mask, True means may attend")
-        # A picture's captions are folded into the query axis. A process may have no picture at all.
+        # A picture's captions are folded into the query axis. In a run on several graphics cards,
+        # one may get an empty batch.
         queries_per_row = x.shape[:-1].numel() // rows if rows else x.shape[-2]
         query = self.query(x).reshape(rows, queries_per_row, x.shape[-1])
         query = split_heads(query, self.heads)                          # (rows, H, queries, K)

@@ -253,7 +253,8 @@ def _annotate(ax: Axes, title: str, note: str) -> None:
 
 # %% ../nbs/library/visualise.ipynb #fd021b28
 def over_patches(image: torch.Tensor | np.ndarray, weights: torch.Tensor, grid: tuple[int, int],
-                 ax: Axes | None = None, *, title: str = "", vmax: float | None = None) -> Axes:
+                 ax: Axes | None = None, *, title: str = "", vmax: float | None = None,
+                 faintest: float = 0.12) -> Axes:
     """Fade an image where attention weights are low, and frame the cells with the largest weight.
 
     Args:
@@ -263,6 +264,8 @@ def over_patches(image: torch.Tensor | np.ndarray, weights: torch.Tensor, grid: 
         ax: where to draw; a new figure by default.
         title: of the axes.
         vmax: the weight at which the image is not faded at all; by default the largest.
+        faintest: how much of the image is left where the weight is 0, from 0 to 1, so that it can
+            be recognised.
 
     Returns:
         The axes drawn on.
@@ -276,15 +279,14 @@ def over_patches(image: torch.Tensor | np.ndarray, weights: torch.Tensor, grid: 
     largest = max(float(cells.max() if vmax is None else vmax), 1e-9)
     opacity = stretch(np.minimum(cells / largest, 1), *picture.shape[:2])[..., None]
     paper = np.array(to_rgb(mpl.rcParams["axes.facecolor"]))
-    # Every cell stays faintly visible, so that the scene can be recognised.
-    ax.imshow(paper + (picture - paper) * (0.12 + 0.88 * opacity))
+    ax.imshow(paper + (picture - paper) * (faintest + (1 - faintest) * opacity))
     _frame_largest(ax, cells, picture.shape)
     _annotate(ax, title, f"max {cells.max():.2f}, even {1 / cells.size:.2f}")
     return ax
 
 # %% ../nbs/library/visualise.ipynb #fc975594
 def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
-               grid: tuple[int, int], *, columns: int = 5) -> Figure:
+               grid: tuple[int, int], *, columns: int = 5, faintest: float = 0.12) -> Figure:
     """Draw the attention of each word of a caption: one faded image per word, all on one scale.
 
     Args:
@@ -293,6 +295,7 @@ def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
         weights: `(T, N)` weights, one row per word.
         grid: rows and columns `(h, w)` of the cells, h·w = N.
         columns: the largest number of images in a row.
+        faintest: as for `over_patches`.
 
     Returns:
         The figure.
@@ -308,7 +311,8 @@ def over_words(image: torch.Tensor, words: Sequence[str], weights: torch.Tensor,
     weights = torch.as_tensor(weights).detach()
     fig, axes = panels(len(words), columns, size=1.45)
     for ax, word, row in zip(axes, words, weights, strict=True):
-        over_patches(image, row, grid, ax, title=word, vmax=float(weights.max()))
+        over_patches(image, row, grid, ax, title=word, vmax=float(weights.max()),
+                     faintest=faintest)
     return fig
 
 # %% ../nbs/library/visualise.ipynb #ffd1b5c7
