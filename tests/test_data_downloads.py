@@ -154,11 +154,10 @@ def test_too_small_a_disk_is_found_before_the_download(tmp_path, served, monkeyp
     assert not (tmp_path / "coco").exists()
 
 
-def test_coco_needs_34_gigabytes_and_41_with_its_archives_and_21_zipped():
+def test_coco_needs_34_gigabytes_and_41_with_its_archives():
     sizes = {archive: archive.size for archive in coco_archives()}
     assert downloads._space_needed(sizes) == pytest.approx(34e9, rel=0.01)
     assert downloads._space_needed(sizes, keep=True) == pytest.approx(41e9, rel=0.01)
-    assert downloads._space_needed(sizes, zipped=True) == pytest.approx(20.7e9, rel=0.01)
 
 
 def test_every_archive_of_coco_has_a_checksum_and_a_size():
@@ -201,31 +200,6 @@ def test_unpacking_goes_on_and_stays_in_its_folder(tmp_path, served):
     (tmp_path / "cut.zip").write_bytes((served / "val2014.zip").read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"cut.zip is damaged .*: delete it and get it again"):
         downloads._unpack(tmp_path / "cut.zip", tmp_path / "inside")
-
-
-@pytest.mark.filterwarnings("ignore:coco. COCO_train2014_000000167126.jpg cannot be read")
-def test_coco_stays_in_its_zip_files_if_asked(home, served, tmp_path):
-    command = ["data", "get", "coco", "--zipped"]
-    with serve(served) as address:
-        first = CliRunner().invoke(application.app, [*command, "--mirror", address])
-    assert first.exit_code == 0, first.output
-    assert "cannot be read and is left out: 167126" in first.output
-    files = {"annotations", "dataset_coco.json", "downloads.json", "unreadable.json",
-             "train2014.zip", "val2014.zip"}
-    assert {file.name for file in (home / "coco").iterdir()} == files
-    assert load_dataset("coco").counts == {"train": 27, "val": 6, "test": 6}
-    # Nothing is left to do: the server is gone.
-    again = CliRunner().invoke(application.app, [*command, "--mirror", address])
-    assert again.exit_code == 0, again.output
-    # Unpacked later, from what is here: the server has the checksums alone.
-    sums = tmp_path / "sums"
-    sums.mkdir()
-    shutil.copy(served / "SHA256SUMS", sums)
-    with serve(sums) as address:
-        later = CliRunner().invoke(application.app, ["data", "get", "coco", "--mirror", address])
-    assert later.exit_code == 0, later.output
-    files = files - {"train2014.zip", "val2014.zip"} | {"train2014", "val2014"}
-    assert {file.name for file in (home / "coco").iterdir()} == files
 
 
 # Unreadable pictures

@@ -15,7 +15,7 @@ LESSONS = sorted((ROOT / "nbs").glob("[0-9]*.ipynb"))
 
 # From the bottom to the top: a module imports from its own row or from rows above it in this list.
 ROWS = [
-    ["files", "lazy", "untrusted", "zip_files", "arguments"],
+    ["files", "lazy", "untrusted", "arguments"],
     [
         "fast", "attention", "masks", "positions", "patches", "blocks", "pytorch_layers",
         "visualise", "text", "subwords", "copying", "truecasing", "word_lists",

@@ -75,29 +75,6 @@ def test_every_captioner_goes_from_pictures_to_a_file_for_the_server(home, model
     assert len(history) == 2
 
 
-@pytest.mark.slow
-def test_pictures_may_stay_in_their_zip_files(home, tmp_path, monkeypatch):
-    """The captioner that reads regions, whose boxes are looked up by the pictures' names."""
-    root = tmp_path / "zipped"
-    root.mkdir()
-    monkeypatch.setenv("CAPTIONLAB_DATA", str(root))
-    monkeypatch.chdir(root)
-    with serve(write_archives(tmp_path / "served", count=60)) as address:
-        call(f"captionlab data get coco --zipped --mirror {address}")
-    prepare_miniature(root)
-    commands = {step["name"]: step["miniature"].replace("coco/train2014", "coco/train2014.zip")
-                .replace("coco/val2014", "coco/val2014.zip")
-                for step in COMMANDS["image_transformer"]}
-    printed = call(commands["features regions"])
-    assert "skipped: cannot read coco/train2014.zip/train2014/COCO_train2014_0" in printed
-    call(commands["xe"])
-    server_file = commands["server file"].replace("coco/val2014.zip", "coco/val2014.zip/val2014")
-    call(server_file.replace("-scst", ""))
-    results = root / "server/captions_val2014_image-transformer_results.json"
-    assert len(read_results(results)) == 24
-    assert not (root / "coco/val2014").exists()
-
-
 @pytest.mark.parametrize("model", COMMANDS)
 def test_the_miniature_takes_the_same_commands_with_other_options(model):
     for step in COMMANDS[model]:

@@ -36,9 +36,6 @@ def data_get(
     *,
     keep_archives: Annotated[bool, typer.Option(
         "--keep-archives", help="Of coco: keep the zip files once they are unpacked.")] = False,
-    zipped: Annotated[bool, typer.Option(
-        "--zipped", help="Of coco: leave the pictures in their zip files, and read them from "
-        "there.")] = False,
 ) -> None:
     """Download a data set by its name, or say how to get it.
 
@@ -47,7 +44,7 @@ def data_get(
     """
     from captionlab.data.catalog import check_pictures, download, load_dataset
 
-    folder = download(name, mirror, keep_archives=keep_archives, zipped=zipped)
+    folder = download(name, mirror, keep_archives=keep_archives)
     if name == "coco":
         _report_unreadable(check_pictures(name))
     echo(f"{name} is in {folder}: {_format_counts(load_dataset(folder).counts)}")

@@ -130,9 +130,7 @@ def score(
 # %% ../../nbs/library/cli/evaluation.ipynb #780cec17
 def _picture_files(folder: Path, names: list[str]) -> list[Path]:
     """Return the files of pictures, or raise a FileNotFoundError that says how many are missing."""
-    from captionlab.zip_files import file_size
-
-    missing = [name for name in names if file_size(folder / name) is None]
+    missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise FileNotFoundError(f"{len(missing)} of {len(names)} pictures are not in {folder} "
                                 f"({missing[0]} for one): name their folder with --images")

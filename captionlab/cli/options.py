@@ -69,8 +69,8 @@ def find_pictures(paths: list[Path]) -> list[Path]:
     """Return files as they are named, and for each folder the pictures in it, sorted.
 
     Args:
-        paths: files, whether they are there or not, and folders or zip files, which are searched
-            with all folders in them; hidden ones are left out.
+        paths: files, whether they are there or not, and folders, which are searched with all
+            folders in them; hidden ones are left out.
 
     Raises:
         ValueError: a folder holds no pictures.

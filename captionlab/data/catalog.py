@@ -311,8 +311,7 @@ def _is_karpathy_file(file: Path) -> bool:
 
 # %% ../../nbs/library/data/catalog.ipynb #bc325db3
 def download(
-    name: str, mirrors: Sequence[str] | None = None, *,
-    keep_archives: bool = False, zipped: bool = False,
+    name: str, mirrors: Sequence[str] | None = None, *, keep_archives: bool = False
 ) -> Path:
     """Download a data set into `data_home()`; files that are there and complete are kept.
 
@@ -320,7 +319,6 @@ def download(
         name: one of `DATASET_NAMES`.
         mirrors: addresses to get its files from, instead of those in the registry.
         keep_archives: whether the archives of COCO stay after they are unpacked.
-        zipped: whether COCO's pictures are not unpacked, but read from their archives.
 
     Returns:
         Its folder.
@@ -339,9 +337,7 @@ def download(
             Archive(**one | {"members": tuple(one.get("members", ("*",)))})
             for one in entry["archives"]
         ]
-        get_archives(
-            archives, folder, mirrors=mirrors or (), keep=keep_archives, zipped=zipped
-        )
+        get_archives(archives, folder, mirrors=mirrors or (), keep=keep_archives)
         return folder
     if "files" not in entry:
         raise ValueError(f"{name} {entry['how']}")

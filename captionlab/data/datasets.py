@@ -38,7 +38,7 @@ class Item:
     Args:
         name: identifies the item in its data set; COCO's ids are decimal numbers.
         captions: its C captions; for a translation the target sentence.
-        image: the file of the picture, perhaps in a zip file, a `Scene` to be drawn, or None.
+        image: the file of the picture, a `Scene` to be drawn, or None.
         source: the sentence to translate, or None.
     """
 

@@ -35,7 +35,6 @@ class Archive:
         unpacked: bytes of what is unpacked from it.
         sha256: its checksum, "" if it is not known.
         members: patterns of the files that are unpacked.
-        pictures: whether it holds pictures, which can be read from it without unpacking.
     """
 
     name: str
@@ -44,7 +43,6 @@ class Archive:
     unpacked: int
     sha256: str = ""
     members: tuple[str, ...] = ("*",)
-    pictures: bool = False
 
 
 _RECORD = "downloads.json"
@@ -157,20 +155,15 @@ def _archive_size(archive: Archive, file: Path, addresses: Sequence[str]) -> int
     return archive.size
 
 
-def _space_needed(
-    sizes: Mapping[Archive, int], keep: bool = False, zipped: bool = False
-) -> int:
+def _space_needed(sizes: Mapping[Archive, int], keep: bool = False) -> int:
     """Return the bytes of free disk space that downloading and unpacking takes.
 
     Args:
         sizes: bytes of each archive that is still to come.
         keep: whether the archives stay after they are unpacked.
-        zipped: whether archives of pictures are not unpacked.
     """
-    staying = sum(size for archive, size in sizes.items() if zipped and archive.pictures)
-    others = {one: size for one, size in sizes.items() if not (zipped and one.pictures)}
-    unpacked = sum(round(size * one.unpacked / one.size) for one, size in others.items())
-    return staying + unpacked + (sum if keep else max)([0, *others.values()])
+    unpacked = sum(round(size * one.unpacked / one.size) for one, size in sizes.items())
+    return unpacked + (sum if keep else max)([0, *sizes.values()])
 
 
 def _check_space(folder: Path, needed: int) -> None:
@@ -241,7 +234,6 @@ def get_archives(
     *,
     mirrors: Sequence[str] = (),
     keep: bool = False,
-    zipped: bool = False,
 ) -> None:
     """Download and unpack the archives of a data set, those that are not unpacked yet.
 
@@ -251,7 +243,6 @@ def get_archives(
         mirrors: addresses under which the archives lie by their names, to use in place of their
             own.
         keep: whether the archives stay after they are unpacked.
-        zipped: whether archives of pictures stay as they are, to be read from.
 
     Raises:
         OSError: there is not enough disk space, or an archive could not be downloaded whole.
@@ -260,14 +251,7 @@ def get_archives(
     file = folder / _RECORD
     remedy = "delete it and get the data once more"
     record = read_json_object(file, remedy) if file.exists() else {}
-
-    def is_complete(archive: Archive) -> bool:
-        known = record.get(archive.name, {})
-        place = folder / archive.name
-        is_here = place.is_file() and place.stat().st_size == known.get("bytes")
-        return known.get("unpacked", False) or (zipped and archive.pictures and is_here)
-
-    missing = [archive for archive in archives if not is_complete(archive)]
+    missing = [one for one in archives if not record.get(one.name, {}).get("unpacked")]
     if not missing:
         return
     addresses = {
@@ -279,17 +263,16 @@ def get_archives(
         file.stat().st_size
         for one in missing for file in folder.glob(f"{one.name}*") if file.is_file()
     )
-    _check_space(folder, _space_needed(sizes, keep, zipped) - present)
+    _check_space(folder, _space_needed(sizes, keep) - present)
     checksums = _mirror_checksums(mirrors)
     for one in missing:
         known = checksums.get(one.name) or one.sha256 or record.get(one.name, {}).get("sha256", "")
         archive = folder / one.name
         checksum = fetch_file(addresses[one.name], archive, known)
         record[one.name] = {"sha256": checksum, "bytes": archive.stat().st_size}
-        if not (zipped and one.pictures):
-            write_json(file, record)
-            _unpack(archive, folder, one.members)
-            record[one.name]["unpacked"] = True
         write_json(file, record)
-        if "unpacked" in record[one.name] and not keep:
+        _unpack(archive, folder, one.members)
+        record[one.name]["unpacked"] = True
+        write_json(file, record)
+        if not keep:
             archive.unlink()

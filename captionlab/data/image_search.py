@@ -11,8 +11,6 @@ import re
 import warnings
 from pathlib import Path
 
-from ..zip_files import list_files
-
 # %% ../../nbs/library/data/image_search.ipynb #imse0003
 def _subfolders(folder: Path) -> list[Path]:
     """Return the folders in a folder and in its `images/`, by name, hidden ones left out."""
@@ -39,8 +37,8 @@ def split_in_name(file: Path) -> str | None:
 class ImageFinder:
     """Finds the pictures of a file of captions.
 
-    They lie beside the file, in folders or zip files; else in the folders beside it; else in the
-    folder above, or the folders beside that of the file. Where the first picture is, all must be.
+    They lie beside the file, in its folder; else in the folders beside it; else in the folder
+    above, or the folders beside that of the file. Where the first picture is, all must be.
 
     Args:
         file: the captions.
@@ -50,8 +48,7 @@ class ImageFinder:
     def __init__(self, file: Path, folder: Path | None = None):
         self.file = file
         self.first = folder or file.parent
-        archives = [one for one in sorted(self.first.glob("*")) if one.suffix.lower() == ".zip"]
-        self._places = [[self.first, *archives], _subfolders(self.first)]
+        self._places = [[self.first], _subfolders(self.first)]
         self._elsewhere: list[Path] = []
         if folder is None:
             own = file.resolve().parent
@@ -85,8 +82,6 @@ class ImageFinder:
 
     def _choose(self, image: str, split: str, folders: list[Path]) -> Path:
         """Return the one of the folders that have a picture which is meant."""
-        if folders[0] == self.first:        # archives that are unpacked may lie there, too
-            return self.first
         own = [one for one in folders if split and split_in_name(one) == split]
         likely = own or list(filter(self._is_named, folders)) or folders
         if len(likely) > 1:
@@ -112,5 +107,5 @@ class ImageFinder:
     def _exists(self, path: Path) -> bool:
         parent = path.parent
         if parent not in self._listings:
-            self._listings[parent] = list_files(parent)
+            self._listings[parent] = set(os.listdir(parent)) if parent.is_dir() else set()
         return path.name in self._listings[parent]

@@ -17,7 +17,6 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from ..untrusted import check_regular, check_size, max_bytes
-from ..zip_files import file_size, open_zipped, split_zip_path, walk_zip
 from .text_files import read_lines
 
 # %% ../../nbs/library/data/picture_decoding.ipynb #pifi0004
@@ -43,10 +42,8 @@ def list_pictures(folder: Path) -> list[str]:
     """Return the pictures in a folder and all folders in it: their paths from there, sorted.
 
     Args:
-        folder: perhaps a zip file, or in one; anything else holds no pictures.
+        folder: anything else holds no pictures.
     """
-    if not folder.is_dir():
-        return list(filter(is_picture_name, walk_zip(folder)))
     files = sorted(file for file in folder.rglob("*") if not file.is_dir())
     return list(filter(is_picture_name, (file.relative_to(folder).as_posix() for file in files)))
 
@@ -55,9 +52,8 @@ def find_images(*sources: str | os.PathLike) -> dict[str, Path]:
     """Return names and files of images, in a fixed order.
 
     Args:
-        sources: a folder or a zip file (all images in it and below; named by their path in it), an
-            image (named by its file's name), or a `.txt` with a path a line; any number of them.
-            An image or a folder may also lie in a zip file, as `val2014.zip/val2014`.
+        sources: a folder (all images in it and below; named by their path in it), an image (named
+            by its file's name), or a `.txt` with a path a line; any number of them.
 
     Raises:
         FileNotFoundError: one of them does not exist.
@@ -80,7 +76,7 @@ def _named_files(source: Path) -> list[tuple[str, Path]]:
     names = list_pictures(source)
     if names or source.is_dir():
         return [(name, source / name) for name in names]
-    if file_size(source) is None and not source.exists():
+    if not source.exists():
         raise FileNotFoundError(f"there is no folder or picture {source}")
     if source.suffix.lower() == ".txt":
         lines = [line.strip() for line in read_lines(source)]
@@ -93,8 +89,7 @@ def load_image(source: str | os.PathLike | IO[bytes] | Image.Image,
     """Open any image that Pillow reads and convert it to RGB, upright and opaque (on white).
 
     Args:
-        source: a file, perhaps in a zip file (`val2014.zip/val2014/1.jpg`), a file object opened in
-            binary mode, or an image that is already open.
+        source: a file, a file object opened in binary mode, or an image that is already open.
         min_size: for large JPEG files: they may be decoded at a half, a quarter or an eighth of
             their size, as long as both sides keep this many pixels; 0 decodes all.
 
@@ -112,22 +107,20 @@ def load_image(source: str | os.PathLike | IO[bytes] | Image.Image,
     name = os.fsdecode(source) if is_file else "the picture"
     if not is_file and (isinstance(source, bytes) or not hasattr(source, "read")):
         raise ValueError(f"a picture is a file or an open image, not {type(source).__name__}")
-    if is_file and split_zip_path(source) is None:
+    if is_file:
         check_regular(name, "picture")
     limit = Image.MAX_IMAGE_PIXELS
     # Pillow has a limit of its own. Who raises ours means that one, too.
     if "CAPTIONLAB_MAX_MB" in os.environ and limit and 4 * limit < max_bytes():
         Image.MAX_IMAGE_PIXELS = max_bytes() // 4
     try:
-        with Image.open(open_zipped(source) if is_file else source) as image:
+        with Image.open(source) as image:
             if min_size:
                 image.draft(None, (min_size, min_size))     # a JPEG may be decoded smaller
             width, height = image.size
             check_size(4 * width * height, f"its {width} x {height} pixels")
             ImageOps.exif_transpose(image, in_place=True)
             return _to_rgb(image)
-    except FileNotFoundError:       # an archive has no such file
-        raise
     except Exception as error:      # a damaged file raises whatever its decoder meets first
         reason = error_reason(error)
         if name.lower().endswith((".heic", ".heif")):

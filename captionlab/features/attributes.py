@@ -30,7 +30,6 @@ from ..data.datasets import CaptionData, Item
 from ..files import cache_home, fingerprint, short_hash, write_atomically
 from ..text import Vocabulary, normalise
 from ..training.loop import epochs_since_best
-from ..zip_files import file_size
 from .detector_checkpoint import DetectorCheckpoint
 from .noisy_or_pooling import POOLINGS, noisy_or
 
@@ -274,8 +273,9 @@ def split_fingerprint(items: Sequence[Item]) -> str:
     """
     rows = []
     for item in items:
-        size = file_size(item.image) if isinstance(item.image, Path) else 0
-        rows.append((item.name, *item.captions, str(size or 0)))
+        file = item.image if isinstance(item.image, Path) and item.image.is_file() else None
+        size = file.stat().st_size if file else 0
+        rows.append((item.name, *item.captions, str(size)))
     return hashlib.sha256(json.dumps(sorted(rows)).encode()).hexdigest()[:8]
 
 # %% ../../nbs/library/features/attributes.ipynb #c3257ae2

@@ -38,7 +38,6 @@ from ..data.picture_decoding import find_images
 from ..data.unreadable import find_unreadable
 from ..files import cache_home, command_line, data_home, short_hash
 from ..scenes.world import Scene
-from ..zip_files import file_size, split_zip_path
 from .attributes import AttributeDetector, load_detector
 from .backbones import Backbone, Pyramid, find_weights
 from .base import Processor, reads_images
@@ -521,9 +520,8 @@ def _dataset_fingerprint(data: CaptionData) -> list[str]:
         return []
     states = []         # path, bytes and time: another file differs in one of them
     for file in files:
-        if file_size(file) is not None:
-            zipped = split_zip_path(file)
-            status = (zipped[0] if zipped else file).stat()
+        if file.is_file():
+            status = file.stat()
             states.append((str(file.resolve()), status.st_size, status.st_mtime_ns))
     return [short_hash(states)]
 

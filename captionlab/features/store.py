@@ -30,7 +30,6 @@ from captionlab.files import (
 )
 
 from ..training.distributed import tune_malloc
-from ..zip_files import file_size
 from .image_processor import EXTRACTION_BATCH, FeatureExtractor, LoadedPicture
 from .picture_inputs import Picture
 from .regions import Regions
@@ -308,7 +307,8 @@ def fill_store(folder: str | os.PathLike, names: Sequence[str], compute: Compute
     tune_malloc()
     folder = Path(folder)
     files = [images[name] for name in names] if images else []
-    sizes = [(file_size(file) or 0) if isinstance(file, str | os.PathLike) else 0 for file in files]
+    paths = [Path(file) if isinstance(file, str | os.PathLike) else None for file in files]
+    sizes = [path.stat().st_size if path and path.is_file() else 0 for path in paths]
     manifest = {"made_by": spec, "shape": shape, "chunk": chunk_size, "names": list(names),
                 "sizes": sizes, "skipped": {}, "complete": False}
     manifest = _begin_store(folder, json.loads(json.dumps(manifest)))
