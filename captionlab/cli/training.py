@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from shlex import quote
+from shutil import rmtree
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -211,15 +212,6 @@ def _recommend(data: str, preset: str, out: Path, spec: dict) -> None:
              "the model then sees regions, too.")
 
 
-def _checkpoint_of(out: Path, resume: bool) -> Path:
-    """Return the file from which an interrupted training of a detector is resumed."""
-    checkpoint = out.with_name(f"{out.name}.checkpoint")
-    if checkpoint.exists() and not resume:
-        raise ValueError(f"{checkpoint} is of a training that was interrupted: go on with it with "
-                         "--resume, or delete it")
-    return checkpoint
-
-
 @attributes_app.command("train")
 def attributes_train(
     data: TrainingData = "scenes",
@@ -248,8 +240,9 @@ def attributes_train(
     from captionlab.data.catalog import load_dataset
     from captionlab.features import attributes
     from captionlab.files import check_writable
-    from captionlab.runs import grid_inputs, run_command_line
     from captionlab.runs.evaluation import detector_result, merge_detector
+    from captionlab.runs.folder import check_resume_config, check_run_folder, run_command_line
+    from captionlab.runs.preparation import grid_inputs
     from captionlab.runs.results import check_mergeable
 
     dataset = load_dataset(data, skip_unreadable=skip_unreadable)
@@ -257,18 +250,20 @@ def attributes_train(
     if out.exists():
         raise ValueError(f"{out} exists already: choose another file with --out, or delete it")
     check_writable(out)
-    checkpoint = _checkpoint_of(out, resume)
+    folder = out.with_name(f"{out.name}.training")      # of the checkpoint
+    check_run_folder(folder, resume)
     if json:
         # Refused before the training rather than after it.
         name, metadata = detector_result(dataset.name, pool, preset)
         check_mergeable(name, metadata, later=["words", "parameters"])
     grid_fn, spec = grid_inputs(dataset, preset, features, settings or ())
-    detector = attributes.train_detector(
-        dataset, grid_fn, spec=spec, num_words=num_words, hidden=hidden, pool=pool, seed=seed,
-        checkpoint=checkpoint,
-    )
+    sizes = {"num_words": num_words, "hidden": hidden, "pool": pool}
+    pictures = attributes.split_fingerprint(dataset["train"])
+    check_resume_config(folder, sizes | {"pictures": pictures, "grids": spec})
+    detector = attributes.train_detector(dataset, grid_fn, spec=spec, folder=folder, seed=seed,
+                                         **sizes)
     attributes.save_detector(detector, out)
-    checkpoint.unlink(missing_ok=True)
+    rmtree(folder)
     scores = None
     if dataset["test"]:
         scores = attributes.evaluate_detector(detector, dataset["test"], grid_fn)

@@ -13,7 +13,7 @@ from ..lazy import lazy_attributes
 __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "attributes": [
         "STOP_WORDS", "GridFn", "frequent_words", "word_frequencies", "AttributeDetector",
-        "DetectorConfig", "train_detector", "split_fingerprint", "average_precision",
+        "train_detector", "split_fingerprint", "average_precision",
         "predict_proba", "evaluate_detector", "to_ids", "detect", "oracle_attributes",
         "detector_file", "save_detector", "load_detector",
     ],
@@ -21,7 +21,6 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "BACKBONES", "BackboneSpec", "backbone_spec", "backbone_preprocess", "find_weights",
         "load_weights", "Backbone", "pool_cells", "feature_norm", "Pyramid",
     ],
-    "detector_checkpoint": ["DetectorCheckpoint"],
     "detectors": ["DETECTORS", "Detector"],
     "base": ["Processor", "reads_images"],
     "boxes": ["save_boxes", "RegionFile", "check_boxes_unique", "open_boxes"],

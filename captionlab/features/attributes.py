@@ -4,33 +4,32 @@
 
 # %% auto #0
 __all__ = ['STOP_WORDS', 'GridFn', 'frequent_words', 'word_frequencies', 'AttributeDetector',
-           'DetectorConfig', 'train_detector', 'split_fingerprint', 'average_precision',
-           'predict_proba', 'evaluate_detector', 'to_ids', 'detect', 'oracle_attributes',
-           'detector_file', 'save_detector', 'load_detector']
+           'train_detector', 'split_fingerprint', 'average_precision', 'predict_proba',
+           'evaluate_detector', 'to_ids', 'detect', 'oracle_attributes', 'detector_file',
+           'save_detector', 'load_detector']
 
 # %% ../../nbs/library/features/attributes.ipynb #3d66c6f4
 import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from .. import __version__
-from ..data.batches import batch_by_count
+from ..data.batches import Batch, CaptionDataset
 from ..data.datasets import CaptionData, Item
-from ..files import cache_home, fingerprint, short_hash, write_atomically
+from ..files import cache_home, fingerprint, write_atomically
 from ..text import Vocabulary, normalise
-from ..training.loop import epochs_since_best
-from .detector_checkpoint import DetectorCheckpoint
+from ..training.config import TrainingConfig
+from ..training.loop import Trainer
 from .noisy_or_pooling import POOLINGS, noisy_or
 
 # %% ../../nbs/library/features/attributes.ipynb #202650e9
@@ -154,46 +153,42 @@ class AttributeDetector(nn.Module):
 GridFn = Callable[[Item], Tensor]       # from an item to its grid, (N, D)
 
 
-def _stack_grids(items: Sequence[Item], grid_fn: GridFn) -> Tensor:
-    """Return the grids of B items, (B, N, D)."""
-    return torch.stack([grid_fn(item) for item in items])
-
-
 def _labels(items: Sequence[Item], words: Sequence[str]) -> Tensor:
     """Return which words a caption of each item contains, boolean (B, A)."""
     return word_frequencies([item.captions for item in items], words) > 0
 
 # %% ../../nbs/library/features/attributes.ipynb #a91f47fd
-@dataclass(frozen=True, kw_only=True)
-class DetectorConfig:
-    """How a detector is trained.
+class _DetectorLearner(nn.Module):
+    """A detector with its loss, as a `Trainer` trains it.
 
     Args:
-        num_words: A, how many words.
-        hidden: as for `AttributeDetector`.
-        pool: likewise.
-        epochs: passes through the data at most.
-        batch_size: B, pictures in a step.
-        lr: learning rate of AdamW.
-        patience: stop after this many epochs without a better score.
-        seed: of the weights and of the order of the pictures.
-        stop_words: as for `frequent_words`.
+        detector: whose words are those of the vocabulary of the data, in their order.
     """
 
-    num_words: int = 300
-    hidden: int = 0
-    pool: str = "noisy-or"
-    epochs: int = 12
-    batch_size: int = 64
-    lr: float = 2e-3
-    patience: int = 2
-    seed: int = 0
-    stop_words: Collection[str] = STOP_WORDS
+    def __init__(self, detector: AttributeDetector):
+        super().__init__()
+        self.detector = detector
+
+    def forward(self, batch: Batch, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        """Return the summed loss of the B pictures of a batch with `grid` and `captions`, and B."""
+        logits = self.detector(batch.require("grid"))                           # (B, A)
+        ids = batch.require("captions").flatten(1)                              # (B, C·T)
+        num_special = len(Vocabulary.special)
+        is_said = logits.new_zeros(len(ids), num_special + logits.shape[1])
+        labels = is_said.scatter(1, ids, 1.0)[:, num_special:]                  # (B, A)
+        loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+        return loss, torch.tensor(len(ids), device=loss.device)
+
+# %% ../../nbs/library/features/attributes.ipynb #dc02d941
+_RECIPE = TrainingConfig(
+    epochs=12, batch_size=64, lr=2e-3, schedule="constant", warmup=1, patience=2,
+    betas=(0.9, 0.999), weight_decay=0.01, max_grad_norm=float("inf"), ema_decay=0.0, graphs=False)
 
 
 def train_detector(data: CaptionData, grid_fn: GridFn, *, spec: dict | None = None,
-                   checkpoint: str | os.PathLike | None = None,
-                   **settings: Any) -> AttributeDetector:
+                   num_words: int = 300, hidden: int = 0, pool: str = "noisy-or",
+                   stop_words: Collection[str] = STOP_WORDS, folder: Path | None = None,
+                   **recipe: Any) -> AttributeDetector:
     """Train a detector of the frequent words of a data set's training captions.
 
     Args:
@@ -201,9 +196,12 @@ def train_detector(data: CaptionData, grid_fn: GridFn, *, spec: dict | None = No
         grid_fn: from an item to its grid, `(N, D)`.
         spec: how those grids are made, kept with the detector; see
             `captionlab.features.map_spec`.
-        checkpoint: a file that holds the state after each epoch; if it exists, the training goes
-            on from there.
-        settings: of `DetectorConfig`.
+        num_words: A, how many words.
+        hidden: as for `AttributeDetector`.
+        pool: likewise.
+        stop_words: as for `frequent_words`.
+        folder: of a checkpoint, from which an interrupted training goes on; None writes none.
+        recipe: fields of `TrainingConfig`; by default 12 epochs in steps of 64 pictures.
 
     Returns:
         The detector of the best epoch, in evaluation mode; `metadata["history"]` has a record an
@@ -213,53 +211,31 @@ def train_detector(data: CaptionData, grid_fn: GridFn, *, spec: dict | None = No
         ValueError: a split is empty or has no words to detect, or the checkpoint is of another
             training.
     """
-    config = DetectorConfig(**settings)
+    config = replace(_RECIPE, **recipe)
     if not data["train"] or not data["val"]:
         raise ValueError(
             f"{data.name} needs pictures in train and val: the epoch is chosen on val")
-    words = frequent_words(data.captions("train"), config.num_words, config.stop_words)
+    words = frequent_words(data.captions("train"), num_words, stop_words)
     if not words:
         raise ValueError(f"the captions of {data.name} have no words but stop words: "
                          "there is nothing to detect")
     torch.manual_seed(config.seed)
     num_cells, channels = grid_fn(data["train"][0]).shape
-    detector = AttributeDetector(channels, words, config.hidden, config.pool)
-    labels = _labels(data["train"], words).float()          # (number of pictures, A)
-    detector.init_bias(labels.mean(0), num_cells)
-    optimizer = torch.optim.AdamW(detector.parameters(), config.lr)
-    pictures = split_fingerprint(data["train"])
-    kept = detector.config | {
-        "words": short_hash(words), "pictures": pictures, "seed": config.seed,
-        "batch_size": config.batch_size, "lr": config.lr, "grids": short_hash(spec)}
-    state = DetectorCheckpoint(checkpoint, kept).restore(detector, optimizer)
-    for epoch in range(len(state.history), config.epochs):
-        if state.history and epochs_since_best(state.history) >= config.patience:
-            break
-        batches = batch_by_count(len(data["train"]), config.batch_size, config.seed, epoch)
-        loss = _train_epoch(detector, optimizer, data["train"], grid_fn, labels=labels,
-                            batches=batches, title=f"epoch {epoch + 1}")
-        score = evaluate_detector(detector, data["val"], grid_fn)["mAP"]
-        state.save(detector, optimizer, {"epoch": epoch + 1, "loss": loss, "score": score})
-    detector.load_state_dict(state.best_weights)
-    detector.metadata = {"data": data.name, "learnt_from": pictures, "seed": config.seed,
-                         "made_by": spec, "history": state.history,
-                         "train_seconds": round(state.seconds, 1)}
-    return detector.eval()
+    detector = AttributeDetector(channels, words, hidden, pool)
+    detector.init_bias(_labels(data["train"], words).float().mean(0), num_cells)
 
-# %% ../../nbs/library/features/attributes.ipynb #dc02d941
-def _train_epoch(detector: AttributeDetector, optimizer: torch.optim.Optimizer,
-                 items: Sequence[Item], grid_fn: GridFn, *, labels: Tensor,
-                 batches: Sequence[list[int]], title: str) -> float:
-    """Train once through the pictures; return the mean loss of a picture."""
-    total = 0.0
-    for rows in tqdm(batches, desc=title, leave=False):
-        logits = detector(_stack_grids([items[row] for row in rows], grid_fn))
-        loss = F.binary_cross_entropy_with_logits(logits, labels[rows], reduction="sum")
-        optimizer.zero_grad()
-        (loss / len(rows)).backward()
-        optimizer.step()
-        total += loss.item()
-    return total / len(items)
+    def validate(learner: Any) -> dict:
+        return {"score": evaluate_detector(learner.detector, data["val"], grid_fn)["mAP"]}
+
+    examples = CaptionDataset(data["train"], Vocabulary(words), inputs={"grid": grid_fn})
+    learner: Any = _DetectorLearner(detector)
+    trainer = Trainer(learner, examples, config, folder, validate=validate)
+    detector = cast(Any, trainer.fit()).detector.cpu()
+    seconds = sum(record["seconds"] for record in trainer.history)
+    detector.metadata = {"data": data.name, "learnt_from": split_fingerprint(data["train"]),
+                         "seed": config.seed, "made_by": spec, "history": trainer.history,
+                         "train_seconds": round(seconds, 1)}
+    return detector
 
 # %% ../../nbs/library/features/attributes.ipynb #4673de63
 def split_fingerprint(items: Sequence[Item]) -> str:
@@ -315,8 +291,12 @@ def predict_proba(detector: AttributeDetector, items: Sequence[Item], grid_fn: G
     Returns:
         `(B, A)` from 0 to 1.
     """
-    batches = [items[start:start + batch_size] for start in range(0, len(items), batch_size)]
-    return torch.cat([detector(_stack_grids(batch, grid_fn)).sigmoid() for batch in batches])
+    device = next(detector.parameters()).device
+    probs = []
+    for start in range(0, len(items), batch_size):
+        grids = torch.stack([grid_fn(item) for item in items[start:start + batch_size]])
+        probs.append(detector(grids.to(device)).sigmoid().cpu())            # (B, A)
+    return torch.cat(probs)
 
 # %% ../../nbs/library/features/attributes.ipynb #981cc540
 def evaluate_detector(detector: AttributeDetector, items: Sequence[Item], grid_fn: GridFn) -> dict:

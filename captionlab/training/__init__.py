@@ -12,7 +12,7 @@ from ..lazy import lazy_attributes
 # The public names, by the module that defines them.
 __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "checkpoint": [
-        "check_training_state", "load_checkpoint", "plain_names", "read_checkpoint",
+        "check_training_state", "plain_names", "read_checkpoint",
         "restore_names", "unreadable_checkpoint", "write_checkpoint",
     ],
     "config": [

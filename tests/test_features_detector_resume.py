@@ -1,7 +1,5 @@
 """Interrupted trainings of attribute detectors go on exactly."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -10,7 +8,7 @@ from captionlab.cli import app
 from captionlab.data import catalog
 from captionlab.data.datasets import CaptionData, Item, scenes
 from captionlab.features import attributes, train_detector
-from captionlab.features.detector_checkpoint import DetectorCheckpoint
+from captionlab.training.loop import Trainer
 
 SETTINGS = {"num_words": 2, "epochs": 5, "batch_size": 4, "lr": 0.05, "seed": 3, "patience": 9}
 
@@ -34,91 +32,39 @@ class KilledError(Exception):
 
 def interrupt(monkeypatch, epochs: int) -> None:
     """Let a training end after some epochs."""
-    save = DetectorCheckpoint.save
+    finish = Trainer._finish_epoch
 
-    def save_some(self, *args):
-        save(self, *args)
+    def finish_some(self):
+        finish(self)
         if len(self.history) == epochs:
             raise KilledError
 
-    monkeypatch.setattr(DetectorCheckpoint, "save", save_some)
+    monkeypatch.setattr(Trainer, "_finish_epoch", finish_some)
 
 
 def untimed(detector) -> dict:
-    return {key: x for key, x in detector.metadata.items() if key != "train_seconds"}
+    """What a detector says of itself, without times."""
+    history = [{**record, "seconds": 0} for record in detector.metadata["history"]]
+    return {**detector.metadata, "history": history, "train_seconds": 0}
 
 
 @pytest.mark.parametrize("epochs", [1, 3, 5])
 def test_an_interrupted_training_gives_the_same_detector(pictures, tmp_path, monkeypatch, epochs):
     whole = train_detector(*pictures, **SETTINGS)
-    file = tmp_path / "detector.checkpoint"
     with monkeypatch.context() as patch:
         interrupt(patch, epochs)
         with pytest.raises(KilledError):
-            train_detector(*pictures, **SETTINGS, checkpoint=file)
-    resumed = train_detector(*pictures, **SETTINGS, checkpoint=file)
+            train_detector(*pictures, **SETTINGS, folder=tmp_path)
+    resumed = train_detector(*pictures, **SETTINGS, folder=tmp_path)
     assert len(whole.metadata["history"]) > 1
     assert untimed(resumed) == untimed(whole)
     assert resumed.fingerprint == whole.fingerprint
 
 
-def test_it_goes_on_and_does_not_begin_anew(pictures, tmp_path, monkeypatch):
-    file = tmp_path / "detector.checkpoint"
-    train_detector(*pictures, **(SETTINGS | {"epochs": 2}), checkpoint=file)
-    numbers = []
-    train_epoch = attributes._train_epoch
-    monkeypatch.setattr(
-        attributes, "_train_epoch",
-        lambda *args, **options: numbers.append(options["title"]) or train_epoch(*args, **options),
-    )  # fmt: skip
-    train_detector(*pictures, **(SETTINGS | {"epochs": 3}), checkpoint=file)
-    assert numbers == ["epoch 3"]
-
-
-def test_patience_also_ends_a_training_that_goes_on(pictures, tmp_path):
-    settings = SETTINGS | {"epochs": 40, "patience": 2}
-    whole = train_detector(*pictures, **settings, checkpoint=tmp_path / "c")
-    again = train_detector(*pictures, **settings, checkpoint=tmp_path / "c")
-    assert len(whole.metadata["history"]) < 40
-    assert untimed(again) == untimed(whole)
-
-
-@pytest.mark.parametrize(("change", "line"), [
-    ({"seed": 4}, "seed was 3 and is now 4"),
-    ({"lr": 0.1}, "lr was 0.05 and is now 0.1"),
-    ({"hidden": 2}, "hidden was 0 and is now 2"),
-    ({"spec": {"grid": [7, 7]}}, "grids was"),
-    ({"num_words": 1}, "words was"),
-])  # fmt: skip
-def test_other_settings_are_one_line(pictures, tmp_path, change, line):
-    file = tmp_path / "detector.checkpoint"
-    train_detector(*pictures, **(SETTINGS | {"epochs": 1}), checkpoint=file)
-    with pytest.raises(ValueError, match=line) as caught:
-        train_detector(*pictures, **(SETTINGS | change), checkpoint=file)
-    assert "\n" not in str(caught.value)
-    assert str(file) in str(caught.value)
-
-
-def test_other_pictures_are_one_line(pictures, tmp_path):
-    data, see = pictures
-    file = tmp_path / "detector.checkpoint"
-    train_detector(data, see, **(SETTINGS | {"epochs": 1}), checkpoint=file)
-    other = replace(data, splits={**data.splits, "train": data["train"][1:]})
-    with pytest.raises(ValueError, match=r"pictures was .* and is now"):
-        train_detector(other, see, **SETTINGS, checkpoint=file)
-
-
-@pytest.mark.parametrize("damage", [
-    lambda content: b"nonsense",
-    lambda content: content[: len(content) // 2],
-    lambda content: content.replace(b"best_weights", b"best_weighty"),
-])  # fmt: skip
-def test_a_damaged_file_is_one_line(pictures, tmp_path, damage):
-    file = tmp_path / "detector.checkpoint"
-    train_detector(*pictures, **(SETTINGS | {"epochs": 1}), checkpoint=file)
-    file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(ValueError, match="not a readable checkpoint") as caught:
-        train_detector(*pictures, **SETTINGS, checkpoint=file)
+def test_other_settings_are_one_line(pictures, tmp_path):
+    train_detector(*pictures, **(SETTINGS | {"epochs": 1}), folder=tmp_path)
+    with pytest.raises(ValueError, match=r"lr was 0.05 and is now 0.1") as caught:
+        train_detector(*pictures, **(SETTINGS | {"epochs": 1, "lr": 0.1}), folder=tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -143,8 +89,10 @@ class TestCommand:
         refused = self.call("--out", "cut.safetensors")
         assert refused.exit_code == 1
         (line,) = refused.stderr.splitlines()
-        assert "cut.safetensors.checkpoint is of a training that was interrupted" in line
-        assert "--resume" in line
+        assert "cut.safetensors.training holds a run already: add --resume" in line
+        refused = self.call("--out", "cut.safetensors", "--resume", "--pool", "max")
+        assert refused.exit_code == 1
+        assert "pool was noisy-or and is now max" in refused.stderr
 
         resumed = self.call("--out", "cut.safetensors", "--resume")
         assert resumed.exit_code == 0, resumed.output
