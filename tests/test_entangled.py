@@ -19,11 +19,11 @@ from captionlab.data.datasets import CaptionData, scenes
 from captionlab.decoding.beam import beam_search
 from captionlab.decoding.ensemble import Ensemble
 from captionlab.decoding.generation import BOS, EOS
+from captionlab.features import regions as regions_module
 from captionlab.features.attributes import AttributeDetector
 from captionlab.features.extraction import input_transforms
 from captionlab.features.image_processor import ImageProcessor
 from captionlab.features.preprocessing import Preprocess
-from captionlab.features.regions import cell_boxes
 from captionlab.models.entangled import (
     ACTIVATIONS,
     PRESETS,
@@ -355,18 +355,18 @@ class TestVisualInput:
     def test_a_cell_is_a_region_with_its_box(self):
         model, batch = model_of("visual", max_boxes=9, grid=3)
         x, _ = model.visual(
-            replace(batch, regions=batch.grid, boxes=cell_boxes(3).expand(3, -1, -1))
+            replace(batch, regions=batch.grid, boxes=regions_module._cell_boxes(3).expand(3, -1, -1))
         )
         torch.testing.assert_close(x[:, :9], x[:, 9:])
 
     def test_boxes_of_cells(self):
-        assert cell_boxes(2).tolist() == [
+        assert regions_module._cell_boxes(2).tolist() == [
             [0, 0, 0.5, 0.5],
             [0.5, 0, 1, 0.5],
             [0, 0.5, 0.5, 1],
             [0.5, 0.5, 1, 1],
         ]
-        assert cell_boxes(0).shape == (0, 4)
+        assert regions_module._cell_boxes(0).shape == (0, 4)
 
     def test_places_matter(self):
         model, batch = model_of("visual")

@@ -38,7 +38,6 @@ from captionlab.features.attributes import (
 )
 from captionlab.features.backbones import Backbone
 from captionlab.features.extraction import (
-    detector_backbone,
     extract_attributes,
     extract_features,
 )
@@ -508,11 +507,11 @@ def test_another_detector_is_another_store(on_a_net, tmp_path):
 def test_what_cannot_be_extracted(on_a_net, trained):
     folder, _, _detector = on_a_net
     with pytest.raises(ValueError, match="looks at pixels"):
-        detector_backbone(trained)
+        extract_attributes({}, trained, folder / "none")
     changed = load_detector(folder / "d.safetensors")
     changed.metadata["made_by"]["backbone"]["fingerprint"] = "000000000000"
     with pytest.raises(ValueError, match="weights None of squeezenet1_1 are others"):
-        detector_backbone(changed)
+        extract_attributes({}, changed, folder / "none")
 
 
 # ---- the command

@@ -16,9 +16,9 @@ from captionlab.blocks import BlockConfig, Encoder
 from captionlab.data.batches import Batch
 from captionlab.data.datasets import Item, scenes
 from captionlab.decoding.beam import beam_search
+from captionlab.features import regions as regions_module
 from captionlab.features.image_processor import ImageProcessor
 from captionlab.features.region_pooling import spatial_graph
-from captionlab.features.regions import cell_boxes
 from captionlab.models.image_transformer import (
     PRESETS,
     VARIANTS,
@@ -827,7 +827,7 @@ def test_cells_are_regions_too():
     twin.load_state_dict(model.state_dict())
     as_regions = Batch(
         regions=torch.cat([batch.regions, grid], 1),
-        boxes=torch.cat([batch.boxes, cell_boxes(model.grid).expand(4, -1, -1)], 1),
+        boxes=torch.cat([batch.boxes, regions_module._cell_boxes(model.grid).expand(4, -1, -1)], 1),
         region_mask=torch.cat([batch.region_mask, torch.ones(4, 4).bool()], 1),
     )
     torch.testing.assert_close(twin.encode_inputs(as_regions)[0], seen)

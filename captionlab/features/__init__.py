@@ -18,7 +18,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "detector_file", "save_detector", "load_detector",
     ],
     "backbones": [
-        "BACKBONES", "BackboneSpec", "backbone_spec", "backbone_preprocess", "find_weights",
+        "BACKBONES", "backbone_spec", "backbone_preprocess", "find_weights",
         "load_weights", "Backbone", "pool_cells", "feature_norm", "Pyramid",
     ],
     "detectors": ["DETECTORS", "Detector"],
@@ -29,10 +29,9 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
         "store_features",
     ],
     "extraction": [
-        "FEATURE_KINDS", "map_extractor", "map_spec",
-        "extract_maps", "region_extractor", "extract_regions", "detector_backbone",
-        "extract_attributes", "ExtractionConfig", "extract_features", "GridSize", "GridSizes",
-        "InputTransforms", "open_feature_stores", "store_kinds", "require_features", "probe_inputs",
+        "FEATURE_KINDS", "map_spec", "extract_maps", "extract_regions", "extract_attributes",
+        "ExtractionConfig", "extract_features", "GridSize", "GridSizes", "InputTransforms",
+        "open_feature_stores", "store_kinds", "require_features", "probe_inputs",
         "input_transforms",
     ],
     "image_processor": [
@@ -46,7 +45,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "region_pooling": ["pool_regions", "spatial_graph"],
     "regions": [
         "BOX_TOLERANCE", "validate_boxes", "Regions", "scene_regions", "describe_arrays",
-        "region_fields", "cell_boxes", "region_field_names", "as_regions",
+        "region_fields", "region_field_names", "as_regions",
         "mean_region",
     ],
     "text_processor": ["TextProcessor"],

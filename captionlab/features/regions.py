@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['BOX_TOLERANCE', 'validate_boxes', 'Regions', 'scene_regions', 'region_fields',
-           'cell_boxes', 'region_field_names', 'as_regions', 'mean_region',
-           'describe_arrays']
+           'region_field_names', 'as_regions', 'mean_region', 'describe_arrays']
 
 # %% ../../nbs/library/features/regions.ipynb #ca1c484e
 import os
@@ -217,7 +216,7 @@ def region_fields(regions: Sequence[Regions], maps: Tensor | None = None,
     return {"regions": features, "boxes": boxes, "region_mask": mask}
 
 # %% ../../nbs/library/features/regions.ipynb #5dd942a4
-def cell_boxes(grid: int) -> Tensor:
+def _cell_boxes(grid: int) -> Tensor:
     """Return the boxes of a grid's cells, in reading order.
 
     Args:
@@ -265,7 +264,7 @@ def as_regions(batch: Batch, max_boxes: int, grid: int) -> tuple[Tensor, Tensor,
         parts.append([batch.require(name) for name in region_field_names(max_boxes, 0)])
     if grid:
         cells = batch.require("grid")                                       # (B, grid², D)
-        boxes = cell_boxes(grid).to(cells.device).expand(len(cells), -1, -1)
+        boxes = _cell_boxes(grid).to(cells.device).expand(len(cells), -1, -1)
         parts.append([cells, boxes, torch.ones_like(cells[..., 0], dtype=torch.bool)])
     features, boxes, mask = (torch.cat(part, 1) for part in zip(*parts, strict=True))
     return features, boxes, mask

@@ -25,7 +25,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     "registry": ["Metric", "register_metric", "score_rows", "metric_sources"],
     "spice": [
         "ARCHIVES", "SUBSCORES", "SPICE_SCORER", "find_spice", "install_spice",
-        "SpiceScores", "score_spice", "spice_report",
+        "score_spice", "spice_report",
     ],
     "statistics": [
         "meteor_from_counts",

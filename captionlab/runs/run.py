@@ -37,8 +37,8 @@ from ..features.extraction import InputTransforms
 from ..features.picture_inputs import Picture, is_one_picture
 from ..subwords import SubwordVocabulary
 from ..text import Vocabulary
-from ..training.devices import check_device, inference_dtype
-from ..truecasing import Truecaser, require_truecaser
+from ..training.devices import PRECISIONS, check_device, resolve_precision
+from ..truecasing import Truecaser
 from .novelty import NoveltyDetector
 from .storage import RunMetadata, read_run, write_run
 from .translation import source_sentences, translate_texts
@@ -174,7 +174,7 @@ class Run:
                 line says which.
         """
         check_device(device)
-        dtype = inference_dtype(precision, device or "cpu")
+        dtype = PRECISIONS[resolve_precision(precision, device or "cpu", inference=True)]
         return cls(**read_run(Path(folder), weights, boxes)).to(device, dtype)
 
     def caption(
@@ -355,6 +355,9 @@ class Run:
         """
         if not self.translates:
             raise ValueError("this run captions pictures and translates nothing: use caption")
+        if truecase and self.truecaser is None:
+            raise ValueError("this run has no truecaser: leave truecase (--truecase) out, or set "
+                             "its truecaser to Truecaser.learn(sentences, language)")
         texts, is_one = list_texts(sentences, "sentences")
         translations = translate_texts(
             self,
@@ -362,7 +365,7 @@ class Run:
             GenerationConfig.resolve(config, settings, beam=5),
             batch_size=batch_size,
             split=split,
-            truecaser=require_truecaser(self.truecaser) if truecase else None,
+            truecaser=self.truecaser if truecase else None,
             copier=self.copier if copy else None,
         )
         return translations[0] if is_one else translations

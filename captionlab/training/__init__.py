@@ -23,7 +23,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     ],
     "devices": [
         "DEVICES", "PRECISIONS", "average_weights", "best_device", "bf16_speedup", "check_device",
-        "compile_model", "inference_dtype", "resolve_precision",
+        "compile_model", "resolve_precision",
     ],
     "distributed": ["check_same_progress", "explain_lost_process", "tune_malloc", "world_size"],
     "graphs": ["ReplayedStep"],

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DEVICES', 'PRECISIONS', 'best_device', 'check_device', 'bf16_speedup',
-           'resolve_precision', 'inference_dtype', 'compile_model', 'average_weights']
+           'resolve_precision', 'compile_model', 'average_weights']
 
 # %% ../../nbs/library/training/devices.ipynb #devc0002
 import os
@@ -128,19 +128,6 @@ def _device_type() -> str:
     """Return the type of the device that accelerate trains on, such as "cpu"."""
     state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
     return state.device.type        # pyright: ignore[reportOptionalMemberAccess]
-
-# %% ../../nbs/library/training/devices.ipynb #devc0008
-def inference_dtype(precision: str, device: str = "cpu") -> torch.dtype:
-    """Return the type of weights and activations at inference.
-
-    Args:
-        precision: "no" or "fp32", "bf16", "fp16" or "auto"; see `resolve_precision`.
-        device: type of the device.
-
-    Raises:
-        ValueError: there is no such precision.
-    """
-    return PRECISIONS[resolve_precision(precision, device, inference=True)]
 
 # %% ../../nbs/library/training/devices.ipynb #d114f903
 def compile_model(model: Any, device: str) -> Any:
