@@ -156,7 +156,7 @@ def load_json(file: str | os.PathLike) -> Any:
     check_regular(file)
     check_size(Path(file).stat().st_size, f"{os.fspath(file)}: its content")
     try:
-        return json.loads(Path(file).read_bytes().decode("utf-8"))
+        return json.loads(Path(file).read_bytes().decode("utf-8-sig"))
     except RecursionError:
         reason = "it is nested too deeply"
     except json.JSONDecodeError as error:

@@ -447,7 +447,7 @@ def test_captions_that_a_model_left_empty_score_zero(tmp_path):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("{", "not a JSON file"),
+        ("{", "cannot be read as JSON"),
         ({}, "no results here"),
         ([], "no results here"),
         ([1], "entry 0"),
@@ -469,7 +469,7 @@ def test_results_that_are_none(tmp_path, content, line):
         ([], "no annotations"),
         ({}, "no annotations"),
         ({"annotations": [{"id": 3}]}, "entry 0"),
-        ("\x00", "not a JSON file"),
+        ("\x00", "cannot be read as JSON"),
     ],
 )
 def test_annotations_that_are_none(tmp_path, content, line):
@@ -496,7 +496,7 @@ def test_files_that_do_not_fit_each_other(tmp_path):
             score_files(path, people)
     with pytest.raises(ValueError, match="other pictures"):
         score_files(one, people, other=more)
-    with pytest.raises(FileNotFoundError, match="no such file"):
+    with pytest.raises(FileNotFoundError, match="there is no file"):
         score_files(tmp_path / "none.json", people)
     with pytest.raises(ValueError, match="cannot be read"):
         score_files(tmp_path, people)

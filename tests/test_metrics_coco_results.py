@@ -74,5 +74,5 @@ def test_a_wrong_list_of_pictures(tmp_path, content, message):
     (tmp_path / "images.json").write_text(content)
     with pytest.raises(ValueError, match=message):
         read_image_ids(tmp_path / "images.json")
-    with pytest.raises(FileNotFoundError, match="no such file"):
+    with pytest.raises(FileNotFoundError, match="there is no file"):
         read_image_ids(tmp_path / "none.json")

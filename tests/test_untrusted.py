@@ -168,7 +168,7 @@ class TestHostileJson:
     @pytest.mark.parametrize("read", [read_json_file, read_results])
     def test_is_one_line_that_names_the_file(self, tmp_path, write, read):
         write(self, tmp_path / "a.json")
-        with pytest.raises(ValueError, match=r"a\.json: not ") as fault:
+        with pytest.raises(ValueError, match=r"a\.json(: not | cannot be read as )") as fault:
             read(tmp_path / "a.json")
         assert len(one_line(fault)) < 400
 

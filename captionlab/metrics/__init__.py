@@ -19,7 +19,7 @@ __getattr__, __dir__, __all__ = lazy_attributes(__name__, {
     ],
     "chair": ["shapes_in_caption", "chair_scores"],
     "coco_results": ["read_image_ids", "result_path", "export_coco"],
-    "files": ["read_json", "read_results", "score_files", "format_report"],
+    "files": ["read_results", "score_files", "format_report"],
     "java": ["JAVA_HELP", "find_java", "java_command", "java_environment", "last_message"],
     "perturbations": ["change_fact", "shuffle_words"],
     "registry": ["Metric", "register_metric", "score_rows", "metric_sources"],

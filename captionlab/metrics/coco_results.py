@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..files import check_writable, write_json
+from ..untrusted import load_json
 from .captions import example_of
-from .files import read_json
 
 # %% ../../nbs/library/metrics/coco_results.ipynb #da3ec310
 def read_image_ids(images_json: str | Path) -> dict[int, str]:
@@ -26,7 +26,7 @@ def read_image_ids(images_json: str | Path) -> dict[int, str]:
         FileNotFoundError: there is no such file.
         ValueError: it is not of that form, or lists an id twice.
     """
-    content = read_json(images_json)
+    content = load_json(images_json)
     listed = content.get("images") if isinstance(content, dict) else None
     expected = 'expected {"images": [{"id": 1, "file_name": "1.jpg"}, ...]}'
     if not isinstance(listed, list) or not listed:
