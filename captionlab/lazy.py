@@ -6,25 +6,35 @@
 __all__ = ['lazy_attributes']
 
 # %% ../nbs/library/lazy.ipynb #lazy0002
-from collections.abc import Callable, Mapping, Sequence
+import ast
+import re
+from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 # %% ../nbs/library/lazy.ipynb #lazy0003
 def lazy_attributes(
-    package: str, submodules: Mapping[str, Sequence[str]],
+    package: str,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package with lazy names (PEP 562).
 
+    The public names are those of its modules: the lists `__all__`, which are read from the files.
+
     Args:
-        package: dotted name of the package, its `__name__`.
-        submodules: the public names by the module of the package that defines them.
+        package: dotted name of the package.
 
     Returns:
         A function that imports a name when it is first used, and raises an `AttributeError` for one
         that no module defines; a function that lists the names; and their list, sorted.
     """
-    modules = {name: module for module, names in submodules.items() for name in names}
+    spec: Any = find_spec(package)
+    modules = {}
+    for file in sorted(Path(spec.origin).parent.glob("*.py")):
+        listed = re.search(r"^__all__ = (\[.*?\])", file.read_text("utf-8"), re.M | re.S)
+        if listed and file.name != "__init__.py":
+            modules |= dict.fromkeys(ast.literal_eval(listed[1]), file.stem)
     public = sorted(modules)
 
     def get_attribute(name: str) -> Any:

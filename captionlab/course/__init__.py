@@ -9,23 +9,4 @@ __all__ = []
 from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/course/index.ipynb #312c063e
-# The public names, by the module that defines them.
-__getattr__, __dir__, __all__ = lazy_attributes(__name__, {
-    "checks": ["Verdict", "accept", "assess", "check", "is_unanswered", "refuse"],
-    "expectations": ["WrongAnswer", "expect", "expect_close", "expect_equal", "expect_type"],
-    "guidance": ["hint", "rubric", "solution"],
-    "lessons": ["needs_data", "show_stored", "start_lesson", "stored_key"],
-    "predictions": ["Prediction", "inline_html", "predict"],
-    "records": [
-        "progress", "read_records", "record_attempt", "record_hint", "record_prediction",
-        "record_review",
-    ],
-    "registry": ["Exercise", "add_rubric", "exercise", "get_exercise", "list_exercises"],
-    "reviews": ["ReviewQuestion", "read_questions", "review", "spaced_questions"],
-    "toys": ["BigramCaptioner", "ColourCaptioner", "cell_colours", "colour_inputs", "empty_memory"],
-    "miniature": [
-        "CORRUPT_ID", "MiniaturePicture", "miniature_pictures", "write_archives", "REGION_WIDTH",
-        "write_regions", "RangeHandler", "serve", "prepare_miniature",
-    ],
-    "waiting": ["WaitingResult", "wait_for"],
-})
+__getattr__, __dir__, __all__ = lazy_attributes("captionlab.course")

@@ -9,29 +9,4 @@ __all__ = []
 from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/data/index.ipynb #data0004
-# The public names, by the module that defines them.
-__getattr__, __dir__, __all__ = lazy_attributes(__name__, {
-    "batches": [
-        "InputFunctions", "padding_fraction", "epoch_permutation", "batch_by_tokens",
-        "batch_by_count", "Batch", "PixelInput", "CaptionDataset", "collate",
-        "ResumableBatchSampler",
-    ],
-    "catalog": ["register_path", "dataset_path", "load_dataset", "download", "check_pictures"],
-    "downloads": ["Archive", "fetch_file", "get_archives"],
-    "unreadable": ["find_unreadable"],
-    "datasets": [
-        "DATASET_NAMES", "Item", "CaptionData", "registry", "scenes", "flickr8k", "multi30k",
-        "coco_karpathy", "from_files",
-    ],
-    "image_search": ["ImageFinder", "split_in_name"],
-    "picture_decoding": [
-        "PICTURE_SUFFIXES", "is_picture_name", "list_pictures", "find_images", "load_image",
-        "error_reason",
-    ],
-    "inputs": ["InputConfig"],
-    "loading": ["SMALL_DATA", "default_workers", "BatchLoader"],
-    "resident": ["ResidentLoader", "fits_on"],
-    "text_files": [
-        "line_error", "read_text", "read_lines", "read_json_file", "warn_of_missing_blanks",
-    ],
-})
+__getattr__, __dir__, __all__ = lazy_attributes("captionlab.data")

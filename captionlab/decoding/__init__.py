@@ -9,18 +9,4 @@ __all__ = []
 from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/decoding/index.ipynb #deco0004
-# The public names, by the module that defines them.
-__getattr__, __dir__, __all__ = lazy_attributes(__name__, {
-    "beam": ["Hypothesis", "BestHypotheses", "Beams", "beam_search", "nbest_search"],
-    "constraints": [
-        "Constraint", "MinLength", "NoRepeatNgram", "SuppressSequences", "RequiredSequences",
-        "Rule", "register_rule", "find_rule",
-    ],
-    "config": ["GenerationConfig", "generate_hypotheses"],
-    "ensemble": ["EnsembleState", "mean_probabilities", "Ensemble"],
-    "generation": [
-        "PAD", "BOS", "EOS", "log_probabilities", "bos_tokens", "generate", "greedy",
-        "apply_temperature", "draw_tokens", "keep_top_k", "keep_top_p", "sample",
-        "sequence_log_probs", "check_count", "check_number", "Checks",
-    ],
-})
+__getattr__, __dir__, __all__ = lazy_attributes("captionlab.decoding")

@@ -9,9 +9,4 @@ __all__ = []
 from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/deploy/index.ipynb #dep00004
-# The public names, by the module that defines them.
-__getattr__, __dir__, __all__ = lazy_attributes(__name__, {
-    "onnx": ["export_onnx", "OLDEST_TORCH"],
-    "runtime": ["OnnxCaptioner", "Picture"],
-    "web": ["build_app"],
-})
+__getattr__, __dir__, __all__ = lazy_attributes("captionlab.deploy")

@@ -9,12 +9,4 @@ __all__ = []
 from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/explore/index.ipynb #expl0004
-# The public names, by the module that defines them.
-__getattr__, __dir__, __all__ = lazy_attributes(__name__, {
-    "explorer": ["draw_caption", "draw_heads", "Explorer"],
-    "faithfulness": [
-        "ErasureScores", "erase_attended", "evaluate_faithfulness", "write_faithfulness",
-    ],
-    "occlusion": ["occlude", "pointing_hits", "pointing_game"],
-    "tracing": ["GridView", "BoxView", "WordView", "CaptionTrace", "trace_caption", "surprisal"],
-})
+__getattr__, __dir__, __all__ = lazy_attributes("captionlab.explore")

@@ -9,44 +9,4 @@ __all__ = []
 from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/features/index.ipynb #visi0004
-# The public names, by the module that defines them.
-__getattr__, __dir__, __all__ = lazy_attributes(__name__, {
-    "attributes": [
-        "STOP_WORDS", "GridFn", "frequent_words", "word_frequencies", "AttributeDetector",
-        "train_detector", "split_fingerprint", "average_precision",
-        "predict_proba", "evaluate_detector", "to_ids", "detect", "oracle_attributes",
-        "detector_file", "save_detector", "load_detector",
-    ],
-    "backbones": [
-        "BACKBONES", "backbone_spec", "backbone_preprocess", "find_weights",
-        "load_weights", "Backbone", "pool_cells", "feature_norm", "Pyramid",
-    ],
-    "detectors": ["DETECTORS", "Detector"],
-    "base": ["Processor", "reads_images"],
-    "boxes": ["save_boxes", "RegionFile", "check_boxes_unique", "open_boxes"],
-    "store": [
-        "FeatureShape", "FeatureRows", "ComputeFn", "diff_specs", "FeatureStore", "fill_store",
-        "store_features",
-    ],
-    "extraction": [
-        "FEATURE_KINDS", "map_spec", "extract_maps", "extract_regions", "extract_attributes",
-        "ExtractionConfig", "extract_features", "GridSize", "GridSizes", "InputTransforms",
-        "open_feature_stores", "store_kinds", "require_features", "probe_inputs",
-        "input_transforms",
-    ],
-    "image_processor": [
-        "LoadedPicture", "EXTRACTION_BATCH", "match_name", "FeatureExtractor",
-        "ImageProcessor",
-    ],
-    "preprocessing": ["FULL_WINDOW", "INTERPOLATIONS", "Preprocess", "state_bytes"],
-    "mean_colours": ["pixel_grid", "pixel_regions"],
-    "picture_inputs": ["Picture", "ImageSource", "image_source", "is_one_picture", "picture_name"],
-    "noisy_or_pooling": ["POOLINGS", "noisy_or"],
-    "region_pooling": ["pool_regions", "spatial_graph"],
-    "regions": [
-        "BOX_TOLERANCE", "validate_boxes", "Regions", "scene_regions", "describe_arrays",
-        "region_fields", "region_field_names", "as_regions",
-        "mean_region",
-    ],
-    "text_processor": ["TextProcessor"],
-})
+__getattr__, __dir__, __all__ = lazy_attributes("captionlab.features")

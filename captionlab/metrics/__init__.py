@@ -9,28 +9,4 @@ __all__ = []
 from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/metrics/index.ipynb #metr0004
-# The public names, by the module that defines them.
-__getattr__, __dir__, __all__ = lazy_attributes(__name__, {
-    "agreement": ["kendall_tau", "caption_targets", "safe_caption", "known_captions"],
-    "captions": [
-        "METRICS", "SCORER", "MeteorScorer", "Scores", "example_of", "check_same_pictures",
-        "score_runs", "score",
-        "leave_one_out",
-    ],
-    "chair": ["shapes_in_caption", "chair_scores"],
-    "coco_results": ["read_image_ids", "result_path", "export_coco"],
-    "files": ["read_results", "score_files", "format_report"],
-    "java": ["JAVA_HELP", "find_java", "java_command", "java_environment", "last_message"],
-    "perturbations": ["change_fact", "shuffle_words"],
-    "registry": ["Metric", "register_metric", "score_rows", "metric_sources"],
-    "spice": [
-        "ARCHIVES", "SUBSCORES", "SPICE_SCORER", "find_spice", "install_spice",
-        "score_spice", "spice_report",
-    ],
-    "statistics": [
-        "meteor_from_counts",
-        "resampled_scores", "bootstrap_counts", "confidence_intervals", "Comparison", "compare",
-    ],
-    "tokenizer": ["tokenize"],
-    "translation": ["TRANSLATION_SCORER", "moses", "judge_translations", "score_translations"],
-})
+__getattr__, __dir__, __all__ = lazy_attributes("captionlab.metrics")

@@ -9,39 +9,4 @@ __all__ = []
 from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/runs/index.ipynb #runs0004
-# The public names, by the module that defines them.
-__getattr__, __dir__, __all__ = lazy_attributes(__name__, {
-    "captions": [
-        "Caption", "CaptioningError", "collect_results", "make_captions", "picture_generator",
-        "stream_results",
-    ],
-    "caption_jobs": ["CAPTION_FORMATS", "check_caption_path", "write_captions", "caption_files"],
-    "catalog": ["list_runs", "load"],
-    "extension": ["extend_vocabulary", "extend_model", "freeze_vision"],
-    "novelty": [
-        "NoveltyWarning", "NoveltyDetector", "save_novelty", "load_novelty", "pooled_items",
-    ],
-    "ensembles": ["ensemble", "load_ensemble"],
-    "evaluation": [
-        "result_metadata", "result_name", "evaluate",
-        "merge_result", "detector_result", "merge_detector", "derangement",
-    ],
-    "folder": [
-        "DEFAULT_USE_CPU", "check_run_folder", "lock_folder", "set_device", "run_command_line",
-        "check_resume_config",
-    ],
-    "preparation": [
-        "build_processor", "TrainingSetup", "prepare_training", "grid_inputs",
-        "DataSource", "Folders", "load_training_data", "load_run_data", "make_validate_fn",
-    ],
-    "results": [
-        "results_home", "load_result", "result_file", "diff_metadata", "check_mergeable",
-        "merge_run", "provenance", "format_metric", "results_table", "published_tables",
-        "seed_deviation", "seed_spread",
-    ],
-    "run": ["Run", "caption_split", "make_batch", "require_metadata"],
-    "storage": ["unique_tensors", "RunMetadata", "write_run", "read_run"],
-    "translation": ["source_sentences", "translate_texts"],
-    "objectives": ["Objective", "CrossEntropy", "Distillation", "SCST", "OBJECTIVES", "RDrop"],
-    "fitting": ["NewModel", "FitConfig", "fit"],
-})
+__getattr__, __dir__, __all__ = lazy_attributes("captionlab.runs")

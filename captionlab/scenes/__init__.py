@@ -9,21 +9,4 @@ __all__ = []
 from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/scenes/index.ipynb #scen0004
-# The public names, by the module that defines them.
-__getattr__, __dir__, __all__ = lazy_attributes(__name__, {
-    "generator": [
-        "GAP", "LAYOUTS", "Utterance", "SPLITS", "HELD_OUT", "generate_scene",
-        "describe_scene", "split_of", "generate_split",
-    ],
-    "language": [
-        "FORMS", "WORDS", "NOUNS", "NUMBERS", "LANGUAGES", "ARTICLES", "ENDINGS", "Description",
-        "Claim", "phrase", "parse",
-    ],
-    "verification": ["verify_caption", "truth", "coverage"],
-    "world": [
-        "WORLD", "COLOURS", "SHAPES", "SIZES", "TEXTURES", "BACKGROUND", "PROPERTIES", "VALUES",
-        "SHAPE_INEQUALITIES", "FINE", "STRIPE", "NEAR", "CONTAINERS", "RELATIONS", "INVERSE",
-        "SCENE_WORDS", "Fact", "FACT_KINDS", "Object", "Scene", "covers", "render", "gap",
-        "is_inside", "relation_kind", "fact_kind", "facts",
-    ],
-})
+__getattr__, __dir__, __all__ = lazy_attributes("captionlab.scenes")

@@ -9,24 +9,4 @@ __all__ = []
 from ..lazy import lazy_attributes
 
 # %% ../../nbs/library/training/index.ipynb #trai0004
-# The public names, by the module that defines them.
-__getattr__, __dir__, __all__ = lazy_attributes(__name__, {
-    "checkpoint": [
-        "check_training_state", "plain_names", "read_checkpoint",
-        "restore_names", "unreadable_checkpoint", "write_checkpoint",
-    ],
-    "config": [
-        "BasePreset", "TrainingConfig", "LEAST_STEPS", "MOST_EPOCHS", "WARMUP_SHARE",
-        "AVERAGE_SHARE", "LEAST_COVERAGE", "noam", "constant", "cosine",
-        "override_preset", "adapt_min_count", "changed_settings", "adapt_recipe",
-        "warn_of_adaptation",
-    ],
-    "devices": [
-        "DEVICES", "PRECISIONS", "average_weights", "best_device", "bf16_speedup", "check_device",
-        "compile_model", "resolve_precision",
-    ],
-    "distributed": ["check_same_progress", "explain_lost_process", "tune_malloc", "world_size"],
-    "graphs": ["ReplayedStep"],
-    "loop": ["Trainer", "epochs_since_best", "live_plot", "param_groups"],
-    "memory": ["checkpoint_activations"],
-})
+__getattr__, __dir__, __all__ = lazy_attributes("captionlab.training")
