@@ -14,26 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from captionlab.cli.options import (
-    AttentionFile,
-    Boxes,
-    CaptionFile,
-    Copy,
-    Device,
-    Ensemble,
-    Images,
-    Precision,
-    ResumeJob,
-    RunForPictures,
-    RunName,
-    Scores,
-    SkipUnreadable,
-    Truecase,
-    find_pictures,
-    split_run,
-    with_generation,
-)
-
+from . import options
 from .application import app, echo, format_error
 
 if TYPE_CHECKING:
@@ -61,25 +42,25 @@ def save_figure(figure: "Figure", out: Path, dpi: int) -> None:
 
 # %% ../../nbs/library/cli/captioning.ipynb #6baa2a5b
 @app.command()
-@with_generation()
+@options.with_generation()
 def caption(
-    run: RunForPictures,
-    images: Images = None,
+    run: options.RunForPictures,
+    images: options.Images = None,
     *,
     config: "GenerationConfig",
-    ensemble: Ensemble = None,
-    boxes: Boxes = None,
-    device: Device = None,
-    precision: Precision = "fp32",
-    attention: AttentionFile = None,
-    out: CaptionFile = None,
-    resume: ResumeJob = False,
-    scores: Scores = False,
-    skip_unreadable: SkipUnreadable = False,
+    ensemble: options.Ensemble = None,
+    boxes: options.Boxes = None,
+    device: options.Device = None,
+    precision: options.Precision = "fp32",
+    attention: options.AttentionFile = None,
+    out: options.CaptionFile = None,
+    resume: options.ResumeJob = False,
+    scores: options.Scores = False,
+    skip_unreadable: options.SkipUnreadable = False,
 ) -> None:
     """Caption pictures, and draw what the words attended to."""
-    run, paths = split_run(run, images or [])
-    files = find_pictures(paths)
+    run, paths = options.split_run(run, images or [])
+    files = options.find_pictures(paths)
     _check_caption_options(files, attention, out, resume=resume)
     from captionlab.runs.ensembles import load_ensemble
 
@@ -178,9 +159,9 @@ def _draw_attention(run: "Run", image: Path, config: "GenerationConfig", out: Pa
 
 # %% ../../nbs/library/cli/captioning.ipynb #2cbd4d2e
 @app.command()
-@with_generation(beam=5)
+@options.with_generation(beam=5)
 def translate(
-    run: RunName,
+    run: options.RunName,
     sentences: Annotated[list[str] | None, typer.Argument(
         metavar="SENTENCE...", help="sentences; - reads them from standard input, one a line",
     )] = None,
@@ -188,10 +169,10 @@ def translate(
         metavar="FILE", help="A text file, one sentence a line.")] = None,
     *,
     config: "GenerationConfig",
-    truecase: Truecase = False,
-    copy: Copy = True,
-    device: Device = None,
-    precision: Precision = "fp32",
+    truecase: options.Truecase = False,
+    copy: options.Copy = True,
+    device: options.Device = None,
+    precision: options.Precision = "fp32",
 ) -> None:
     """Translate sentences, line by line; unknown names and numbers are copied."""
     if bool(sentences) == bool(file):

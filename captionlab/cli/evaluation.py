@@ -128,15 +128,6 @@ def score(
     echo("\n".join(format_report(report)))
 
 # %% ../../nbs/library/cli/evaluation.ipynb #780cec17
-def _picture_files(folder: Path, names: list[str]) -> list[Path]:
-    """Return the files of pictures, or raise a FileNotFoundError that says how many are missing."""
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-        raise FileNotFoundError(f"{len(missing)} of {len(names)} pictures are not in {folder} "
-                                f"({missing[0]} for one): name their folder with --images")
-    return [folder / name for name in names]
-
-
 @app.command("export-coco")
 @options.with_generation()
 def export_coco(
@@ -164,11 +155,15 @@ def export_coco(
     system = name or re.sub(r"[^A-Za-z0-9]+", "-", Path(run).name).strip("-")
     coco_results.result_path(out, split, system)         # before the captions, which take a while
     folder = images or images_json.parent
-    files = _picture_files(folder, list(names.values()))
+    missing = [file for file in names.values() if not (folder / file).is_file()]
+    if missing:
+        raise FileNotFoundError(f"{len(missing)} of {len(names)} pictures are not in {folder} "
+                                f"({missing[0]} for one): name their folder with --images")
     captioner = load(run, boxes=boxes)
     # The server takes no empty captions: each has a word before its end.
     config = replace(config, min_length=max(2, config.min_length))
     on_error = "warn" if skip_unreadable else "raise"
+    files = [folder / file for file in names.values()]
     pairs = zip(names, captioner.caption(files, config, on_error=on_error), strict=True)
     captions: dict[object, str] = {name: text for name, text in pairs if text}
     file = coco_results.export_coco(captions, images_json, out, split=split, name=system,

@@ -18,26 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from captionlab.cli.options import (
-    Accumulation,
-    BatchSize,
-    Checkpointing,
-    Compile,
-    Epochs,
-    FeatureFolders,
-    Graphs,
-    LearningRate,
-    MinCount,
-    Patience,
-    Seed,
-    Settings,
-    SkipUnreadable,
-    TrainingData,
-    Warmup,
-    Workers,
-    readable_data,
-)
-
+from . import options
 from .application import app, attributes_app, echo
 
 if TYPE_CHECKING:
@@ -113,7 +94,7 @@ def train(
     )] = False,
     device: Annotated[str | None, typer.Option(
         help="cpu, cuda or mps; the fastest there is by default.")] = None,
-    features: FeatureFolders = None,
+    features: options.FeatureFolders = None,
     boxes: Annotated[str | None, typer.Option(
         help="For models that read regions: a file, or a detector of torchvision.")] = None,
     detector: Annotated[str | None, typer.Option(
@@ -130,22 +111,22 @@ def train(
     teacher: Annotated[list[Path] | None, typer.Option(
         metavar="RUN",
         help="A trained run to distil from; may be given several times.")] = None,
-    epochs: Epochs = None,
-    lr: LearningRate = None,
-    warmup: Warmup = None,
-    batch_size: BatchSize = None,
-    accumulation: Accumulation = None,
-    checkpointing: Checkpointing = None,
-    compiled: Compile = None,
-    graphs: Graphs = None,
-    min_count: MinCount = None,
-    patience: Patience = None,
-    workers: Workers = None,
-    settings: Settings = None,
+    epochs: options.Epochs = None,
+    lr: options.LearningRate = None,
+    warmup: options.Warmup = None,
+    batch_size: options.BatchSize = None,
+    accumulation: options.Accumulation = None,
+    checkpointing: options.Checkpointing = None,
+    compiled: options.Compile = None,
+    graphs: options.Graphs = None,
+    min_count: options.MinCount = None,
+    patience: options.Patience = None,
+    workers: options.Workers = None,
+    settings: options.Settings = None,
     all_weights: Annotated[bool, typer.Option(
         "--all-weights", help="With --from RUN --data MINE: let all weights learn, for thousands "
                               "of captions; by default only those that write.")] = False,
-    skip_unreadable: SkipUnreadable = False,
+    skip_unreadable: options.SkipUnreadable = False,
 ) -> None:
     """Train a model on a data set, or a trained run further, into a folder."""
     if not (model or start):
@@ -177,7 +158,7 @@ def train(
     with _resume_hint(out):
         source: Any = data if start else data or "scenes"
         if skip_unreadable:
-            source = readable_data(source or load(str(start)).metadata.source)
+            source = options.readable_data(source or load(str(start)).metadata.source)
         run = fit(start or new, source, loss, config)
     _report_training(run, out)
 
@@ -204,17 +185,9 @@ def _report_detector(detector: "AttributeDetector", scores: dict | None, out: Pa
         echo(f"worst: {', '.join(words[-8:])}")
 
 # %% ../../nbs/library/cli/training.ipynb #db19caa9
-def _recommend(data: str, preset: str, out: Path, spec: dict) -> None:
-    """Print the command that trains a captioner with a detector."""
-    echo(f"Next: captionlab {_next_command(data, preset, out, spec)}")
-    if data != "scenes" and not spec["backbone"]:
-        echo("If you have boxes, add --boxes FILE_OR_DETECTOR and leave --variant out: "
-             "the model then sees regions, too.")
-
-
 @attributes_app.command("train")
 def attributes_train(
-    data: TrainingData = "scenes",
+    data: options.TrainingData = "scenes",
     preset: Annotated[str, typer.Option(
         help="What the detector reads: tiny, squeezenet or paper, as for vanilla.")] = "tiny",
     num_words: Annotated[int, typer.Option(min=1, help="How many words.")] = 300,
@@ -223,7 +196,7 @@ def attributes_train(
     *,
     pool: Annotated[str, typer.Option(
         help="How the cells of a picture are pooled: noisy-or, max or mean.")] = "noisy-or",
-    seed: Seed = 0,
+    seed: options.Seed = 0,
     out: Annotated[Path | None, typer.Option(
         metavar="FILE",
         help="File of the detector; in the cache folder by default.")] = None,
@@ -231,10 +204,10 @@ def attributes_train(
         "--json", help="Write a result file under results/.")] = False,
     features: Annotated[Path | None, typer.Option(
         help="A folder made by features extract.")] = None,
-    settings: Settings = None,
+    settings: options.Settings = None,
     resume: Annotated[bool, typer.Option(
         "--resume", help="Go on with an interrupted training.")] = False,
-    skip_unreadable: SkipUnreadable = False,
+    skip_unreadable: options.SkipUnreadable = False,
 ) -> None:
     """Train a detector of the frequent words of a data set's captions."""
     from captionlab.data.catalog import load_dataset
@@ -271,4 +244,7 @@ def attributes_train(
     if json and scores:
         file = merge_detector(detector, scores, preset, run_command_line())
         echo(f"written to {file}")
-    _recommend(data, preset, out, spec)
+    echo(f"Next: captionlab {_next_command(data, preset, out, spec)}")
+    if data != "scenes" and not spec["backbone"]:
+        echo("If you have boxes, add --boxes FILE_OR_DETECTOR and leave --variant out: "
+             "the model then sees regions, too.")
