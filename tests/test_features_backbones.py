@@ -45,26 +45,6 @@ class TestBackbone:
             ours, net(images), rtol=1e-4, atol=1e-4 * ours.abs().max().item()
         )
 
-    @pytest.mark.slow
-    @torch.no_grad()
-    def test_vit_patches_are_torchvisions(self, images, tmp_path):
-        net = models.vit_b_16(weights=None, image_size=96).eval()
-        torch.save(net.state_dict(), tmp_path / "vit.pth")
-        ours = Backbone("vit_b_16", str(tmp_path / "vit.pth"), size=96)
-        torch.nn.init.normal_(
-            net.heads.head.weight, generator=torch.Generator().manual_seed(0)
-        )  # zero before training
-        tokens = ours.trunk(images)
-        torch.testing.assert_close(net.heads(tokens[:, 0]), net(images), rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(ours(images).flatten(1, 2), tokens[:, 1:])
-
-        positions = net.encoder.pos_embedding
-        larger = Backbone("vit_b_16", str(tmp_path / "vit.pth"), size=160)
-        assert larger(images.repeat(1, 1, 2, 2)[..., :160, :160]).shape == (2, 10, 10, 768)
-        assert larger.trunk.tokens.positions[:, 0].equal(positions[:, 0])
-        with pytest.raises(ValueError, match="160x160"):
-            larger(images)
-
     def test_shapes(self, images):
         net = Backbone("squeezenet1_1", None)
         assert net.preprocess == Preprocess(size=227)
@@ -103,11 +83,6 @@ class TestBackbone:
         with pytest.raises(ValueError, match="no backbone vgg: there are squeezenet1_1"):
             Backbone("vgg")
 
-    def test_a_size_that_patches_do_not_fill_is_one_line(self):
-        with pytest.raises(ValueError, match="vit_b_16 does not see pictures of size 225") as fault:
-            Backbone("vit_b_16", None, size=225)
-        one_line(fault)
-
     @pytest.mark.slow
     def test_wrong_weights_are_one_line(self, tmp_path):
         torch.save({"a": torch.zeros(1)}, tmp_path / "other.pth")
@@ -117,7 +92,6 @@ class TestBackbone:
             ("squeezenet1_1", "other"),
             ("squeezenet1_1", "list"),
             ("squeezenet1_1", "text"),
-            ("vit_b_16", "other"),
         ]:
             with pytest.raises(ValueError, match=f"{file}.pth") as fault:
                 Backbone(name, str(tmp_path / f"{file}.pth"), size=32)
@@ -241,7 +215,7 @@ class TestPyramid:
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
-        ("name", "sizes"), [("squeezenet1_1", (11, 5)), ("resnet50", (12, 3)), ("vit_b_16", (6, 6))]
+        ("name", "sizes"), [("squeezenet1_1", (11, 5)), ("resnet50", (12, 3))]
     )
     def test_two_stages_of_a_plain_net(self, images, name, sizes):
         net = Pyramid(name, None, size=96)

@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
-from torchvision.models.vision_transformer import interpolate_embeddings
 from torchvision.ops import FrozenBatchNorm2d
 
 from ..data.downloads import fetch_file
@@ -44,31 +43,6 @@ def _resnet(net: Any) -> OrderedDict[str, nn.Module]:
     stem = [("conv1", nn.Sequential(net.conv1, net.bn1, net.relu)), ("pool1", net.maxpool)]
     layers = [(f"layer{i}", net.get_submodule(f"layer{i}")) for i in range(1, 5)]
     return OrderedDict(stem + layers)
-
-# %% ../../nbs/library/features/backbones.ipynb #360ed207
-class _ViTTokens(nn.Module):
-    """A vision transformer's input: (B, 3, size, size) to a class token and patches (B, 1+N, D)."""
-
-    def __init__(self, net: models.VisionTransformer):
-        super().__init__()
-        self.size = net.image_size
-        self.project = net.conv_proj
-        self.first = net.class_token
-        self.positions = net.encoder.pos_embedding
-
-    def forward(self, images: Tensor) -> Tensor:
-        if images.shape[-2:] != (self.size, self.size):
-            raise ValueError(f"this ViT has positions for {self.size}x{self.size} pixels, not for "
-                             f"{images.shape[-2]}x{images.shape[-1]}: make it with size=...")
-        patches = self.project(images).flatten(2).transpose(1, 2)               # (B, N, D)
-        class_tokens = self.first.expand(len(images), -1, -1)
-        return torch.cat([class_tokens, patches], 1) + self.positions           # (B, 1+N, D)
-
-
-def _vit(net: Any) -> OrderedDict[str, nn.Module]:
-    """Return the stages of a vision transformer by name."""
-    blocks = [(f"block{i}", block) for i, block in enumerate(net.encoder.layers, 1)]
-    return OrderedDict([("tokens", _ViTTokens(net)), *blocks, ("norm", net.encoder.ln)])
 
 # %% ../../nbs/library/features/backbones.ipynb #198003ba
 class _BackboneSpec(NamedTuple):
@@ -98,7 +72,6 @@ BACKBONES = {
     "squeezenet1_1": _BackboneSpec(227, 512, _squeezenet, ("fire5", "fire9")),
     "resnet50": _BackboneSpec(224, 2048, _resnet, ("layer2", "layer4")),
     "resnet101": _BackboneSpec(224, 2048, _resnet, ("layer2", "layer4")),
-    "vit_b_16": _BackboneSpec(224, 768, _vit, ("block6", "norm")),
     "maskrcnn_resnet50_fpn": _BackboneSpec(448, 256, _resnet, ("P3", "P5")),
 }
 
@@ -296,10 +269,8 @@ def _read_state_dict(weights: str, names: str) -> dict[str, Tensor]:
         raise ValueError(f"{file} does not hold the weights of a network: {reason}") from error
 
 # %% ../../nbs/library/features/backbones.ipynb #46c1846f
-def _build(name: str, size: int) -> nn.Module:
+def _build(name: str) -> nn.Module:
     """Return torchvision's network with random weights; of Mask R-CNN its backbone."""
-    if name.startswith("vit"):
-        return models.get_model(name, weights=None, image_size=size)
     if name != "maskrcnn_resnet50_fpn":
         return models.get_model(name, weights=None)
     net = resnet_fpn_backbone(backbone_name="resnet50", weights=None)
@@ -309,20 +280,14 @@ def _build(name: str, size: int) -> nn.Module:
     return net
 
 # %% ../../nbs/library/features/backbones.ipynb #183aff4d
-def _load_torchvision_network(name: str, weights: str | None, size: int) -> nn.Module:
+def _load_torchvision_network(name: str, weights: str | None) -> nn.Module:
     """Return torchvision's network with these weights; of Mask R-CNN its backbone."""
     state = load_weights(name, weights) if weights else None
-    try:
-        net: Any = _build(name, size)
-    except AssertionError as error:
-        raise ValueError(f"{name} does not see pictures of size {size} ({error}): "
-                         "take a multiple of its patches' size") from None
+    net = _build(name)
     if state is None:
         return net
     try:
-        if hasattr(net, "patch_size"):
-            state = interpolate_embeddings(size, net.patch_size, OrderedDict(state))
-        elif hasattr(net, "fpn"):
+        if hasattr(net, "fpn"):
             prefix = "backbone."
             state = {key.removeprefix(prefix): x for key, x in state.items()
                      if key.startswith(prefix)}
@@ -364,7 +329,7 @@ class Backbone(nn.Module):
             if name.startswith(_TIMM):
                 net = _load_timm_network(name.removeprefix(_TIMM), weights, self.size)
             else:
-                net = _load_torchvision_network(name, weights, self.size)
+                net: Any = _load_torchvision_network(name, weights)
         self.trunk = nn.Sequential(spec.stages(net)) if spec.stages else net
         fpn = getattr(net, "fpn", None)
         self.neck = _Neck(fpn) if fpn is not None else None
@@ -404,7 +369,8 @@ class Backbone(nn.Module):
                 outputs[name] = images
         if self.neck:
             outputs |= self.neck(outputs)
-        return {name: _as_grid(x) for name, x in outputs.items() if names is None or name in names}
+        return {name: x.permute(0, 2, 3, 1) for name, x in outputs.items()
+                if names is None or name in names}
 
     @torch.no_grad()
     def forward(self, images: Tensor, grid: int | tuple[int, int] | None = None) -> Tensor:
@@ -470,14 +436,6 @@ def feature_norm(cells: Tensor) -> Tensor:
         `(..., h, w)`, 0 and up.
     """
     return cells.float().norm(dim=-1)
-
-
-def _as_grid(x: Tensor) -> Tensor:
-    """Return maps (B, D, h, w), or a class token and patches (B, 1+N, D), as (B, h, w, D)."""
-    if x.ndim == 4:
-        return x.permute(0, 2, 3, 1)
-    side = round((x.shape[1] - 1) ** 0.5)
-    return x[:, 1:].unflatten(1, (-1, side))
 
 # %% ../../nbs/library/features/backbones.ipynb #1f46468d
 class Pyramid(Backbone):
