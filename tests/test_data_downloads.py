@@ -154,10 +154,9 @@ def test_too_small_a_disk_is_found_before_the_download(tmp_path, served, monkeyp
     assert not (tmp_path / "coco").exists()
 
 
-def test_coco_needs_34_gigabytes_and_41_with_its_archives():
+def test_coco_needs_34_gigabytes():
     sizes = {archive: archive.size for archive in coco_archives()}
     assert downloads._space_needed(sizes) == pytest.approx(34e9, rel=0.01)
-    assert downloads._space_needed(sizes, keep=True) == pytest.approx(41e9, rel=0.01)
 
 
 def test_every_archive_of_coco_has_a_checksum_and_a_size():
@@ -246,13 +245,12 @@ def test_a_list_of_unreadable_pictures_goes_when_all_can_be_read(tmp_path):
 def test_the_command_takes_a_mirror_from_an_option_or_the_environment(home, served, monkeypatch):
     runner = CliRunner()
     with serve(served) as address:
-        words = ["data", "get", "coco", "--mirror", address, "--keep-archives"]
+        words = ["data", "get", "coco", "--mirror", address]
         with pytest.warns(UserWarning, match="left out"):
             result = runner.invoke(application.app, words)
         assert result.exit_code == 0, result.output
         assert "cannot be read and is left out: 167126" in result.stdout
         assert "train 27, val 6, test 6" in result.stdout
-        assert (home / "coco" / "train2014.zip").exists()
         shutil.rmtree(home / "coco")
         monkeypatch.setenv("CAPTIONLAB_MIRROR", address)
         with pytest.warns(UserWarning, match="left out"):

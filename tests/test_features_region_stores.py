@@ -28,6 +28,7 @@ from typer.testing import CliRunner
 
 from captionlab.cli import application
 from captionlab.data.datasets import CaptionData, Item
+from captionlab.features import boxes as boxes_module
 from captionlab.features.backbones import Backbone
 from captionlab.features.boxes import open_boxes, save_boxes
 from captionlab.features.detectors import DETECTORS, Detector
@@ -275,15 +276,14 @@ class TestCommand:
         )
 
     @pytest.mark.slow
-    def test_fewer_and_a_detector(self, pictures, tmp_path):
+    def test_fewer_and_a_detector(self, pictures, tmp_path, monkeypatch):
+        monkeypatch.setattr(boxes_module, "find_weights", lambda name: None)
         said = self.call(
             pictures / "00.png",
             "--kind",
             "regions",
             "--boxes",
             DETECTORS[1],
-            "--detector-weights",
-            "none",
             "--max-boxes",
             5,
             "--weights",

@@ -33,9 +33,6 @@ def data_get(
     mirror: Annotated[list[str] | None, typer.Option(
         metavar="URL", envvar="CAPTIONLAB_MIRROR",
         help="Where the files lie instead; may be given several times.")] = None,
-    *,
-    keep_archives: Annotated[bool, typer.Option(
-        "--keep-archives", help="Of coco: keep the zip files once they are unpacked.")] = False,
 ) -> None:
     """Download a data set by its name, or say how to get it.
 
@@ -44,7 +41,7 @@ def data_get(
     """
     from captionlab.data.catalog import check_pictures, download, load_dataset
 
-    folder = download(name, mirror, keep_archives=keep_archives)
+    folder = download(name, mirror)
     if name == "coco":
         _report_unreadable(check_pictures(name))
     echo(f"{name} is in {folder}: {_format_counts(load_dataset(folder).counts)}")

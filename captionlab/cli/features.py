@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/library/cli/features.ipynb #cfb9ce7f
 _KINDS = ("grid", "pyramid", "regions", "attributes")
-_BOX_OPTIONS = ("boxes", "max_boxes", "detector_weights")
+_BOX_OPTIONS = ("boxes", "max_boxes")
 
 # Options without effect on each kind.
 _UNUSED_OPTIONS = {
@@ -101,8 +101,6 @@ def features_extract(
         help="For regions: a file or folder of boxes, or a detector of torchvision.")] = None,
     max_boxes: Annotated[int | None, typer.Option(
         min=1, help="For regions: how many of a picture to keep; all by default.")] = None,
-    detector_weights: Annotated[str | None, typer.Option(
-        help="For regions: like --weights, of the detector.")] = None,
     skip_unreadable: Annotated[bool, typer.Option(
         "--skip-unreadable", help="Exit with 0 though some files cannot be read.")] = False,
 ) -> None:
@@ -119,7 +117,6 @@ def features_extract(
     store = extract_features(
         images, out, kind=kind, backbone=backbone, weights=weights, grid=_parse_grids(grid, kind),
         size=size, resize=resize, device=device, boxes=boxes, max_boxes=max_boxes,
-        detector_weights=detector_weights or "DEFAULT",
     )
     for reason in store.skipped.values():
         echo(f"skipped: {reason}")

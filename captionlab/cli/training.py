@@ -191,8 +191,6 @@ def attributes_train(
     preset: Annotated[str, typer.Option(
         help="What the detector reads: tiny, squeezenet or paper, as for vanilla.")] = "tiny",
     num_words: Annotated[int, typer.Option(min=1, help="How many words.")] = 300,
-    hidden: Annotated[int, typer.Option(
-        min=0, help="Width of a hidden layer, 0 for none.")] = 0,
     *,
     pool: Annotated[str, typer.Option(
         help="How the cells of a picture are pooled: noisy-or, max or mean.")] = "noisy-or",
@@ -230,7 +228,7 @@ def attributes_train(
         name, metadata = detector_result(dataset.name, pool, preset)
         check_mergeable(name, metadata, later=["words", "parameters"])
     grid_fn, spec = grid_inputs(dataset, preset, features, settings or ())
-    sizes = {"num_words": num_words, "hidden": hidden, "pool": pool}
+    sizes = {"num_words": num_words, "pool": pool}
     pictures = attributes.split_fingerprint(dataset["train"])
     check_resume_config(folder, sizes | {"pictures": pictures, "grids": spec})
     detector = attributes.train_detector(dataset, grid_fn, spec=spec, folder=folder, seed=seed,

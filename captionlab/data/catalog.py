@@ -310,15 +310,12 @@ def _is_karpathy_file(file: Path) -> bool:
     return isinstance(images[0], dict) and "sentences" in images[0]
 
 # %% ../../nbs/library/data/catalog.ipynb #bc325db3
-def download(
-    name: str, mirrors: Sequence[str] | None = None, *, keep_archives: bool = False
-) -> Path:
+def download(name: str, mirrors: Sequence[str] | None = None) -> Path:
     """Download a data set into `data_home()`; files that are there and complete are kept.
 
     Args:
         name: one of `DATASET_NAMES`.
         mirrors: addresses to get its files from, instead of those in the registry.
-        keep_archives: whether the archives of COCO stay after they are unpacked.
 
     Returns:
         Its folder.
@@ -337,7 +334,7 @@ def download(
             Archive(**one | {"members": tuple(one.get("members", ("*",)))})
             for one in entry["archives"]
         ]
-        get_archives(archives, folder, mirrors=mirrors or (), keep=keep_archives)
+        get_archives(archives, folder, mirrors or ())
         return folder
     if "files" not in entry:
         raise ValueError(f"{name} {entry['how']}")

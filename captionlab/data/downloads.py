@@ -155,15 +155,14 @@ def _archive_size(archive: Archive, file: Path, addresses: Sequence[str]) -> int
     return archive.size
 
 
-def _space_needed(sizes: Mapping[Archive, int], keep: bool = False) -> int:
+def _space_needed(sizes: Mapping[Archive, int]) -> int:
     """Return the bytes of free disk space that downloading and unpacking takes.
 
     Args:
         sizes: bytes of each archive that is still to come.
-        keep: whether the archives stay after they are unpacked.
     """
     unpacked = sum(round(size * one.unpacked / one.size) for one, size in sizes.items())
-    return unpacked + (sum if keep else max)([0, *sizes.values()])
+    return unpacked + max(sizes.values(), default=0)
 
 
 def _check_space(folder: Path, needed: int) -> None:
@@ -228,13 +227,7 @@ def _mirror_checksums(mirrors: Sequence[str]) -> dict[str, str]:
     return {}
 
 
-def get_archives(
-    archives: Sequence[Archive],
-    folder: Path,
-    *,
-    mirrors: Sequence[str] = (),
-    keep: bool = False,
-) -> None:
+def get_archives(archives: Sequence[Archive], folder: Path, mirrors: Sequence[str] = ()) -> None:
     """Download and unpack the archives of a data set, those that are not unpacked yet.
 
     Args:
@@ -242,7 +235,6 @@ def get_archives(
         folder: where the files go.
         mirrors: addresses under which the archives lie by their names, to use in place of their
             own.
-        keep: whether the archives stay after they are unpacked.
 
     Raises:
         OSError: there is not enough disk space, or an archive could not be downloaded whole.
@@ -263,7 +255,7 @@ def get_archives(
         file.stat().st_size
         for one in missing for file in folder.glob(f"{one.name}*") if file.is_file()
     )
-    _check_space(folder, _space_needed(sizes, keep) - present)
+    _check_space(folder, _space_needed(sizes) - present)
     checksums = _mirror_checksums(mirrors)
     for one in missing:
         known = checksums.get(one.name) or one.sha256 or record.get(one.name, {}).get("sha256", "")
@@ -274,5 +266,4 @@ def get_archives(
         _unpack(archive, folder, one.members)
         record[one.name]["unpacked"] = True
         write_json(file, record)
-        if not keep:
-            archive.unlink()
+        archive.unlink()

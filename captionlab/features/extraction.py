@@ -209,7 +209,6 @@ class ExtractionConfig:
         device: "cpu", "cuda", ...
         boxes: of regions: a file or folder of boxes, or the name of a detector; see `open_boxes`.
         max_boxes: of regions: N, rows of each image; as many as any image has by default.
-        detector_weights: of regions: weights of a detector; see `Detector`. "none" for random ones.
 
     Raises:
         ValueError: options that do not go together.
@@ -224,7 +223,6 @@ class ExtractionConfig:
     device: str = "cpu"
     boxes: str | os.PathLike | None = None
     max_boxes: int | None = None
-    detector_weights: str = "DEFAULT"
 
     def __post_init__(self):
         if self.kind not in FEATURE_KINDS:
@@ -257,8 +255,7 @@ def extract_features(images: Sequence[str | os.PathLike], out: str | os.PathLike
         name = "flickr8k" if config.weights == "DEFAULT" else config.weights
         store = extract_attributes(files, load_detector(name), out, name, device=config.device)
     elif config.kind == "regions":
-        weights = None if config.detector_weights == "none" else config.detector_weights
-        boxes = open_boxes(config.boxes or "", weights)
+        boxes = open_boxes(config.boxes or "")
         if isinstance(boxes, Detector):
             boxes.to(config.device)
         net = None if config.backbone == "file" else _open_network(config)
