@@ -248,7 +248,6 @@ def pixel_rows(count, side=5):
     function = PixelInput(
         lambda item: scaled[int(item.name)],
         lambda item: pictures[int(item.name)],
-        (side, side, 3),
         *preprocess.byte_scale,
     )
     items = [Item(str(number), (TEXTS[number % 4],)) for number in range(count)]
@@ -273,13 +272,10 @@ def test_bytes_are_scaled_to_the_same_bits(workers):
     assert all(map(torch.equal, resident, expected))
 
 
-def test_pictures_travel_in_memory_that_is_made_once():
-    """An epoch that breaks off, batches of other sizes, a share without pictures: all are right."""
+def test_an_epoch_may_break_off_and_a_share_may_have_no_pictures():
     data = pixel_rows(9)
     sampler = ResumableBatchSampler(partial(batch_by_count, len(data), 4, 0))
     with closing(BatchLoader(data, sampler, workers=1, rank=1, processes=2)) as loader:
-        slots = [id(slot["images"]) for slot in loader._reader.ring.slots]
-        assert [slot["images"].shape for slot in loader._reader.ring.slots] == [(2, 5, 5, 3)] * 3
         for _ in loader:
             break
         shares = [rows[1::2] for rows in sampler]
@@ -287,11 +283,6 @@ def test_pictures_travel_in_memory_that_is_made_once():
             assert batch.images.shape == (len(rows), 3, 5, 5)
             for picture, row in zip(batch.images, rows, strict=True):
                 assert torch.equal(picture, data[row]["images"])
-        assert [id(slot["images"]) for slot in loader._reader.ring.slots] == slots
-        # Too large for a slot: sent as PyTorch does.
-        sampler.plan = partial(batch_by_count, len(data), 9, 0)
-        (batch,) = loader
-        assert len(batch.images) == 4
 
 
 def test_views_that_are_scaled_differently_are_not_sent_as_bytes():

@@ -262,14 +262,12 @@ class PixelInput:
     Args:
         scaled: returns an item's picture as a model reads it, floats of shape (3, h, w).
         pixels: returns its bytes, (h, w, 3).
-        shape: of the bytes.
         mean: subtracted from the bytes, one number each for red, green and blue, in 0 to 255.
         std: what they are then divided by, likewise.
     """
 
     scaled: Callable[[Item], Tensor]
     pixels: Callable[[Item], Tensor]
-    shape: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
@@ -277,20 +275,19 @@ class PixelInput:
         """Return the picture of an item as floats, (3, h, w)."""
         return self.scaled(item)
 
-    def scale(self, pixels: Tensor, out: Tensor | None = None) -> Tensor:
+    def scale(self, pixels: Tensor) -> Tensor:
         """Return bytes (B, h, w, 3) as floats (B, 3, h, w), equal to `scaled` in every bit.
 
         They are computed on the device where the bytes are.
 
         Args:
             pixels: the bytes.
-            out: where the floats go; a new tensor by default.
         """
         # A tensor made on a GPU would wait for what it still computes.
         mean = torch.tensor(self.mean).to(pixels.device, non_blocking=True)[:, None, None]
         std = torch.tensor(self.std).to(pixels.device, non_blocking=True)[:, None, None]
         pixels = pixels.permute(0, 3, 1, 2)
-        scaled = torch.empty(pixels.shape, device=pixels.device) if out is None else out
+        scaled = torch.empty(pixels.shape, device=pixels.device)
         if pixels.device.type != "cpu":
             return torch.sub(pixels, mean, out=scaled).div_(std)
         for picture, target in zip(pixels, scaled, strict=True):    # one stays in the core's cache
@@ -424,12 +421,11 @@ class CaptionDataset(Dataset):
         return np.array(columns).T
 
 # %% ../../nbs/library/data/batches.ipynb #8663c1b9
-def collate(examples: Sequence[dict], out: Mapping[str, Tensor] | None = None) -> Batch:
+def collate(examples: Sequence[dict]) -> Batch:
     """Put rows of `CaptionDataset` into one `Batch`: tensors are stacked, ids padded.
 
     Args:
         examples: B rows, all with the same fields.
-        out: for fields of tensors, where the stacked tensor goes; new memory by default.
 
     Returns:
         The batch; captions have shape `(B, C, T)`, where an item with fewer than C captions has
@@ -439,7 +435,7 @@ def collate(examples: Sequence[dict], out: Mapping[str, Tensor] | None = None) -
     for name in examples[0]:
         column = [example[name] for example in examples]
         if isinstance(column[0], Tensor):
-            batch_fields[name] = torch.stack(column, out=out.get(name) if out else None)
+            batch_fields[name] = torch.stack(column)
         else:
             batch_fields[name] = pad_sequences(column)
     return Batch(**batch_fields)

@@ -7,30 +7,19 @@ __all__ = ['SMALL_DATA', 'default_workers', 'BatchLoader']
 
 # %% ../../nbs/library/data/loading.ipynb #15894304
 import ctypes
-import math
-import mmap
 import os
 import random
 import signal
 import sys
-import weakref
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from multiprocessing import get_start_method
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+from torch.utils.data import DataLoader, Dataset, Sampler
 
-from captionlab.data.batches import (
-    Batch,
-    CaptionDataset,
-    PixelInput,
-    ResumableBatchSampler,
-    collate,
-)
+from .batches import Batch, CaptionDataset, ResumableBatchSampler, collate
 
 # %% ../../nbs/library/data/loading.ipynb #cffa87dc
 def _seeded_row(
@@ -60,93 +49,6 @@ def _seeded_row(
         torch.default_generator.set_state(torch_state)
         random.setstate(python_state)
 
-# %% ../../nbs/library/data/loading.ipynb #6caa3256
-_PREFETCH = 2                   # batches that a worker may have ready; PyTorch's default
-_SLOTS = _PREFETCH + 1          # and one that the process reads from
-
-
-class _PixelRing:
-    """Memory for the pictures of batches on their way from the workers.
-
-    Args:
-        inputs: of the data set, by field.
-        rows: of the largest batch that fits.
-        workers: how many there are.
-    """
-
-    def __init__(self, inputs: Mapping[str, PixelInput], rows: int, workers: int):
-        self.rows = rows
-        self.num_filled = 0         # by this worker
-        self.slots = [self._new_slot(inputs) for _ in range(workers * _SLOTS)]
-        _rings[id(self)] = self
-
-    def _new_slot(self, inputs: Mapping[str, PixelInput]) -> dict[str, Tensor]:
-        """Return a tensor for each field, (rows, h, w, 3); its pages come when they are filled."""
-        slot = {}
-        for name, function in inputs.items():
-            shape = (self.rows, *function.shape)
-            memory = mmap.mmap(-1, math.prod(shape))    # inherited by the workers
-            slot[name] = torch.frombuffer(memory, dtype=torch.uint8).view(shape)
-        return slot
-
-    def next_slot(self, rows: int) -> int | None:
-        """Return the number of this worker's next slot; None if the batch does not go into one."""
-        worker = get_worker_info()
-        if worker is None or rows > self.rows:
-            return None
-        number = worker.id * _SLOTS + self.num_filled % _SLOTS
-        self.num_filled += 1
-        return number
-
-    def pictures(self, slot: int, rows: int) -> dict[str, Tensor]:
-        """Return the first rows of a slot, by field."""
-        return {name: tensor[:rows] for name, tensor in self.slots[slot].items()}
-
-
-# By id, which is the same in the workers: the memory itself cannot be sent.
-_rings: weakref.WeakValueDictionary[int, _PixelRing] = weakref.WeakValueDictionary()
-
-
-@dataclass(frozen=True)
-class _SentBatch:
-    """A batch whose pictures lie in a slot of a ring.
-
-    Args:
-        rest: the batch without them.
-        ring: its id.
-        slot: number of the slot.
-    """
-
-    rest: Batch
-    ring: int
-    slot: int
-
-    def whole(self) -> Batch:
-        """Return the batch with its pictures, which stay in the slot."""
-        return replace(self.rest, **_rings[self.ring].pictures(self.slot, len(self.rest)))
-
-    def pin_memory(self) -> Batch:
-        """Return the whole batch in page-locked memory; PyTorch calls this."""
-        return self.whole().pin_memory()
-
-# %% ../../nbs/library/data/loading.ipynb #01fe9d71
-class _ScaledBuffers:
-    """Memory for the scaled pictures of batches, used again once a batch is gone."""
-
-    def __init__(self):
-        self.free: list[np.ndarray] = []
-
-    def take(self, pixels: Tensor) -> Tensor:
-        """Return memory (B, 3, h, w) for pictures (B, h, w, 3); what is in it does not matter."""
-        count = pixels.numel()
-        memory = self.free.pop() if self.free else np.empty(0, np.float32)
-        if memory.size < count:
-            memory = np.empty(count, np.float32)
-        lent = memory[:count]
-        # The tensor holds this array. When the last view of the tensor is gone, so is the array.
-        weakref.finalize(lent, self.free.append, memory).atexit = False
-        return torch.from_numpy(lent).view(pixels.permute(0, 3, 1, 2).shape)
-
 # %% ../../nbs/library/data/loading.ipynb #ddd704bf
 class _BatchReader(Dataset):
     """Reads whole batches of a data set, named by epoch, rows, and whether they are wanted."""
@@ -155,22 +57,14 @@ class _BatchReader(Dataset):
         self.data = data
         self.seed = seed
         self.pixel_inputs = data.pixel_inputs
-        self.ring: _PixelRing | None = None
-        self.buffers = _ScaledBuffers()
 
-    def __getitem__(self, key: tuple[int, Sequence[int], bool]) -> "Batch | _SentBatch | Exception":
+    def __getitem__(self, key: tuple[int, Sequence[int], bool]) -> Batch | Exception:
         epoch, rows, is_share = key
         options: dict[str, Any] = {
             "seed": self.seed, "epoch": epoch, "as_bytes": self.pixel_inputs,
         }
         try:
-            examples = [_seeded_row(self.data, row, **options) for row in rows]
-            slot = self.ring.next_slot(len(rows)) if self.ring and is_share else None
-            if self.ring and slot is not None:
-                pictures = self.ring.pictures(slot, len(rows))
-                rest = replace(collate(examples, out=pictures), **dict.fromkeys(pictures))
-                return _SentBatch(rest, id(self.ring), slot)
-            batch = collate(examples)
+            batch = collate([_seeded_row(self.data, row, **options) for row in rows])
             return batch if is_share else batch.select(torch.arange(0))
         except (ValueError, OSError) as error:
             # Raised in the main process. PyTorch would put the traceback into its message.
@@ -178,11 +72,8 @@ class _BatchReader(Dataset):
 
     def scale(self, batch: Batch) -> Batch:
         """Return a batch with the bytes of its pictures scaled, on the device where they are."""
-        scaled = {}
-        for name, function in self.pixel_inputs.items():
-            pixels = batch.require(name)
-            out = self.buffers.take(pixels) if pixels.device.type == "cpu" else None
-            scaled[name] = function.scale(pixels, out=out)
+        scaled = {name: function.scale(batch.require(name))
+                  for name, function in self.pixel_inputs.items()}
         return replace(batch, **scaled)
 
 # %% ../../nbs/library/data/loading.ipynb #18c5e509
@@ -288,15 +179,11 @@ class BatchLoader:
         self.sampler = sampler
         self.device = device
         self._reader = _BatchReader(data, seed)
-        if workers and data.pixel_inputs and get_start_method() == "fork":
-            rows = max(map(len, sampler), default=0)
-            self._reader.ring = _PixelRing(data.pixel_inputs, -(-rows // processes), workers)
         self._loader: Any = DataLoader(
             self._reader,
             batch_size=None,  # the sampler names whole batches
             sampler=_SharedBatches(sampler, rank, processes),
             num_workers=workers,
-            prefetch_factor=_PREFETCH if workers else None,
             collate_fn=_unchanged,
             pin_memory=pin_memory,
             worker_init_fn=_end_with_parent,
@@ -309,10 +196,9 @@ class BatchLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield this process's pictures of each batch; raise what a reader of a row raised."""
-        for sent in self._loader:
-            if isinstance(sent, Exception):
-                raise sent
-            batch = sent.whole() if isinstance(sent, _SentBatch) else sent
+        for batch in self._loader:
+            if isinstance(batch, Exception):
+                raise batch
             yield self._reader.scale(batch.to(self.device, non_blocking=True))
 
     def close(self) -> None:

@@ -561,6 +561,5 @@ def input_transforms(
     functions: InputTransforms = {name: partial(reader.field, name) for name in fields}
     if tuple(fields) == ("images",) and not stores:
         mean, std = processor.preprocess.byte_scale
-        shape = (processor.preprocess.size, processor.preprocess.size, 3)
-        functions["images"] = PixelInput(functions["images"], reader.pixels, shape, mean, std)
+        functions["images"] = PixelInput(functions["images"], reader.pixels, mean, std)
     return functions
