@@ -37,6 +37,9 @@ def public(path: Path) -> dict[str, ast.stmt]:
         targets = getattr(node, "targets", [getattr(node, "target", None)])
         defined |= {target.id: node for target in targets if isinstance(target, ast.Name)}
         defined |= {node.name: node} if hasattr(node, "name") else {}
+        for base in map(ast.unparse, getattr(node, "bases", ())):
+            if base.startswith("_") and base in defined:  # its methods are those of this class, too
+                node.body += defined[base].body
     listed = ast.literal_eval(defined["__all__"].value) if "__all__" in defined else []
     return {name: defined[name] for name in listed if name in defined and not name.startswith("_")}
 

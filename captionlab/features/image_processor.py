@@ -104,36 +104,20 @@ def _grid_spec(inputs: InputConfig, kinds: Sequence[str]) -> dict:
     return {"grid": grids}
 
 # %% ../../nbs/library/features/image_processor.ipynb #7663271a
-class FeatureExtractor:
-    """Reads pictures, and computes features of them: from a network, from boxes or from the pixels.
+class _PictureReader:
+    """Reads pictures and their regions.
 
     Args:
-        inputs: which fields are made, and how.
+        inputs: which fields are made of them, and how.
         preprocess: what pictures go through first.
-        boxes: a name or a file, as for `captionlab.features.open_boxes`, or what that returns;
-            "scene" if only scenes have any.
-        backbone: the network, on the device where it runs; None if there is none.
-        detector: of attributes.
-
-    Attributes:
-        feature_kinds: kinds of features that are made, such as "grid".
-        backbone_name: "pixels" for none, "file" if the boxes bring their own features.
-        boxes_source: where boxes come from.
-
-    Raises:
-        ValueError: there is a field that nothing makes.
+        boxes: as for `FeatureExtractor`.
     """
-
-    backbone: Backbone
 
     def __init__(
         self,
         inputs: InputConfig,
         preprocess: Preprocess,
-        boxes: str | os.PathLike | RegionFile | Detector = "scene",
-        *,
-        backbone: Backbone | None = None,
-        detector: AttributeDetector | None = None,
+        boxes: str | os.PathLike | RegionFile | Detector,
     ):
         if unknown := set(inputs.fields) - _KIND_OF_FIELD.keys():
             raise ValueError(
@@ -147,9 +131,6 @@ class FeatureExtractor:
         self.boxes_source = boxes
         if isinstance(boxes, RegionFile | Detector):
             self.boxes = boxes
-        if backbone is not None:
-            self.backbone = backbone
-        self._given_detector = detector
 
     def with_preprocess(self, **changes: object) -> Self:
         """Return a copy whose pictures are prepared another way.
@@ -213,6 +194,59 @@ class FeatureExtractor:
                 f"their own; name a detector or a file as boxes, such as --boxes {DETECTORS[1]}"
             )
         return regions.transformed(self.preprocess)
+
+    def _region_fields(
+        self, images: Tensor, maps: dict[str, Tensor], regions: Sequence[Regions]
+    ) -> dict[str, Tensor]:
+        """Return vectors, boxes and mask of regions, by field.
+
+        Without a network the vectors are the mean colours of the parts of each box.
+        """
+        if self.backbone_name != "pixels":
+            cells = maps["high"].cpu() if maps else None        # else the boxes bring them
+            return region_fields(regions, cells, self.inputs.max_boxes)
+        pixels = images.permute(0, 2, 3, 1)                                 # (B, h, w, 3)
+        fields = region_fields(regions, pixels, self.inputs.max_boxes)
+        colours = pixel_regions(pixels, fields["boxes"])
+        padding = ~fields["region_mask"][..., None]
+        return fields | {"regions": colours.masked_fill(padding, 0)}
+
+# %% ../../nbs/library/features/image_processor.ipynb #7663271b
+class FeatureExtractor(_PictureReader):
+    """Reads pictures, and computes features of them: from a network, from boxes or from the pixels.
+
+    Args:
+        inputs: which fields are made, and how.
+        preprocess: what pictures go through first.
+        boxes: a name or a file, as for `captionlab.features.open_boxes`, or what that returns;
+            "scene" if only scenes have any.
+        backbone: the network, on the device where it runs; None if there is none.
+        detector: of attributes.
+
+    Attributes:
+        feature_kinds: kinds of features that are made, such as "grid".
+        backbone_name: "pixels" for none, "file" if the boxes bring their own features.
+        boxes_source: where boxes come from.
+
+    Raises:
+        ValueError: there is a field that nothing makes.
+    """
+
+    backbone: Backbone
+
+    def __init__(
+        self,
+        inputs: InputConfig,
+        preprocess: Preprocess,
+        boxes: str | os.PathLike | RegionFile | Detector = "scene",
+        *,
+        backbone: Backbone | None = None,
+        detector: AttributeDetector | None = None,
+    ):
+        super().__init__(inputs, preprocess, boxes)
+        if backbone is not None:
+            self.backbone = backbone
+        self._given_detector = detector
 
     @cached_property
     def detector(self) -> AttributeDetector:
@@ -284,22 +318,6 @@ class FeatureExtractor:
         maps = self.backbone.stages(images.to(next(self.backbone.parameters())), stages)
         names = ("low", "high")[-len(stages):]
         return {name: maps[stage].float() for name, stage in zip(names, stages, strict=True)}
-
-    def _region_fields(
-        self, images: Tensor, maps: dict[str, Tensor], regions: Sequence[Regions]
-    ) -> dict[str, Tensor]:
-        """Return vectors, boxes and mask of regions, by field.
-
-        Without a network the vectors are the mean colours of the parts of each box.
-        """
-        if self.backbone_name != "pixels":
-            cells = maps["high"].cpu() if maps else None        # else the boxes bring them
-            return region_fields(regions, cells, self.inputs.max_boxes)
-        pixels = images.permute(0, 2, 3, 1)                                 # (B, h, w, 3)
-        fields = region_fields(regions, pixels, self.inputs.max_boxes)
-        colours = pixel_regions(pixels, fields["boxes"])
-        padding = ~fields["region_mask"][..., None]
-        return fields | {"regions": colours.masked_fill(padding, 0)}
 
     def feature_spec(self, kinds: Sequence[str] | None = None) -> dict:
         """Return everything that decides the features of some kinds, as plain values for JSON.
