@@ -8,7 +8,7 @@ from captionlab.cli import app
 from captionlab.data import catalog
 from captionlab.data.datasets import CaptionData, Item, scenes
 from captionlab.features import attributes, train_detector
-from captionlab.training.loop import Trainer
+from captionlab.training import loop
 
 SETTINGS = {"num_words": 2, "epochs": 5, "batch_size": 4, "lr": 0.05, "seed": 3, "patience": 9}
 
@@ -32,14 +32,14 @@ class KilledError(Exception):
 
 def interrupt(monkeypatch, epochs: int) -> None:
     """Let a training end after some epochs."""
-    finish = Trainer._finish_epoch
+    finish = loop._finish_epoch
 
-    def finish_some(self):
-        finish(self)
-        if len(self.history) == epochs:
+    def finish_some(trainer):
+        finish(trainer)
+        if len(trainer.history) == epochs:
             raise KilledError
 
-    monkeypatch.setattr(Trainer, "_finish_epoch", finish_some)
+    monkeypatch.setattr(loop, "_finish_epoch", finish_some)
 
 
 def untimed(detector) -> dict:

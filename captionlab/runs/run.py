@@ -44,23 +44,9 @@ from .storage import RunMetadata, read_run, write_run
 from .translation import source_sentences, translate_texts
 
 # %% ../../nbs/library/runs/run.ipynb #67e10815
-_R = TypeVar("_R")
-
-
 @dataclass
-class Run:
-    """A trained captioner or translator, and everything needed to use it anywhere.
-
-    Args:
-        model: in evaluation mode.
-        vocabulary: of the captions.
-        processor: turns pictures or sentences into the model's inputs.
-        metadata: model, data, seed, history and so on.
-        novelty: warns in `caption` of pictures unlike the training pictures; None for no check.
-        truecaser: of a translator, for `translate(..., truecase=True)`; None if it has none.
-        copier: of a translator, so that unknown words are copied; None if it has none.
-        members: the runs of an ensemble, this one's parts; see `ensemble`.
-    """
+class _RunParts:
+    """The parts of a `Run`, and what it does with batches."""
 
     model: Captioner
     vocabulary: Vocabulary | SubwordVocabulary
@@ -129,53 +115,80 @@ class Run:
         preset_length = self.processor.preset.max_length
         return 30 if preset_length is None else preset_length - 1
 
-    def save(self, folder: str | os.PathLike) -> Path:
-        """Write the run into a folder, whole or not at all.
+    def caption_batch(self, batch: Batch, config: GenerationConfig | None = None,
+                      numbers: Sequence[int] | None = None, **settings: Any) -> list[str]:
+        """Return the captions or translations of a `batch` of B inputs.
 
         Args:
-            folder: new, or of an older run that is replaced.
-
-        Returns:
-            The folder.
-
-        Raises:
-            ValueError: the run is an ensemble.
+            batch: from the processor.
+            config: as for `caption`.
+            numbers: as for `stream`.
+            settings: as for `caption`.
         """
-        if self.members:
-            raise ValueError("an ensemble is not saved: save its members")
-        write_run(self, Path(folder))
-        return Path(folder)
+        best = self.search(batch, config, numbers, **settings)
+        return [self.vocabulary.decode(hypothesis.ids) for hypothesis in best]
 
-    @classmethod
-    def load(
-        cls,
-        folder: str | os.PathLike,
-        weights: str | None = None,
-        boxes: str | os.PathLike | None = None,
-        *,
-        device: str | None = None,
-        precision: str = "no",
-    ) -> Self:
-        """Read a run; no code of the folder is executed.
+    @torch.no_grad()
+    def search(self, batch: Batch, config: GenerationConfig | None = None,
+               numbers: Sequence[int] | None = None, **settings: Any) -> list[Hypothesis]:
+        """Return the best hypothesis for each of B inputs; never the unknown word.
 
         Args:
-            folder: of the run.
-            weights: of the backbone, torchvision's name for them or a file; found by itself if
-                None.
-            boxes: where the boxes of pictures come from, a file or the name of a detector; as in
-                training if None.
-            device: "cpu", "cuda" or "mps"; the CPU if None.
-            precision: "no" for 32-bit floats, "bf16", "fp16", or "auto" for what is fast on the
-                device; see `captionlab.training.devices`.
-
-        Raises:
-            FileNotFoundError: there is no run, or half of one.
-            ValueError: a file is broken or foreign, or there is no such device or precision; one
-                line says which.
+            batch: from the processor.
+            config: as for `caption`.
+            numbers: as for `stream`.
+            settings: as for `caption`.
         """
-        check_device(device)
-        dtype = PRECISIONS[resolve_precision(precision, device or "cpu", inference=True)]
-        return cls(**read_run(Path(folder), weights, boxes)).to(device, dtype)
+        config = GenerationConfig.resolve(config, settings)
+        return [best for best, *_ in self._hypotheses(self.encode(batch), config, numbers)]
+
+    def _hypotheses(self, memory: Memory, config: GenerationConfig,
+                    numbers: Sequence[int] | None) -> list[list[Hypothesis]]:
+        """Return the hypotheses of B encoded inputs."""
+        random = None
+        if config.seed is not None:
+            chosen = range(len(memory)) if numbers is None else numbers
+            random = [picture_generator(config.seed, number) for number in chosen]
+        return generate_hypotheses(self.model, memory, self.vocabulary, config,
+                                   max_length=self.max_length, generator=random)
+
+    @torch.no_grad()
+    def read(self, batch: Batch, ids: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, list]]]:
+        """Read a given caption one token at a time.
+
+        Args:
+            batch: one picture, or one sentence to translate.
+            ids: of the caption's T tokens, without bos.
+
+        Yields:
+            Before each token the logits of the next, `(V,)`, and the trace of that step (see
+            `Captioner.step`).
+        """
+        state = self.model.start(self.encode(batch))
+        previous = [BOS, *ids][: len(ids)]
+        for token in previous:
+            trace = defaultdict(list)
+            logits, state = self.model.step(
+                state, torch.tensor([[token]], device=self.device), trace
+            )
+            yield logits[0, 0], trace
+
+    def _require_pictures(self) -> None:
+        """Raise a ValueError if the run translates."""
+        if self.translates:
+            raise ValueError("this run translates sentences and reads no pictures: use translate")
+
+    def _warn(self, batch: Batch, pictures: list[Picture]) -> None:
+        """Warn of pictures that are unlike those of the training."""
+        if self.novelty is not None:
+            self.novelty.warn(batch, pictures)
+
+# %% ../../nbs/library/runs/run.ipynb #67e10816
+_R = TypeVar("_R")
+
+
+class _PictureRun(_RunParts):
+    """What a `Run` does with pictures."""
 
     def caption(
         self,
@@ -311,15 +324,68 @@ class Run:
         self._warn(batch, [picture])
         return function(batch, [0])[0]
 
-    def _require_pictures(self) -> None:
-        """Raise a ValueError if the run translates."""
-        if self.translates:
-            raise ValueError("this run translates sentences and reads no pictures: use translate")
+# %% ../../nbs/library/runs/run.ipynb #67e10817
+class Run(_PictureRun):
+    """A trained captioner or translator, and everything needed to use it anywhere.
 
-    def _warn(self, batch: Batch, pictures: list[Picture]) -> None:
-        """Warn of pictures that are unlike those of the training."""
-        if self.novelty is not None:
-            self.novelty.warn(batch, pictures)
+    Args:
+        model: in evaluation mode.
+        vocabulary: of the captions.
+        processor: turns pictures or sentences into the model's inputs.
+        metadata: model, data, seed, history and so on.
+        novelty: warns in `caption` of pictures unlike the training pictures; None for no check.
+        truecaser: of a translator, for `translate(..., truecase=True)`; None if it has none.
+        copier: of a translator, so that unknown words are copied; None if it has none.
+        members: the runs of an ensemble, this one's parts; see `ensemble`.
+    """
+
+    def save(self, folder: str | os.PathLike) -> Path:
+        """Write the run into a folder, whole or not at all.
+
+        Args:
+            folder: new, or of an older run that is replaced.
+
+        Returns:
+            The folder.
+
+        Raises:
+            ValueError: the run is an ensemble.
+        """
+        if self.members:
+            raise ValueError("an ensemble is not saved: save its members")
+        write_run(self, Path(folder))
+        return Path(folder)
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | os.PathLike,
+        weights: str | None = None,
+        boxes: str | os.PathLike | None = None,
+        *,
+        device: str | None = None,
+        precision: str = "no",
+    ) -> Self:
+        """Read a run; no code of the folder is executed.
+
+        Args:
+            folder: of the run.
+            weights: of the backbone, torchvision's name for them or a file; found by itself if
+                None.
+            boxes: where the boxes of pictures come from, a file or the name of a detector; as in
+                training if None.
+            device: "cpu", "cuda" or "mps"; the CPU if None.
+            precision: "no" for 32-bit floats, "bf16", "fp16", or "auto" for what is fast on the
+                device; see `captionlab.training.devices`.
+
+        Raises:
+            FileNotFoundError: there is no run, or half of one.
+            ValueError: a file is broken or foreign, or there is no such device or precision; one
+                line says which.
+        """
+        check_device(device)
+        dtype = PRECISIONS[resolve_precision(precision, device or "cpu", inference=True)]
+        return cls(**read_run(Path(folder), weights, boxes)).to(device, dtype)
 
     def translate(
         self,
@@ -369,64 +435,6 @@ class Run:
             copier=self.copier if copy else None,
         )
         return translations[0] if is_one else translations
-
-    def caption_batch(self, batch: Batch, config: GenerationConfig | None = None,
-                      numbers: Sequence[int] | None = None, **settings: Any) -> list[str]:
-        """Return the captions or translations of a `batch` of B inputs.
-
-        Args:
-            batch: from the processor.
-            config: as for `caption`.
-            numbers: as for `stream`.
-            settings: as for `caption`.
-        """
-        best = self.search(batch, config, numbers, **settings)
-        return [self.vocabulary.decode(hypothesis.ids) for hypothesis in best]
-
-    @torch.no_grad()
-    def search(self, batch: Batch, config: GenerationConfig | None = None,
-               numbers: Sequence[int] | None = None, **settings: Any) -> list[Hypothesis]:
-        """Return the best hypothesis for each of B inputs; never the unknown word.
-
-        Args:
-            batch: from the processor.
-            config: as for `caption`.
-            numbers: as for `stream`.
-            settings: as for `caption`.
-        """
-        config = GenerationConfig.resolve(config, settings)
-        return [best for best, *_ in self._hypotheses(self.encode(batch), config, numbers)]
-
-    def _hypotheses(self, memory: Memory, config: GenerationConfig,
-                    numbers: Sequence[int] | None) -> list[list[Hypothesis]]:
-        """Return the hypotheses of B encoded inputs."""
-        random = None
-        if config.seed is not None:
-            chosen = range(len(memory)) if numbers is None else numbers
-            random = [picture_generator(config.seed, number) for number in chosen]
-        return generate_hypotheses(self.model, memory, self.vocabulary, config,
-                                   max_length=self.max_length, generator=random)
-
-    @torch.no_grad()
-    def read(self, batch: Batch, ids: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, list]]]:
-        """Read a given caption one token at a time.
-
-        Args:
-            batch: one picture, or one sentence to translate.
-            ids: of the caption's T tokens, without bos.
-
-        Yields:
-            Before each token the logits of the next, `(V,)`, and the trace of that step (see
-            `Captioner.step`).
-        """
-        state = self.model.start(self.encode(batch))
-        previous = [BOS, *ids][: len(ids)]
-        for token in previous:
-            trace = defaultdict(list)
-            logits, state = self.model.step(
-                state, torch.tensor([[token]], device=self.device), trace
-            )
-            yield logits[0, 0], trace
 
     @torch.no_grad()
     def trace(self, picture: Picture, config: GenerationConfig | None = None, *, layer: int = -1,

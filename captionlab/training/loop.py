@@ -126,54 +126,17 @@ def _explain_memory(config: TrainingConfig, batch: Batch) -> Iterator[None]:
 _LENGTH_MULTIPLE = 6
 
 
-class Trainer:
-    """Trains a captioner on one device or several; it may be killed at any moment and resumed.
+class _Stepper:
+    """A model on its devices, with what changes it: optimiser, schedule and moving average.
 
     Args:
         model: the captioner.
-        data: training data. For `step` alone, anything of the same length: it tells the schedule
-            how many steps there are.
         config: hyper-parameters.
-        folder: of the checkpoint; None writes none.
-        validate: called after each epoch with the averaged model; returns metrics, of which
-            "score", if there is one, selects the best epoch (larger is better).
-        on_epoch_end: called with the history after each epoch, for instance `live_plot()`.
-        save_every: seconds between checkpoints within an epoch.
-        workers: processes that read data; None for `default_workers`. The result is the same.
-
-    Attributes:
-        ema_model: the moving average of the model's weights, the model that is kept.
-        history: one record per epoch: loss, learning rate, seconds of its steps, and the metrics.
-        steps_per_reading: after so many steps their losses are read and shown. A GPU is asked
-            rarely, since it would stand still after each answer until it gets more work.
+        steps: of an epoch.
     """
 
-    def __init__(self, model: Captioner, data: CaptionDataset, config: TrainingConfig,
-                 folder: Path | None = None, *,
-                 validate: Callable[[Captioner], dict] | None = None,
-                 on_epoch_end: Callable[[list[dict]], None] | None = None,
-                 save_every: float = 60.0, workers: int | None = 0):
-        tune_malloc()
-        self.data = data
+    def __init__(self, model: Captioner, config: TrainingConfig, steps: int):
         self.config = config
-        self.folder = folder
-        self.validate = validate
-        self.on_epoch_end = on_epoch_end
-        self.save_every = save_every
-        self.workers = workers
-        self.sampler = config.batch_sampler(data)
-        with explain_lost_process():
-            self._place(model)
-        self.state = _TrainerState()         # after the last step whose loss was read
-        self.unread = []                    # sums and seconds of the steps since
-        self.steps_per_reading = 1 if self.device.type == "cpu" else 20
-        self.history = []
-        self.best = {}                      # weights of the best epoch
-        self.last_save = time.monotonic()
-
-    def _place(self, model: Captioner) -> None:
-        """Put the model, its average and its optimiser on the devices, and say how a step runs."""
-        config = self.config
         # Else a process could not train in another precision than that of its first training.
         AcceleratorState._reset_state()
         self.accelerator = Accelerator(mixed_precision=resolve_precision(config.precision))
@@ -194,7 +157,7 @@ class Trainer:
                                       capturable=on_gpu)
         self.optimizer: Any = optimizer
         self.place_rates()      # before the schedule, which then changes these tensors in place
-        self.scheduler = LambdaLR(optimizer, config.lr_lambda(len(self.sampler)))
+        self.scheduler = LambdaLR(optimizer, config.lr_lambda(steps))
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         self._choose_recording(model, on_gpu)
 
@@ -217,71 +180,6 @@ class Trainer:
         if self.device.type == "cuda":
             for group in self.optimizer.param_groups:
                 group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float).to(self.device)
-
-    @property
-    def lr(self) -> float:
-        """The learning rate of the next step."""
-        return float(self.scheduler.get_last_lr()[0])
-
-    @explain_lost_process()
-    @torch.enable_grad()            # even where a notebook has turned gradients off
-    def fit(self) -> Captioner:
-        """Train to the end, from the checkpoint if there is one.
-
-        Returns:
-            The averaged model of the best epoch, in evaluation mode.
-
-        Raises:
-            ValueError: the checkpoint cannot be read, is of another config, or processes would
-                continue from different places.
-            ConnectionError: another process of the training has ended.
-        """
-        _restore_checkpoint(self)
-        workers = self.workers
-        if workers is None:
-            workers = default_workers(self.data, self.device.type)
-        if self.graphs and fits_on(self.data, self.device):
-            self.loader = ResidentLoader(self.data, self.sampler, self.device, self.config.seed)
-        else:
-            self.loader = BatchLoader(
-                self.data, self.sampler, seed=self.config.seed, workers=workers,
-                device=self.device, pin_memory=self.device.type == "cuda",
-                rank=self.accelerator.process_index, processes=self.accelerator.num_processes)
-        with closing(self.loader):
-            while self.state.epoch < self.config.epochs:
-                if self.history and 0 < self.config.patience <= epochs_since_best(self.history):
-                    break
-                self._train_epoch()
-                self._finish_epoch()
-        model = cast(Captioner, self.ema_model.module)
-        model.load_state_dict(restore_names(self.best, model))
-        return model.eval()
-
-    def _train_epoch(self) -> None:
-        """Train on the batches of the current epoch that are not done yet.
-
-        Raises:
-            ValueError: a loss is not a number; nothing after that step was saved.
-        """
-        self.read_losses()                  # of steps before an interruption
-        done = self.state.step
-        self.sampler.set_epoch(self.state.epoch, done)
-        # Not disable=False: that would override the environment variable TQDM_DISABLE.
-        quiet: dict[str, Any] = {} if self.accelerator.is_main_process else {"disable": True}
-        with tqdm(self.loader, total=done + len(self.loader), initial=done, leave=False,
-                  desc=f"epoch {self.state.epoch + 1}", **quiet) as progress:
-            start = time.monotonic()
-            for batch in progress:
-                self.reseed(self.state.epoch, self.state.step + len(self.unread))
-                self.unread.append((self.step(batch), time.monotonic() - start))
-                if len(self.unread) >= self.steps_per_reading:
-                    self.read_losses()
-                    progress.set_postfix(loss=f"{self.state.loss:.3f}", lr=f"{self.lr:.1e}",
-                                         refresh=False)
-                if time.monotonic() - self.last_save > self.save_every:
-                    _save_checkpoint(self)
-                start = time.monotonic()    # the next step begins with waiting for its data
-        self.read_losses()
 
     def reseed(self, epoch: int, step: int) -> None:
         """Set the seed of a step from the config's seed, the step and the process alone.
@@ -356,6 +254,116 @@ class Trainer:
         # Average and schedule go on also where no weight has changed: to ask would be a wait.
         average_weights(self.ema_model, self.accelerator.unwrap_model(self.model))
 
+# %% ../../nbs/library/training/loop.ipynb #9d7df4b8
+class Trainer(_Stepper):
+    """Trains a captioner on one device or several; it may be killed at any moment and resumed.
+
+    Args:
+        model: the captioner.
+        data: training data. For `step` alone, anything of the same length: it tells the schedule
+            how many steps there are.
+        config: hyper-parameters.
+        folder: of the checkpoint; None writes none.
+        validate: called after each epoch with the averaged model; returns metrics, of which
+            "score", if there is one, selects the best epoch (larger is better).
+        on_epoch_end: called with the history after each epoch, for instance `live_plot()`.
+        save_every: seconds between checkpoints within an epoch.
+        workers: processes that read data; None for `default_workers`. The result is the same.
+
+    Attributes:
+        ema_model: the moving average of the model's weights, the model that is kept.
+        history: one record per epoch: loss, learning rate, seconds of its steps, and the metrics.
+        steps_per_reading: after so many steps their losses are read and shown. A GPU is asked
+            rarely, since it would stand still after each answer until it gets more work.
+    """
+
+    def __init__(self, model: Captioner, data: CaptionDataset, config: TrainingConfig,
+                 folder: Path | None = None, *,
+                 validate: Callable[[Captioner], dict] | None = None,
+                 on_epoch_end: Callable[[list[dict]], None] | None = None,
+                 save_every: float = 60.0, workers: int | None = 0):
+        tune_malloc()
+        self.data = data
+        self.folder = folder
+        self.validate = validate
+        self.on_epoch_end = on_epoch_end
+        self.save_every = save_every
+        self.workers = workers
+        self.sampler = config.batch_sampler(data)
+        with explain_lost_process():
+            super().__init__(model, config, len(self.sampler))
+        self.state = _TrainerState()         # after the last step whose loss was read
+        self.unread = []                    # sums and seconds of the steps since
+        self.steps_per_reading = 1 if self.device.type == "cpu" else 20
+        self.history = []
+        self.best = {}                      # weights of the best epoch
+        self.last_save = time.monotonic()
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step."""
+        return float(self.scheduler.get_last_lr()[0])
+
+    @explain_lost_process()
+    @torch.enable_grad()            # even where a notebook has turned gradients off
+    def fit(self) -> Captioner:
+        """Train to the end, from the checkpoint if there is one.
+
+        Returns:
+            The averaged model of the best epoch, in evaluation mode.
+
+        Raises:
+            ValueError: the checkpoint cannot be read, is of another config, or processes would
+                continue from different places.
+            ConnectionError: another process of the training has ended.
+        """
+        _restore_checkpoint(self)
+        workers = self.workers
+        if workers is None:
+            workers = default_workers(self.data, self.device.type)
+        if self.graphs and fits_on(self.data, self.device):
+            self.loader = ResidentLoader(self.data, self.sampler, self.device, self.config.seed)
+        else:
+            self.loader = BatchLoader(
+                self.data, self.sampler, seed=self.config.seed, workers=workers,
+                device=self.device, pin_memory=self.device.type == "cuda",
+                rank=self.accelerator.process_index, processes=self.accelerator.num_processes)
+        with closing(self.loader):
+            while self.state.epoch < self.config.epochs:
+                if self.history and 0 < self.config.patience <= epochs_since_best(self.history):
+                    break
+                self._train_epoch()
+                _finish_epoch(self)
+        model = cast(Captioner, self.ema_model.module)
+        model.load_state_dict(restore_names(self.best, model))
+        return model.eval()
+
+    def _train_epoch(self) -> None:
+        """Train on the batches of the current epoch that are not done yet.
+
+        Raises:
+            ValueError: a loss is not a number; nothing after that step was saved.
+        """
+        self.read_losses()                  # of steps before an interruption
+        done = self.state.step
+        self.sampler.set_epoch(self.state.epoch, done)
+        # Not disable=False: that would override the environment variable TQDM_DISABLE.
+        quiet: dict[str, Any] = {} if self.accelerator.is_main_process else {"disable": True}
+        with tqdm(self.loader, total=done + len(self.loader), initial=done, leave=False,
+                  desc=f"epoch {self.state.epoch + 1}", **quiet) as progress:
+            start = time.monotonic()
+            for batch in progress:
+                self.reseed(self.state.epoch, self.state.step + len(self.unread))
+                self.unread.append((self.step(batch), time.monotonic() - start))
+                if len(self.unread) >= self.steps_per_reading:
+                    self.read_losses()
+                    progress.set_postfix(loss=f"{self.state.loss:.3f}", lr=f"{self.lr:.1e}",
+                                         refresh=False)
+                if time.monotonic() - self.last_save > self.save_every:
+                    _save_checkpoint(self)
+                start = time.monotonic()    # the next step begins with waiting for its data
+        self.read_losses()
+
     def read_losses(self) -> None:
         """Wait for the device and advance the state by the steps whose losses were not read.
 
@@ -378,25 +386,26 @@ class Trainer:
             seconds = self.state.seconds + time.monotonic() - start
             self.state = replace(self.state, seconds=seconds)
 
-    def _finish_epoch(self) -> None:
-        """Validate the averaged model, keep its weights if it is the best, write a checkpoint."""
-        record = {"epoch": self.state.epoch + 1, "loss": self.state.loss, "rate": self.lr,
-                  "seconds": round(self.state.seconds, 2)}
-        self.state = _TrainerState(self.state.epoch + 1)
-        model = cast(Captioner, self.ema_model.module)
-        if self.validate:
-            metrics = self.validate(model.eval())
-            # Numbers of NumPy and PyTorch could not be read back from a checkpoint.
-            record |= {name: value.item() if hasattr(value, "item") else value
-                       for name, value in metrics.items()}
-        self.history.append(record)
-        if epochs_since_best(self.history) == 0:
-            self.best = {name: weights.clone() for name, weights in model.state_dict().items()}
-        _save_checkpoint(self)
-        if self.on_epoch_end:
-            self.on_epoch_end(self.history)
-
 # %% ../../nbs/library/training/loop.ipynb #c0f8d2a2
+def _finish_epoch(trainer: Trainer) -> None:
+    """Validate the averaged model, keep its weights if it is the best, write a checkpoint."""
+    record = {"epoch": trainer.state.epoch + 1, "loss": trainer.state.loss, "rate": trainer.lr,
+              "seconds": round(trainer.state.seconds, 2)}
+    trainer.state = _TrainerState(trainer.state.epoch + 1)
+    model = cast(Captioner, trainer.ema_model.module)
+    if trainer.validate:
+        metrics = trainer.validate(model.eval())
+        # Numbers of NumPy and PyTorch could not be read back from a checkpoint.
+        record |= {name: value.item() if hasattr(value, "item") else value
+                   for name, value in metrics.items()}
+    trainer.history.append(record)
+    if epochs_since_best(trainer.history) == 0:
+        trainer.best = {name: weights.clone() for name, weights in model.state_dict().items()}
+    _save_checkpoint(trainer)
+    if trainer.on_epoch_end:
+        trainer.on_epoch_end(trainer.history)
+
+
 def _checkpoint_state(trainer: Trainer) -> dict:
     """Return everything that a training is continued from, as plain values and tensors."""
     parts = {
