@@ -6,7 +6,6 @@
 __all__ = ['Picture', 'OnnxCaptioner']
 
 # %% ../../nbs/library/deploy/runtime.ipynb #rt000002
-import json
 import os
 import shlex
 from collections.abc import Sequence
@@ -14,24 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
+
+from ..data.picture_decoding import load_image
+from ..files import read_json_object
 
 # %% ../../nbs/library/deploy/runtime.ipynb #rt000004
-def _to_rgb(image: Image.Image) -> Image.Image:
-    """Return an upright, opaque 8-bit RGB copy; transparent parts become white."""
-    image = ImageOps.exif_transpose(image)
-    if image.mode[0] in "IF":           # 16 or 32 bits a channel
-        values = np.nan_to_num(np.asarray(image, dtype=np.float32), posinf=0, neginf=0)
-        white = max(values.max(), 1e-9) if image.mode == "F" else 65535
-        scaled = values.clip(0, white) * (255 / white)
-        return Image.fromarray(scaled.round().astype(np.uint8)).convert("RGB")
-    if image.mode.lower() in ("rgba", "la", "pa") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
-    return image.convert("RGB")
-
-
 def _crop_box(preprocess: dict, width: int, height: int) -> tuple[float, float, float, float]:
     """Return left, top, right and bottom of the part that is read, in pixels."""
     if preprocess["resize"] == "stretch":
@@ -53,18 +40,13 @@ def _prepare_picture(picture: Picture, preprocess: dict) -> np.ndarray:
         preprocess: size, resize, interpolation, mean and std, as in `captioner.json`.
 
     Raises:
-        OSError: the file is missing, or no picture.
+        FileNotFoundError: there is no such file.
+        ValueError: it is no picture.
     """
     size = preprocess["size"]
     if isinstance(picture, np.ndarray):
         picture = Image.fromarray(picture)
-    if isinstance(picture, Image.Image):
-        image = _to_rgb(picture)
-    else:
-        with Image.open(picture) as file:
-            # A large JPEG is decoded faster at a fraction of its size.
-            file.draft(None, (2 * size, 2 * size))
-            image = _to_rgb(file)
+    image = load_image(picture, 2 * size)
     resampling = Image.Resampling[preprocess["interpolation"].upper()]
     box = _crop_box(preprocess, *image.size)
     pixels = np.asarray(image.resize((size, size), resampling, box=box), dtype=np.float32)
@@ -81,17 +63,6 @@ def _import_onnxruntime() -> Any:
         raise ImportError(
             "onnxruntime is missing: pip install '.[export]'") from None
     return onnxruntime
-
-# %% ../../nbs/library/deploy/runtime.ipynb #rt000009s
-def _read_spec(file: Path) -> dict:
-    """Return the content of `captioner.json`."""
-    try:
-        spec = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        spec = None
-    if not isinstance(spec, dict) or not spec.keys() >= {"encoder", "step", "preprocess"}:
-        raise ValueError(f"{file} is broken: export the run again")
-    return spec
 
 # %% ../../nbs/library/deploy/runtime.ipynb #rt000008
 class OnnxCaptioner:
@@ -117,7 +88,8 @@ class OnnxCaptioner:
             raise FileNotFoundError(
                 f"{folder} holds no captioner.json: captionlab export RUN --onnx "
                 f"{shlex.quote(str(folder))} writes one")
-        self.spec = _read_spec(file)
+        parts = ("encoder", "step", "preprocess")
+        self.spec = read_json_object(file, "export the run again", *parts)
         runtime = _import_onnxruntime()
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
