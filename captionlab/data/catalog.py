@@ -178,20 +178,6 @@ def register_path(folder: Path | str) -> CaptionData:
 _UNREADABLE = "unreadable.json"
 
 
-def _load_unreadable(folder: Path) -> dict[str, str]:
-    """Return what `check_pictures` wrote into a folder; nothing if it wrote nothing.
-
-    Args:
-        folder: of the data set.
-
-    Raises:
-        ValueError: the file is broken.
-    """
-    file = folder / _UNREADABLE
-    remedy = "delete it and run captionlab data check"
-    return read_json_object(file, remedy) if file.exists() else {}
-
-
 def _leave_out_unreadable(data: CaptionData, unreadable: Mapping[str, str]) -> CaptionData:
     """Return a data set without the pictures that cannot be read; warn in one line.
 
@@ -270,7 +256,9 @@ def load_dataset(
     """
     data, home = _read_dataset(name, folder)
     data = replace(data, origin=str(name))
-    unreadable = _load_unreadable(home)
+    file = home / _UNREADABLE
+    remedy = "delete it and run captionlab data check"
+    unreadable = read_json_object(file, remedy) if file.exists() else {}
     if skip_unreadable:
         unreadable |= find_unreadable(data.items)
     return _leave_out_unreadable(data, unreadable)

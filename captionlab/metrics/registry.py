@@ -111,16 +111,12 @@ def _score_facts(runs: _Runs, items: Sequence[Item], without: Sequence[str]) -> 
     return rows
 
 
-def _are_scenes(items: Sequence[Item]) -> bool:
-    return all(isinstance(item.image, Scene) for item in items)
-
-
 _SCORERS |= {
     "captions": _Scorer(_score_captions, SCORER, lambda translates, items: not translates),
     "translations": _Scorer(_score_translations, TRANSLATION_SCORER,
                             lambda translates, items: translates),
     "facts": _Scorer(_score_facts, dict.fromkeys(("truth", "coverage"), "captionlab.scenes, exact"),
-                     lambda translates, items: _are_scenes(items)),
+                     lambda translates, items: all(isinstance(x.image, Scene) for x in items)),
 }
 
 # %% ../../nbs/library/metrics/registry.ipynb #mreg0013

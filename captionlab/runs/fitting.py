@@ -56,7 +56,7 @@ from ..training.loop import Trainer
 from ..truecasing import Truecaser
 from .catalog import load
 from .extension import extend_model, extend_vocabulary, freeze_vision
-from .novelty import NoveltyDetector, pooled_items
+from .novelty import pooled_items
 from .objectives import SCST, CrossEntropy, Objective
 from .run import Run, require_metadata
 from .storage import RunMetadata
@@ -480,20 +480,12 @@ def _prepare_other_captions(
         parameters=sum(x.numel() for x in model.parameters()),
         teachers=None,
     )
+    novelty = run.novelty
+    if novelty:     # without a detector, the pictures that the run learned from first are not known
+        pooled = [pooled_items(items, setup.inputs["grid"])
+                  for items in (loaded["train"], setup.val_items)]
+        novelty = novelty.extend(*pooled)
     tuned = replace(run, model=model, vocabulary=vocabulary, processor=processor, metadata=metadata,
-                    novelty=_extended_novelty(run.novelty, setup))
+                    novelty=novelty)
     return _Job(tuned, setup, processor.preset.training, short_hash(run.metadata.to_dict()))
 
-
-def _extended_novelty(
-    detector: NoveltyDetector | None, setup: TrainingSetup
-) -> NoveltyDetector | None:
-    """Return the detector that knows the pictures of the fine-tuning, too; None if there is none.
-
-    Without a detector, the pictures that the run learned from first are not known.
-    """
-    if detector is None:
-        return None
-    transform = setup.inputs["grid"]
-    train = pooled_items(setup.data["train"], transform)
-    return detector.extend(train, pooled_items(setup.val_items, transform))

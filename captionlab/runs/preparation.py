@@ -387,16 +387,6 @@ def _quick_cider(run: Run, items: Sequence[Item], inputs: InputTransforms) -> fl
     return 100 * mean(cider.score([ids], texts)[0] for ids, texts in pairs)
 
 
-def _quick_bleu(run: Run, items: Sequence[Item]) -> float:
-    """Return BLEU of greedy translations in percent.
-
-    Args:
-        run: to be scored.
-        items: at least one sentence with its translation.
-    """
-    translations = run.translate(source_sentences(items), beam=1, batch_size=128, copy=False)
-    references = [item.captions[0] for item in items]
-    return score_translations(translations, references, ter=False)["BLEU"]
 
 # %% ../../nbs/library/runs/preparation.ipynb #vali0005
 def make_validate_fn(
@@ -414,9 +404,12 @@ def make_validate_fn(
 
     def validate(model: Captioner) -> dict:
         candidate = Run(model, run.vocabulary, run.processor)
-        if run.translates:
-            return {"score": _quick_bleu(candidate, items)}
-        return {"score": _quick_cider(candidate, items, inputs)}
+        if not run.translates:
+            return {"score": _quick_cider(candidate, items, inputs)}
+        sentences = source_sentences(items)
+        translations = candidate.translate(sentences, beam=1, batch_size=128, copy=False)
+        references = [item.captions[0] for item in items]
+        return {"score": score_translations(translations, references, ter=False)["BLEU"]}
 
     return validate
 
