@@ -92,6 +92,8 @@ class Residual(nn.Module):
         return self.add_output(x, sublayer(self.sublayer_input(x)))
 
 # %% ../nbs/05_blocks.ipynb #25ec05bb
+#| code-fold: true
+#| code-summary: "BlockConfig"
 @dataclass(frozen=True)
 class BlockConfig:
     """Sizes and settings that all blocks of a stack share.
@@ -157,6 +159,8 @@ def trace_list(trace: Trace | None, name: str) -> list[Tensor] | None:
     return None if trace is None else trace.setdefault(name, [])
 
 # %% ../nbs/05_blocks.ipynb #cc85901b
+#| code-fold: true
+#| code-summary: "EncoderBlock and Encoder"
 class EncoderBlock(nn.Module):
     """Self-attention, then a feed-forward layer, each with a residual connection.
 
@@ -221,6 +225,8 @@ class Encoder(nn.Module):
         return self.norm(x)
 
 # %% ../nbs/05_blocks.ipynb #4ca9233c
+#| code-fold: true
+#| code-summary: "DecoderBlock"
 class DecoderBlock(nn.Module):
     """Self-attention over the tokens so far, cross-attention to the memory, a feed-forward layer.
 

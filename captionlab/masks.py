@@ -52,7 +52,7 @@ def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor
         Boolean `(1, 1, T, T)`, the lower triangle with its diagonal. True means may attend.
 
     Source:
-        Vaswani et al. 2017, §3.2.3; the shift that lets the diagonal stay is in §3.1.
+        Vaswani et al. 2017, §3.2.3.
     """
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
 
