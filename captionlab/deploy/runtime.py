@@ -88,8 +88,7 @@ class OnnxCaptioner:
             raise FileNotFoundError(
                 f"{folder} holds no captioner.json: captionlab export RUN --onnx "
                 f"{shlex.quote(str(folder))} writes one")
-        parts = ("encoder", "step", "preprocess")
-        self.spec = read_json_object(file, "export the run again", *parts)
+        self.spec = read_json_object(file, "export the run again", "encoder", "step", "preprocess")
         runtime = _import_onnxruntime()
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
