@@ -35,12 +35,12 @@ add_rubric(
     hints=(
         "soft_targets(teachers[0], train) makes the targets of one teacher.",
         "Train with the same seed and as many epochs, and compare the validation loss.",
-        "How many epochs did the teachers have?",
+        "Repeat ten scenes thirty times, so that an epoch has as many steps.",
     ),
     criteria=(
         "gives the validation loss without teachers, with one teacher and with three",
-        "gives the same with as many epochs as the teachers had",
-        "says what is left of the gain, and that one seed does not settle it",
+        "gives the same for ten scenes, without teachers and with three",
+        "says what is left of the gain, and compares it with how much the seeds differ",
     ),
 )
 
