@@ -31,7 +31,7 @@ def _check_by_hand(answer):
 @exercise(
     "54.2", "Intensity", difficulty=1, minutes=10,
     hints=(
-        "Each of the m · n results is a sum of k products: 2 · k operations.",
+        "Each of the m · n results is a sum of k products: 2 · k FLOP.",
         "Three matrices move: two are read, one is written.",
         "A number of 16 bits has 2 bytes.",
     ),
@@ -41,7 +41,7 @@ def _check_intensity(answer):
         right = m * k * n / (m * k + k * n + m * n)
         expect_close(answer(m, k, n), right, f"intensity({m}, {k}, {n})", tolerance=1e-6,
                      misconceptions={"a number of 16 bits has 2 bytes": right / 2,
-                                     "a product and an addition are two operations": right / 4})
+                                     "a multiplication and an addition are two FLOP": right / 4})
 
 # %% ../../nbs/solutions/54_speed.ipynb #so540011
 @exercise(
