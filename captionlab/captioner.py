@@ -187,6 +187,8 @@ class Captioner(nn.Module):
         return self.loss(batch, label_smoothing)
 
 # %% ../nbs/20_captioner.ipynb #db2217bd
+#| code-fold: true
+#| code-summary: "TransformerCaptioner: both columns of the table, and the loss"
 class TransformerCaptioner(Captioner):
     """A captioner with a Transformer decoder; a model adds an encoder for its inputs.
 
@@ -222,6 +224,8 @@ class TransformerCaptioner(Captioner):
         features, mask = self.encode_inputs(batch)
         return Memory(self.decoder.project(features), mask)
 
+    # Whole captions
+
     def hidden_states(self, memory: Memory, tokens: Tensor) -> Tensor:
         """Return the decoder's hidden states `(B, C, T, D)` of `(B, C, T)` tokens."""
         embedded = self.embed_tokens(tokens, 0)
@@ -231,6 +235,29 @@ class TransformerCaptioner(Captioner):
     def decode(self, memory: Memory, tokens: Tensor) -> Tensor:
         """Return logits `(B, C, T, V)` of the token after each of `(B, C, T)` tokens."""
         return self.output(self.hidden_states(memory, tokens))
+
+    # Word by word
+
+    def start(self, memory: Memory, captions: int = 1) -> State:
+        """Return a state of C captions without tokens. See `Captioner.start`."""
+        layers = [_contiguous(layer) for layer in memory.layers]        # every step reads them
+        return State(replace(memory, layers=layers), [], captions)
+
+    def step_hidden(self, state: State, tokens: Tensor,
+                    trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
+        """Return the decoder's states `(B, C, D)` after one more token each, `(B, C)`."""
+        x = self.embed_tokens(tokens[..., None], state.position).squeeze(-2)
+        x, past = self.decoder.step(
+            x, state.memory.layers, state.past, state.memory.mask, trace=trace)
+        return x, replace(state, past=past, position=state.position + 1)
+
+    def step(self, state: State, tokens: Tensor,
+             trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
+        """Return logits `(B, C, V)` after one more token each, `(B, C)`. See `Captioner.step`."""
+        hidden, state = self.step_hidden(state, tokens, trace)
+        return self.output(hidden), state
+
+    # Training
 
     def target_hidden_states(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return hidden states `(R, D)` that predict R tokens of a batch, and those tokens `(R,)`.
@@ -247,28 +274,12 @@ class TransformerCaptioner(Captioner):
         hidden, targets = self.target_hidden_states(batch)
         return caption_loss(self.output(hidden), targets, label_smoothing)
 
-    def start(self, memory: Memory, captions: int = 1) -> State:
-        """Return a state of C captions without tokens. See `Captioner.start`."""
-        layers = [_contiguous(layer) for layer in memory.layers]        # every step reads them
-        return State(replace(memory, layers=layers), [], captions)
-
-    def step(self, state: State, tokens: Tensor,
-             trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
-        """Return logits `(B, C, V)` after one more token each, `(B, C)`. See `Captioner.step`."""
-        hidden, state = self.step_hidden(state, tokens, trace)
-        return self.output(hidden), state
-
-    def step_hidden(self, state: State, tokens: Tensor,
-                    trace: dict[str, list] | None = None) -> tuple[Tensor, State]:
-        """Return the decoder's states `(B, C, D)` after one more token each, `(B, C)`."""
-        x = self.embed_tokens(tokens[..., None], state.position).squeeze(-2)
-        x, past = self.decoder.step(
-            x, state.memory.layers, state.past, state.memory.mask, trace=trace)
-        return x, replace(state, past=past, position=state.position + 1)
+    # Words become vectors
 
     @staticmethod
     def make_embedding(vocabulary_size: int, width: int) -> nn.Embedding:
         """Make an embedding with vectors of about length 1, `(V, D)`."""
+        # The output layer shares them: with length 1 its logits have a variance of about 1.
         embedding = nn.Embedding(vocabulary_size, width, padding_idx=0)
         nn.init.normal_(embedding.weight, std=width**-0.5)
         return embedding
@@ -277,6 +288,7 @@ class TransformerCaptioner(Captioner):
                      embedding: nn.Embedding | None = None) -> Tensor:
         """Embed tokens `(..., T)` and add positions, the first at `position`: `(..., T, D)`."""
         embedding = embedding or self.words
+        # The factor makes the entries about 1, as large as those of the positions.
         scaled = embedding(tokens) * embedding.embedding_dim**0.5
         return self.dropout(self.positions(scaled, position))
 
