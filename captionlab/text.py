@@ -38,7 +38,7 @@ class Vocabulary:
     @classmethod
     def build(cls, captions: Iterable[str], min_count: int = 1) -> "Vocabulary":
         """Return the words that occur at least `min_count` times, the most frequent first."""
-        texts, _ = list_texts(captions, "captions")
+        texts, _ = list_texts(captions, "captions")     # an error if they are not texts
         counts = Counter(word for caption in texts for word in normalise(caption))
         frequent = [word for word, count in counts.items() if count >= min_count]
         return cls(sorted(frequent, key=lambda word: (-counts[word], word)))

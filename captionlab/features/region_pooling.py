@@ -61,6 +61,7 @@ def spatial_graph(boxes: Tensor, mask: Tensor | None = None, threshold: float = 
     """
     left, top, right, bottom = boxes.float().unbind(-1)                     # (B, N) each
     area = (right - left) * (bottom - top)
+    # One clamp is enough: without overlap, the product is never above 0.
     shared = _interval_overlap(left, right).clamp(min=0) * _interval_overlap(top, bottom)
     # A box without area lies in nothing.
     is_inside = (shared >= threshold * area[..., None]) & (area > 0)[..., None]
