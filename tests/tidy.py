@@ -77,10 +77,14 @@ def hide_answer(cells: list[dict]) -> int:
     results = 0
     for cell in cells:
         if cell["cell_type"] == "markdown":
+            if text(cell).startswith(OPEN):     # the text itself says where its answer ends
+                cell["metadata"]["answers"] = True
+                return results
             answer, rest = split_answer(text(cell))
             if answer and (results or cell is cells[0]):
                 whole = OPEN + answer + CLOSE + (f"\n\n{rest}" if rest else "")
                 cell["source"] = whole.splitlines(keepends=True)
+                cell["metadata"]["answers"] = True
                 return results
             if END.match(rest):
                 return results
@@ -118,12 +122,13 @@ def tidy(notebook: dict) -> None:
     for cell in cells:
         if cell["cell_type"] == "code":
             fold(cell)
-        elif OPEN in (source := text(cell)):
-            cell["source"] = source.replace(OPEN, "").replace(CLOSE, "").splitlines(keepends=True)
     for place, cell in enumerate(cells):
         if is_call(cell, "predict"):
             count_results(cell, hide_answer(cells[place + 1:]))
             show_choices(cell)
+    for cell in cells:      # a fold whose prediction is gone opens
+        if not cell["metadata"].pop("answers", False) and OPEN in (source := text(cell)):
+            cell["source"] = source.replace(OPEN, "").replace(CLOSE, "").splitlines(keepends=True)
 
 
 def main() -> None:
