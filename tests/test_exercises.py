@@ -230,10 +230,12 @@ def test_a_rubric_lists_criteria(capsys):
     criteria = ("names commutativity", "has an example")
     add_rubric("99.4", "Why", difficulty=1, minutes=1, hints=HINTS, criteria=criteria)
     captionlab.course.check("99.4", "since sums commute")
-    captionlab.course.rubric("99.4")
+    captionlab.course.rubric("99.4", answer="since sums commute")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == '99.4 judge it yourself: captionlab.course.rubric("99.4")'
+    assert lines[0] == '99.4 judge it yourself: captionlab.course.rubric("99.4", answer)'
     assert lines[2:] == ["[ ] names commutativity", "[ ] has an example"]
+    captionlab.course.rubric("99.4", answer=" ")
+    assert "commutativity" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"exercises": 1}', '{"exercises": [], "predictions": 3}'])

@@ -77,7 +77,7 @@ class Verdict:
             "right": "right.",
             "wrong": f"wrong: {self.message}",
             "unanswered": "not answered yet.",
-            "rubric": f'judge it yourself: captionlab.course.rubric("{self.identifier}")',
+            "rubric": f'judge it yourself: captionlab.course.rubric("{self.identifier}", answer)',
         }
         return f"{self.identifier} {lines[self.state]}"
 

@@ -44,11 +44,12 @@ def hint(identifier: str) -> None:
         print(f"That was the last one; {call} shows the solution.")
 
 
-def rubric(identifier: str) -> None:
+def rubric(identifier: str, answer: str = "") -> None:
     """Print what a good answer to an exercise says, for readers to judge their own.
 
     Args:
         identifier: as in "11.1".
+        answer: of the reader; without one nothing is given away.
 
     Raises:
         ValueError: there is no such exercise.
@@ -56,6 +57,9 @@ def rubric(identifier: str) -> None:
     chosen = get_exercise(identifier)
     if not chosen.criteria:
         print(f'{identifier} is checked by captionlab.course.check("{identifier}", answer).')
+        return
+    if not answer.strip():
+        print(f"{identifier} not answered yet: write your answer between the quotes.")
         return
     print(f"{identifier} {chosen.title}. A good answer")
     for criterion in chosen.criteria:
