@@ -30,8 +30,8 @@ html_math_renderer = "mathml"
 exclude_patterns = ["_build", "api/measured.md"]
 nitpicky = True
 # Only our own names have a page here; torch's and Python's have not.
-# Nor has a private type variable of ours.
-nitpick_ignore_regex = [("py:.*", r"(?!captionlab\b).*"), ("py:class", r"captionlab\..*\._[A-Z]")]
+# Nor have our private classes and type variables.
+nitpick_ignore_regex = [("py:.*", r"(?!captionlab\b).*"), ("py:class", r"captionlab\..*\._[A-Z]\w*")]
 
 # notebooks: outputs are committed, nothing is executed
 nb_execution_mode = "off"
