@@ -22,6 +22,7 @@ from ..runs.run import Run
 from ..training.loop import live_plot
 
 # %% ../../nbs/library/course/trainings.ipynb #trns0004
+# How much a lesson trains: everything, a part that takes minutes, or next to nothing.
 RUN_SIZES = ("full", "short", "smoke")
 
 
