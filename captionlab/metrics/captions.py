@@ -226,13 +226,16 @@ def score_runs(
         if scorer:
             for name, candidates in candidate_tokens.items():
                 pending[name] = thread.submit(scorer.score, reference_tokens, candidates)
-        results = {}
+        # Java works on METEOR meanwhile: wait for it only when all else is done.
+        scored = {}
         for name, candidates in candidate_tokens.items():
             corpus, per_image, bleu_counts = _bleu(reference_tokens, candidates)
-            counts = {"BLEU": bleu_counts}
             for metric, rater in (("ROUGE-L", Rouge()), ("CIDEr", Cider())):
                 corpus[metric], per_image[metric] = rater.compute_score(
                     reference_tokens, candidates)
+            scored[name] = corpus, per_image, {"BLEU": bleu_counts}
+        results = {}
+        for name, (corpus, per_image, counts) in scored.items():
             if name in pending:
                 results_of_java = pending[name].result()
                 corpus["METEOR"], per_image["METEOR"], counts["METEOR"] = results_of_java
