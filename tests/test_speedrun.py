@@ -55,6 +55,18 @@ def test_what_a_gpu_shows_runs_in_small_on_a_cpu(tmp_path):
     assert not any("error" in found for found in results.values() if isinstance(found, dict))
 
 
+def test_a_cpu_counts_the_seconds_of_its_cores_and_of_other_programs():
+    watch = speedrun.Stopwatch(None)
+    watch.lap("start")
+    subprocess.run([sys.executable, "-c", "sum(range(10**7))"], check=True)
+    watch.lap("xe")
+    lap = watch.phases["xe"]
+    assert lap["core_seconds"] > 0.05
+    result = {"phases": watch.phases, "device": "cpu"}
+    assert speedrun.cost(result) == (lap["core_seconds"], "core s")
+    assert speedrun.cost(result | {"device": "cuda"}) == (lap["seconds"], "s")
+
+
 def test_every_course_has_a_preset_and_the_checks_a_goal():
     for name, course in speedrun.COURSES.items():
         preset = speedrun.find_preset(course.model, course.preset)
