@@ -10,6 +10,7 @@ from captionlab.data.batches import Batch
 from captionlab.decoding.beam import BestHypotheses, nbest_search
 from captionlab.decoding.generation import Checks, generate, sequence_log_probs
 from captionlab.models import find_preset, list_models, model_module, random_inputs
+from captionlab.runs.extension import freeze_vision
 from captionlab.scst import SelfCritical
 
 V = 1000
@@ -186,3 +187,21 @@ def test_what_waits_is_found():
     for read in (mask.all().item, mask.nonzero, lambda: mask[mask], lambda: mask.to("meta")):
         with pytest.raises(AssertionError), Waits():
             read()
+
+
+class OnTheDevice(TorchDispatchMode):
+    """A context in which a tensor from elsewhere, other than a number, is an error."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        tensors = [x for x in args if isinstance(x, torch.Tensor) and x.ndim > 0]
+        assert all(x.is_meta for x in tensors), f"{func.name()} reads from elsewhere"
+        return func(*args, **(kwargs or {}))
+
+
+def test_frozen_weights_learn_from_what_lies_on_the_device():
+    model = model_of("vanilla").to("meta")
+    freeze_vision(model, V // 2)
+    total, _ = model(batch_of("vanilla", 9).to("meta"), 0.1)
+    with OnTheDevice():
+        total.backward()
+    assert any(parameter.grad is not None for parameter in model.parameters())

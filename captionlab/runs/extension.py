@@ -105,6 +105,7 @@ def freeze_vision(model: Captioner, known_words: int) -> None:
         in_decoder = name.startswith("decoder.") and "cross_attention" not in name
         is_output = name in ("words.weight", "output.weight", "output.bias")
         parameter.requires_grad_(in_decoder or is_output)
-        if is_output and name != "output.bias":
-            rows = (torch.arange(len(parameter)) >= known_words).float()[:, None]
-            parameter.register_hook(lambda grad, rows=rows: grad * rows.to(grad))
+        if name in ("words.weight", "output.weight"):
+            # Made of the gradient alone: a copy from the CPU could not be recorded on a GPU.
+            parameter.register_hook(
+                lambda grad: torch.cat([torch.zeros_like(grad[:known_words]), grad[known_words:]]))

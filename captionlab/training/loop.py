@@ -211,12 +211,13 @@ class _Stepper:
 
     def _step(self, batch: Batch) -> Tensor:
         """Do the part of `step` that happens on the device, without a read."""
+        # Here and not at the end: a recording that failed half-way has left gradients.
+        self.optimizer.zero_grad()
         in_parts = self.config.accumulation > 1
         loss, tokens = self._accumulate(batch) if in_parts else self._loss(batch)
         sums = torch.stack([loss.detach().float(), tokens.float()])
         sums = cast(Tensor, self.accelerator.reduce(sums, "sum"))
         self._update(loss, sums)
-        self.optimizer.zero_grad()
         return sums
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
