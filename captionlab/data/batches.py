@@ -229,7 +229,8 @@ class Batch:
             if name in ("captions", "source"):
                 padded[name] = F.pad(ids, (0, -ids.shape[-1] % multiple))
             elif name in ("teacher_words", "teacher_chances"):
-                padded[name] = F.pad(ids, (0, 0, 0, -ids.shape[-2] % multiple))
+                # One row fewer than the captions have ids: nothing is predicted before bos.
+                padded[name] = F.pad(ids, (0, 0, 0, -(ids.shape[-2] + 1) % multiple))
         return replace(self, **padded)
 
     def pin_memory(self) -> Self:
@@ -386,6 +387,14 @@ class CaptionDataset(Dataset):
     def __getitem__(self, row: int) -> dict:
         return self.read(row)
 
+    def read_inputs(self, row: int, view: int, as_bytes: Container[str] = ()) -> dict[str, Tensor]:
+        """Return the tensors of a row's inputs, such as `(N, D)`; `view` 0 is that of `inputs`."""
+        tensors = {}
+        for name, function in self.input_variants[view].items():
+            make: Any = function.pixels if name in as_bytes else function
+            tensors[name] = make(self.items[row])
+        return tensors
+
     def read(self, row: int, *, as_bytes: Container[str] = ()) -> dict:
         """Return a row: the tensors of its inputs, and its texts as lists of ids.
 
@@ -393,14 +402,10 @@ class CaptionDataset(Dataset):
             row: its number.
             as_bytes: fields, of `pixel_inputs`, that are bytes.
         """
-        variant = 0
+        view = 0
         if len(self.input_variants) > 1:
-            variant = int(torch.randint(len(self.input_variants), ()))
-        functions: dict[str, Any] = self.input_variants[variant]
-        tensors = {
-            name: (function.pixels if name in as_bytes else function)(self.items[row])
-            for name, function in functions.items()
-        }
+            view = int(torch.randint(len(self.input_variants), ()))
+        tensors = self.read_inputs(row, view, as_bytes)
         if not self.dropout:
             return tensors | {name: ids[row] for name, ids in self.token_ids.items()}
         # torch gives each worker process its own seed, Python's random does not.

@@ -8,7 +8,6 @@ __all__ = ['fits_on', 'ResidentLoader']
 # %% ../../nbs/library/data/resident.ipynb #resi0002
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -50,20 +49,26 @@ def _row(data: CaptionDataset, place: tuple[int, int]) -> dict[str, Tensor]:
     """Return the inputs of a view's row as they are kept: bytes, or floats of 16 bits."""
     view, row = place
     kept = {}
-    functions: dict[str, Any] = data.input_variants[view]
-    for name, function in functions.items():
-        is_bytes = name in data.pixel_inputs
-        tensor = (function.pixels if is_bytes else function)(data.items[row])
+    for name, tensor in data.read_inputs(row, view, data.pixel_inputs).items():
         halve = tensor.is_floating_point() and name != "boxes"
         kept[name] = tensor.half() if halve else tensor
     return kept
+
+
+def _rows(data: CaptionDataset, places: list[tuple[int, int]]) -> Iterator[dict[str, Tensor]]:
+    """Yield `_row` of each place; threads decode pictures ahead."""
+    with ThreadPoolExecutor() as pool:
+        # Features of one item after the other are read together.
+        each = pool.map if data.pixel_inputs else map
+        for first in range(0, len(places), 1024):       # so many at most wait in memory
+            yield from each(partial(_row, data), places[first : first + 1024])
 
 # %% ../../nbs/library/data/resident.ipynb #resi0004
 class ResidentLoader:
     """Gives the batches of a sampler from data that lie on a device.
 
-    Like a `BatchLoader`, with one difference: the view of a picture is drawn for a whole epoch,
-    from the seed and the epoch.
+    Like a `BatchLoader`, but floats other than boxes are rounded to 16 bits, and the view of a
+    picture is drawn for a whole epoch, from the seed and the epoch.
 
     Args:
         data: whose rows are read, once and in all views.
@@ -82,16 +87,13 @@ class ResidentLoader:
         views = range(len(data.input_variants))
         places = list(product(views, range(len(data))))
         self.inputs: dict[str, Tensor] = {}         # (views · rows, ...) each
-        with ThreadPoolExecutor() as pool:
-            # Threads decode pictures. Features of one item after the other are read together.
-            each = pool.map if data.pixel_inputs else map
-            read = each(partial(_row, data), places)
-            for number, tensors in enumerate(tqdm(read, "to the device", len(places), leave=False)):
-                for name, tensor in tensors.items():
-                    if name not in self.inputs:
-                        shape = (len(places), *tensor.shape)
-                        self.inputs[name] = torch.empty(shape, dtype=tensor.dtype, device=device)
-                    self.inputs[name][number] = tensor
+        rows = tqdm(_rows(data, places), "to the device", len(places), leave=False)
+        for number, tensors in enumerate(rows):
+            for name, tensor in tensors.items():
+                if name not in self.inputs:
+                    shape = (len(places), *tensor.shape)
+                    self.inputs[name] = torch.empty(shape, dtype=tensor.dtype, device=device)
+                self.inputs[name][number] = tensor
         self.ids = {name: pad_sequences(ids).to(device) for name, ids in data.token_ids.items()}
 
     def __len__(self) -> int:
@@ -118,7 +120,7 @@ class ResidentLoader:
         width = self.lengths[rows].max(0)
         for name, length in zip(self.ids, width, strict=True):
             fields[name] = self.ids[name][self._to_device(chosen)][..., :length]
-        return replace(Batch(), **fields)
+        return Batch(**fields)
 
     def _to_device(self, numbers: Tensor) -> Tensor:
         """Return row numbers on the device, sent without a wait."""
