@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -29,6 +31,8 @@ from captionlab.data import (
     batch_by_count,
     datasets,
     default_workers,
+    loading,
+    resident,
 )
 from captionlab.features import ImageProcessor, input_transforms
 from captionlab.features.preprocessing import Preprocess
@@ -270,6 +274,39 @@ def test_bytes_are_scaled_to_the_same_bits(workers):
             assert len(batches) == 24
     resident = [batch.images for batch in ResidentLoader(data, sampler, "cpu")]
     assert all(map(torch.equal, resident, expected))
+
+
+def test_few_pictures_wait_for_the_device(monkeypatch):
+    class FastThreads(ThreadPoolExecutor):
+        """Threads that have read all they were given before the first copy."""
+
+        def map(self, function, places):
+            return [function(place) for place in places]
+
+    def pixels(item):
+        read.append(item)
+        return torch.zeros(5, 5, 3, dtype=torch.uint8)
+
+    monkeypatch.setattr(resident, "ThreadPoolExecutor", FastThreads)
+    data = pixel_rows(9)
+    inputs = data.input_variants[0]
+    inputs["images"] = replace(inputs["images"], pixels=pixels)
+    read = []
+    next(resident._rows(data, [(0, 0)] * 3000))
+    assert len(read) == 1024
+
+
+@pytest.mark.parametrize(("parent", "ends"), [(77, True), (1, False)])
+def test_a_worker_knows_its_parent_though_it_is_the_first_process(monkeypatch, parent, ends):
+    """As that of a container is; an orphan of any other has that one as its new parent."""
+    ended = []
+    library = SimpleNamespace(prctl=lambda *_: None)
+    monkeypatch.setattr(loading.ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(loading.sys, "platform", "linux")
+    monkeypatch.setattr(loading.os, "getppid", lambda: 1)
+    monkeypatch.setattr(loading.os, "_exit", ended.append)
+    loading._end_with_parent(parent, 0)
+    assert ended == [1] * ends
 
 
 def test_an_epoch_may_break_off_and_a_share_may_have_no_pictures():

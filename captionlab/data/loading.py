@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ class _SharedBatches(Sampler):
 _PR_SET_PDEATHSIG = 1       # of prctl(2)
 
 
-def _end_with_parent(_worker: int) -> None:
+def _end_with_parent(parent: int, _worker: int) -> None:
     """Let the system end this worker process when the process that started it ends."""
     if sys.platform != "linux":
         return
@@ -106,7 +107,7 @@ def _end_with_parent(_worker: int) -> None:
     if not hasattr(libc, "prctl"):
         return
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:       # it ended before the call
+    if os.getppid() == 1 and parent != 1:       # it ended before the call
         os._exit(1)
 
 
@@ -186,7 +187,7 @@ class BatchLoader:
             num_workers=workers,
             collate_fn=_unchanged,
             pin_memory=pin_memory,
-            worker_init_fn=_end_with_parent,
+            worker_init_fn=partial(_end_with_parent, os.getpid()),
             persistent_workers=workers > 0,
             generator=torch.Generator(),  # else it would draw from that of the model
         )
