@@ -16,6 +16,7 @@ from test_decoding import (
 )
 
 from captionlab.data.batches import Batch
+from captionlab.decoding import constraints
 from captionlab.decoding.beam import beam_search, nbest_search
 from captionlab.decoding.constraints import (
     MinLength,
@@ -178,6 +179,12 @@ def test_the_machine_accepts_exactly_the_captions_with_all_sequences(ids, requir
     for token in ids:
         state = machine.transitions[state, token].item()
     assert (state == len(machine) - 1) == all(contains(ids, one) for one in required)
+
+
+def test_too_many_required_words_are_refused_before_their_states_are_listed(monkeypatch):
+    monkeypatch.setattr(constraints, "product", None)
+    with pytest.raises(ValueError, match=f"30 required words make {2**30} states of a search"):
+        machine([(number,) for number in range(3, 33)], 40)
 
 
 @pytest.mark.parametrize(

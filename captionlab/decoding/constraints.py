@@ -123,10 +123,11 @@ class RequiredSequences:
         unique = dict.fromkeys(tuple(sequence) for sequence in sequences)
         self.sequences = [sequence for sequence in unique if sequence]
         # How many tokens of each sequence a caption ends with, or all of them once it has had it.
-        states = list(product(*(range(len(one) + 1) for one in self.sequences)))
-        if len(states) > 64:
-            raise ValueError(f"{len(self.sequences)} required words make {len(states)} states of "
+        count = math.prod(len(one) + 1 for one in self.sequences)
+        if count > 64:
+            raise ValueError(f"{len(self.sequences)} required words make {count} states of "
                              "a search, and more than 64 take too long: require fewer")
+        states = list(product(*(range(len(one) + 1) for one in self.sequences)))
         numbers = {state: number for number, state in enumerate(states)}
         # A token of no sequence stands for all others.
         special = {token for sequence in self.sequences for token in sequence}
