@@ -9,10 +9,17 @@ import pytest
 import torch
 
 import captionlab
+from captionlab.course.toys import BigramCaptioner, empty_memory
 from captionlab.data import scenes
-from captionlab.decoding import GenerationConfig, find_rule, register_rule
+from captionlab.decoding import (
+    GenerationConfig,
+    find_rule,
+    generate_hypotheses,
+    register_rule,
+)
 from captionlab.metrics import registry
 from captionlab.runs import ensemble, evaluate
+from captionlab.text import Vocabulary
 
 WORLD = scenes(train=1, val=1, test=6, novel=0)
 PICTURES = [item.image for item in WORLD["test"]]
@@ -87,6 +94,30 @@ def test_an_unknown_rule_is_found_before_the_work():
         GenerationConfig(rules="rhyme")
     with pytest.raises(ValueError, match="no rule 'rhyme'"):
         find_rule("rhyme")
+
+
+def test_an_empty_list_is_the_default():
+    config = GenerationConfig(rules=[], required_words=[], suppress_words=["dog"])
+    assert config.to_dict() == {"beam": 3, "length_penalty": 0.0, "suppress_words": ["dog"]}
+    assert hash(config) == hash(GenerationConfig(suppress_words=("dog",)))
+
+
+def test_a_seed_decides_what_is_sampled():
+    vocabulary = Vocabulary.build(["a red circle", "a blue square"], min_count=1)
+    toy = BigramCaptioner(torch.zeros(len(vocabulary), len(vocabulary))).eval()
+    config = GenerationConfig(sample=True, seed=3, num_captions=4)
+
+    def ids(pictures, numbers=None):
+        memory = empty_memory(pictures)
+        found = generate_hypotheses(
+            toy, memory, vocabulary, config, max_length=9, numbers=numbers
+        )
+        return [[one.ids for one in captions] for captions in found]
+
+    first, second = ids(2)
+    assert first != second
+    assert ids(2) == [first, second]
+    assert ids(1, numbers=[1]) == [second]
 
 
 def test_a_rule_that_returns_no_log_probabilities_is_named(mine):

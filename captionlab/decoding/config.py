@@ -6,8 +6,9 @@
 __all__ = ['GenerationConfig', 'generate_hypotheses']
 
 # %% ../../nbs/library/decoding/config.ipynb #gcfg0002
+import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -81,8 +82,10 @@ class GenerationConfig:
         check_number("temperature", self.temperature, 1e-6)
         check_number("top_p", self.top_p, 0, 1, above=True)
         for name in ("required_words", "suppress_words", "rules"):
-            if isinstance(getattr(self, name), str):
+            words = getattr(self, name)
+            if isinstance(words, str):
                 raise ValueError(f"{name} is a string: give a list of words")
+            object.__setattr__(self, name, tuple(words))        # an empty list is the default, too
         for name in self.rules:
             find_rule(name)
         if self.sample and self.required_words:
@@ -97,7 +100,7 @@ class GenerationConfig:
     @classmethod
     def resolve(cls, config: "GenerationConfig | None", settings: dict,
                 **defaults: Any) -> "GenerationConfig":
-        """Return a configuration, or that of some settings.
+        """Return the configuration that a call means: `config`, or one made of its settings.
 
         Args:
             config: None for the settings.
@@ -109,17 +112,19 @@ class GenerationConfig:
             TypeError: there is no such setting.
         """
         if config is None:
-            return cls(**defaults | settings)
+            return cls(**(defaults | settings))
         if settings:
             raise ValueError(f"give a config, or {', '.join(settings)}, not both")
         return config
 
     def to_dict(self) -> dict:
         """Return beam, length penalty, and every other setting that is not the default."""
-        default = asdict(GenerationConfig())
-        return {name: list(value) if isinstance(value, tuple) else value
-                for name, value in asdict(self).items()
-                if name in ("beam", "length_penalty") or value != default[name]}
+        settings = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("beam", "length_penalty") or value != field.default:
+                settings[field.name] = list(value) if isinstance(value, tuple) else value
+        return settings
 
 
 _LEAST = {"beam": 1, "num_captions": 1, "min_length": 1, "no_repeat_ngram": 0, "top_k": 0}
@@ -158,11 +163,20 @@ def _rule_constraint(name: str, vocabulary: Vocabulary | SubwordVocabulary) -> C
     return constrain
 
 # %% ../../nbs/library/decoding/config.ipynb #gcfg0007
+def _picture_generator(seed: int, number: int) -> torch.Generator:
+    """Return the random numbers of one picture among several.
+
+    What is sampled for a picture thus depends neither on the batch that it is in nor on whether
+    the pictures before it have been captioned by an earlier, interrupted job.
+    """
+    digest = hashlib.sha256(f"{seed} {number}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8]))
+
+
 @torch.no_grad()
 def generate_hypotheses(model: Captioner, memory: Memory,
                         vocabulary: Vocabulary | SubwordVocabulary, config: GenerationConfig, *,
-                        max_length: int,
-                        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+                        max_length: int, numbers: Iterable[int] | None = None,
                         constraints: Sequence[Constraint] = ()) -> list[list[Hypothesis]]:
     """Generate captions of B pictures.
 
@@ -172,7 +186,8 @@ def generate_hypotheses(model: Captioner, memory: Memory,
         vocabulary: of the captions; its unknown word is never generated.
         config: how.
         max_length: the largest number of tokens where the configuration gives none.
-        generator: of random numbers, for sampling; or one for each picture.
+        numbers: of the B pictures among all that are captioned; with the seed they decide what is
+            sampled. From 0 by default.
         constraints: besides those of the configuration.
 
     Returns:
@@ -203,14 +218,19 @@ def generate_hypotheses(model: Captioner, memory: Memory,
         return nbest_search(model, memory, config.beam, config.length_penalty, max_length=longest,
                             num_captions=config.num_captions, suppress_tokens=unknown,
                             constraints=constraints, required=required)
+    generators = None
+    if config.seed is not None:
+        chosen = range(len(memory)) if numbers is None else numbers
+        generators = [_picture_generator(config.seed, number) for number in chosen]
     samples, log_probs = sample(model, memory, config.num_captions, max_length=longest,
                                 temperature=config.temperature, top_k=config.top_k,
-                                top_p=config.top_p, generator=generator,
+                                top_p=config.top_p, generator=generators,
                                 suppress_tokens=unknown, constraints=constraints)
     captions = []
     for rows, values in zip(samples.tolist(), log_probs.tolist(), strict=True):
-        sequences = [[token for token in ids if token != PAD] for ids in rows]
-        pairs = zip(sequences, values, strict=True)
-        captions.append([Hypothesis(ids, value / len(ids) ** config.length_penalty)
-                         for ids, value in pairs])
+        hypotheses = []
+        for row, value in zip(rows, values, strict=True):
+            ids = [token for token in row if token != PAD]
+            hypotheses.append(Hypothesis(ids, value / len(ids) ** config.length_penalty))
+        captions.append(hypotheses)
     return captions

@@ -20,7 +20,6 @@ from captionlab.runs.captions import (
     Caption,
     collect_results,
     make_captions,
-    picture_generator,
     stream_results,
 )
 
@@ -145,12 +144,8 @@ class _RunParts:
     def _hypotheses(self, memory: Memory, config: GenerationConfig,
                     numbers: Sequence[int] | None) -> list[list[Hypothesis]]:
         """Return the hypotheses of B encoded inputs."""
-        random = None
-        if config.seed is not None:
-            chosen = range(len(memory)) if numbers is None else numbers
-            random = [picture_generator(config.seed, number) for number in chosen]
         return generate_hypotheses(self.model, memory, self.vocabulary, config,
-                                   max_length=self.max_length, generator=random)
+                                   max_length=self.max_length, numbers=numbers)
 
     @torch.no_grad()
     def read(self, batch: Batch, ids: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, list]]]:
