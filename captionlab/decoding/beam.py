@@ -138,25 +138,27 @@ class Beams:
             of states, or fewer if there are only fewer continuations.
         """
         parts = [self._extend_into(state, log_probs) for state in range(self.num_states)]
-        ids, totals, parents = zip(*parts, strict=True)         # one tensor for each state
-        self.ids = torch.cat(ids, 1)
-        self.log_probs = torch.cat(totals, 1)
+        self.ids = torch.cat([ids for ids, _, _ in parts], 1)
+        self.log_probs = torch.cat([totals for _, totals, _ in parts], 1)
         states = torch.arange(self.num_states, device=self.ids.device)
         self.states = states.repeat_interleave(self.ids.shape[1] // self.num_states)
-        return torch.cat(parents, 1)
+        return torch.cat([parents for _, _, parents in parts], 1)
 
     def _extend_into(self, state: int, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Add the captions that end in a state to `finished`; return the best others.
+        """Return the best unfinished captions that lead to a state; see `extend`.
+
+        Captions that end count in the last state alone, which has all that is required. They go to
+        `finished`.
 
         Returns:
-            Ids, log-probabilities and parents. Each state gives as many captions, some with minus
-            infinity where fewer lead there.
+            Ids `(R, n, 1 + T)`, log-probabilities and parents, `(R, n)` each. n is the same for
+            every state; where fewer captions lead there, the others have minus infinity.
         """
         C, V = log_probs.shape[1:]
         if self.transitions is not None:
             leads_elsewhere = self.transitions[self.states] != state            # (C, V)
             log_probs = log_probs.masked_fill(leads_elsewhere, -math.inf)
-        # Each caption can end in one way only, so of so many continuations enough are unfinished.
+        # Each of C captions has one continuation that ends, so at least `width` of these do not.
         count = self.width + C
         # They are among the best of each caption, so that most of the C·V are never added up.
         token_log_probs, tokens = log_probs.topk(min(count, V))                 # (R, C, best)
@@ -193,8 +195,8 @@ class Beams:
 
     def add_unfinished(self, captions: BestHypotheses) -> None:
         """Add the unfinished captions that hold all that is required to others."""
-        first = self.ids.shape[1] - self.ids.shape[1] // self.num_states
-        captions.add(self.rows, self.ids[:, first:], self.log_probs[:, first:])
+        count = self.ids.shape[1] // self.num_states       # of each state; the last has all
+        captions.add(self.rows, self.ids[:, -count:], self.log_probs[:, -count:])
 
 # %% ../../nbs/library/decoding/beam.ipynb #444ebee2
 @torch.no_grad()
@@ -287,4 +289,4 @@ def beam_search(model: Captioner, memory: Memory, width: int = 3, length_penalty
     """
     captions = nbest_search(model, memory, width, length_penalty, max_length=max_length,
                             suppress_tokens=suppress_tokens)
-    return [best for best, *_ in captions]
+    return [found[0] for found in captions]

@@ -163,6 +163,7 @@ class Checks:
         """
         largest = torch.cat(self.largest)
         self.largest = []
+        # All answers in one tensor: each copy from a GPU is a wait.
         broken = [largest.isnan().any(), largest.isneginf().any()]
         *answers, any_nan, any_empty = torch.cat([is_unfinished, torch.stack(broken)]).tolist()
         _raise_if_broken(any_nan, any_empty)
@@ -230,7 +231,6 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
     checks = Checks(tokens.device, max_length)
     leaves_at_once = wait and checks.interval == 1
     state = model.start(memory, captions)
-    length = 0
     for length in range(1, max_length + 1):
         logits, state = model.step(state, tokens)
         ended = _has_ended(tokens)
@@ -245,11 +245,15 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
                 log_probs = constraint(prefixes, log_probs)
             # After its end a caption may be followed by anything.
             log_probs = log_probs.masked_fill(ended[..., None], 0.0)
-        step_points = () if points is None else (points[written.rows, :, length - 1],)
-        tokens = written.append(length, choose(log_probs, *step_points), log_probs, ended)
-        if wait:
-            checks.add(log_probs)
-        if not (wait and checks.are_due(length)):
+        if points is None:
+            chosen = choose(log_probs)
+        else:
+            chosen = choose(log_probs, points[written.rows, :, length - 1])
+        tokens = written.append(length, chosen, log_probs, ended)
+        if not wait:
+            continue
+        checks.add(log_probs)
+        if not checks.are_due(length):
             continue
         unfinished = checks.unfinished((~_has_ended(tokens)).any(-1))
         if len(unfinished) == 0:
@@ -258,11 +262,11 @@ def generate(model: Captioner, memory: Memory, choose: Callable[..., Tensor],
             state = state.select(unfinished)
             tokens = tokens[unfinished]
             written.rows = written.rows[unfinished]
-    ids = written.ids
-    if wait:                            # words after the last end may be there, padding alone
-        used = (ids[..., :length] != PAD).any(0).any(0)
-        ids = ids[..., : max(sum(used.tolist()), 1)]
-    return ids, written.scores
+    if not wait:
+        return written.ids, written.scores
+    # After the last end there is padding alone, also where further steps were taken on a GPU.
+    used = (written.ids != PAD).any(0).any(0)               # (T,)
+    return written.ids[..., : max(sum(used.tolist()), 1)], written.scores
 
 # %% ../../nbs/library/decoding/generation.ipynb #aabf25ea
 def greedy(model: Captioner, memory: Memory, max_length: int = 30,
@@ -384,29 +388,29 @@ def sample(model: Captioner, memory: Memory, captions: int = 1, *, temperature: 
         renormalised), `(B, C)`.
 
     Raises:
-        ValueError: if a number is out of its range.
+        ValueError: if a number is out of its range; and as `generate`.
     """
     # Greedy search is the limit of low temperatures.
     check_number("temperature", temperature, 1e-6)
     check_number("top_p", top_p, 0, 1, above=True)
     top_k = check_count("top_k", top_k, least=0)
-    points = None                       # of each picture's own generator, or
-    shared_generator = None             # one for all
-    if isinstance(generator, Sequence):
-        # The same numbers on every device.
+    points = None
+    shared_generator = None
+    if isinstance(generator, Sequence):     # one for each picture: all its numbers at once
+        # On the CPU, so that they are the same on every device.
         shape = (captions, max_length)
         points = torch.stack([torch.rand(shape, generator=one) for one in generator])
         points = points.to(next(model.parameters()).device)             # (B, C, T)
     else:
         shared_generator = generator
 
-    def choose(log_probs: Tensor, points: Tensor | None = None) -> Tensor:
+    def choose(log_probs: Tensor, step_points: Tensor | None = None) -> Tensor:
         log_probs = apply_temperature(log_probs, temperature)
         if top_k:
             log_probs = keep_top_k(log_probs, top_k)
         if top_p < 1:
             log_probs = keep_top_p(log_probs, top_p)
-        return draw_tokens(log_probs, points, shared_generator)
+        return draw_tokens(log_probs, step_points, shared_generator)
 
     return generate(model, memory, choose, captions,
                     max_length=max_length, suppress_tokens=suppress_tokens,
@@ -431,6 +435,9 @@ def sequence_log_probs(model: Captioner, memory: Memory, ids: Tensor,
 
     Returns:
         `(B, C, T)`; 0 for padding.
+
+    Raises:
+        ValueError: as `log_probabilities`.
     """
     inputs = F.pad(ids[..., :-1], (1, 0), value=BOS)
     logits = model.decode(memory, inputs)
