@@ -45,9 +45,8 @@ class Memory:
 
     def mask_position(self, positions: Tensor) -> "Memory":
         """Return the memory without one position of each picture; `positions` is `(B,)`."""
-        shape = (len(self), self.layers[0].key.shape[-2])
-        mask = torch.ones(shape, dtype=torch.bool, device=positions.device)
-        mask = mask.scatter(1, positions[:, None], False)[:, None, None]        # (B, 1, 1, N)
+        every = torch.arange(self.layers[0].key.shape[-2], device=positions.device)
+        mask = (every != positions[:, None])[:, None, None]                     # (B, 1, 1, N)
         return replace(self, mask=mask if self.mask is None else self.mask & mask)
 
 # %% ../nbs/20_captioner.ipynb #f1b42253
@@ -60,7 +59,7 @@ class State:
     Args:
         memory: of the pictures.
         past: for each decoder layer the keys and values of the tokens so far, `(B·C, H, T, K)`
-            each.
+            each; caption c of picture b is row b·C + c.
         captions: C, how many captions each picture has.
         position: T, how many tokens each caption has so far.
     """
@@ -70,25 +69,24 @@ class State:
     captions: int
     position: int = 0
 
-    def _select_rows(self, rows: Tensor, memory: Memory) -> "State":
-        """Return the state with these rows of the past; caption c of picture b is row b·C + c."""
-        return replace(self, memory=memory, past=[layer.select(rows) for layer in self.past])
-
     def reorder(self, parents: Tensor) -> "State":
         """Let caption c of picture b continue from caption `parents[b, c]`.
 
         Args:
             parents: `(B, C)`; C may differ from the number of captions so far.
         """
-        first_rows = torch.arange(len(self.memory), device=parents.device)[:, None] * self.captions
-        state = self._select_rows((first_rows + parents).flatten(), self.memory)
-        return replace(state, captions=parents.shape[1])
+        pictures = torch.arange(len(self.memory), device=parents.device)
+        first_rows = pictures[:, None] * self.captions          # (B, 1)
+        rows = (first_rows + parents).flatten()                 # (B·C,)
+        past = [layer.select(rows) for layer in self.past]
+        return replace(self, past=past, captions=parents.shape[1])
 
     def select(self, rows: Tensor) -> "State":
         """Return the state of the pictures with these indices, shape `(R,)`, with all captions."""
         captions = torch.arange(self.captions, device=rows.device)
         caption_rows = (rows[:, None] * self.captions + captions).flatten()
-        return self._select_rows(caption_rows, self.memory.select(rows))
+        past = [layer.select(caption_rows) for layer in self.past]
+        return replace(self, memory=self.memory.select(rows), past=past)
 
     def mask_position(self, positions: Tensor) -> "State":
         """Return the state without one position of each picture; `positions` is `(B,)`."""
@@ -303,6 +301,8 @@ def _contiguous(layer: KeyValue | dict[str, KeyValue]) -> KeyValue | dict[str, K
 
 
 # %% ../nbs/20_captioner.ipynb #73c3b825
+#| code-fold: true
+#| code-summary: "CaptionerWrapper: each method calls the one inside"
 class CaptionerWrapper(Captioner):
     """A captioner around another one: it decodes as the one inside; a subclass changes the loss.
 
