@@ -259,7 +259,7 @@ def extract_features(images: Sequence[str | os.PathLike], out: str | os.PathLike
         if isinstance(boxes, Detector):
             boxes.to(config.device)
         net = None if config.backbone == "file" else _open_network(config)
-        preprocess = net and replace(net.preprocess, resize=config.resize)
+        preprocess = None if net is None else replace(net.preprocess, resize=config.resize)
         store = extract_regions(files, boxes, out, net, max_boxes=config.max_boxes,
                                 preprocess=preprocess)
     else:

@@ -129,8 +129,6 @@ class _PictureReader:
         self.backbone_name = inputs.backbone
         self.feature_kinds = list(dict.fromkeys(_KIND_OF_FIELD[field] for field in inputs.fields))
         self.boxes_source = boxes
-        if isinstance(boxes, RegionFile | Detector):
-            self.boxes = boxes
 
     def with_preprocess(self, **changes: object) -> Self:
         """Return a copy whose pictures are prepared another way.
@@ -142,15 +140,12 @@ class _PictureReader:
         reader.preprocess = replace(self.preprocess, **changes)
         return reader
 
-    @property
-    def needs_network(self) -> bool:
-        """Whether a network or a large file computes the features, so that storing them pays."""
-        return self.backbone_name != "pixels"
-
     @cached_property
     def boxes(self) -> RegionFile | Detector | None:
         """Where the boxes of photos come from; None if only scenes have any."""
         source: Any = self.boxes_source
+        if isinstance(source, RegionFile | Detector):
+            return source
         boxes = None if source == "scene" else open_boxes(source)
         if self.backbone_name == "file" and not getattr(boxes, "width", 0):
             raise ValueError(
@@ -195,21 +190,23 @@ class _PictureReader:
             )
         return regions.transformed(self.preprocess)
 
-    def _region_fields(
-        self, images: Tensor, maps: dict[str, Tensor], regions: Sequence[Regions]
-    ) -> dict[str, Tensor]:
-        """Return vectors, boxes and mask of regions, by field.
 
-        Without a network the vectors are the mean colours of the parts of each box.
-        """
-        if self.backbone_name != "pixels":
-            cells = maps["high"].cpu() if maps else None        # else the boxes bring them
-            return region_fields(regions, cells, self.inputs.max_boxes)
-        pixels = images.permute(0, 2, 3, 1)                                 # (B, h, w, 3)
-        fields = region_fields(regions, pixels, self.inputs.max_boxes)
-        colours = pixel_regions(pixels, fields["boxes"])
-        padding = ~fields["region_mask"][..., None]
-        return fields | {"regions": colours.masked_fill(padding, 0)}
+# %% ../../nbs/library/features/image_processor.ipynb #regf0001
+def _region_fields(
+    inputs: InputConfig, images: Tensor, maps: dict[str, Tensor], regions: Sequence[Regions]
+) -> dict[str, Tensor]:
+    """Return vectors, boxes and mask of the regions of B pictures, by field.
+
+    Without a network the vectors are the mean colours of the parts of each box.
+    """
+    if inputs.backbone != "pixels":
+        cells = maps["high"].cpu() if maps else None        # else the boxes bring them
+        return region_fields(regions, cells, inputs.max_boxes)
+    pixels = images.permute(0, 2, 3, 1)                                     # (B, h, w, 3)
+    fields = region_fields(regions, pixels, inputs.max_boxes)
+    colours = pixel_regions(pixels, fields["boxes"])
+    padding = ~fields["region_mask"][..., None]
+    return fields | {"regions": colours.masked_fill(padding, 0)}
 
 # %% ../../nbs/library/features/image_processor.ipynb #7663271b
 class FeatureExtractor(_PictureReader):
@@ -247,6 +244,11 @@ class FeatureExtractor(_PictureReader):
         if backbone is not None:
             self.backbone = backbone
         self._given_detector = detector
+
+    @property
+    def needs_network(self) -> bool:
+        """Whether a network or a large file computes the features, so that storing them pays."""
+        return self.backbone_name != "pixels"
 
     @cached_property
     def detector(self) -> AttributeDetector:
@@ -303,7 +305,7 @@ class FeatureExtractor(_PictureReader):
                 features["low"] = pooled("low", self.inputs.fine_grid)
                 features["high"] = pooled("high", self.inputs.grid)
             elif kind == "regions":
-                features |= self._region_fields(images, maps, regions)
+                features |= _region_fields(self.inputs, images, maps, regions)
             elif kind == "attributes":
                 cells = pooled("high", tuple(self.detector.metadata["made_by"]["grid"]))
                 features["chances"] = self.detector(cells).sigmoid()        # (B, words)
