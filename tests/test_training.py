@@ -296,7 +296,7 @@ def test_a_checkpoint_of_another_device_is_one_clear_line(trained, tmp_path):
 
 @pytest.mark.parametrize("nothing", [{"epochs": 0}, {"warmup": 0}, {"batch_size": 0}])
 def test_a_config_has_something_to_do(nothing):
-    with pytest.raises(ValueError, match="give at least one of each"):
+    with pytest.raises(ValueError, match="is 0: take a whole number of at least 1"):
         TrainingConfig(**nothing)
     with pytest.raises(ValueError, match="for no clipping give float"):
         TrainingConfig(max_grad_norm=0.0)
@@ -315,7 +315,7 @@ def test_a_config_has_something_to_do(nothing):
 )  # fmt: skip
 def test_what_is_counted_is_a_whole_number(wrong):
     (name,) = wrong
-    with pytest.raises(ValueError, match=f"^{name} .*: give a whole number$"):
+    with pytest.raises(ValueError, match=f"^{name} .*: (take|give) a whole number"):
         TrainingConfig(**wrong)
     assert TrainingConfig(epochs=np.int64(3)).epochs == 3
 
@@ -849,7 +849,7 @@ def test_memory_of_self_critical_training_is_flat():
 
 
 def test_accumulation_below_one_is_refused():
-    with pytest.raises(ValueError, match="accumulation 0"):
+    with pytest.raises(ValueError, match="accumulation is 0"):
         TrainingConfig(accumulation=0)
 
 
@@ -925,10 +925,13 @@ def test_an_unknown_schedule_is_named():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"label_smoothing": 1.0}, {"ema_decay": 1.0}, {"max_tokens": -1}, {"encoder_lr_scale": -1.0}],
-)
+    [
+        {"label_smoothing": 1.0}, {"ema_decay": 1.0}, {"max_tokens": -1}, {"encoder_lr_scale": -1.0},
+        {"lr": 0.0}, {"lr": float("inf")}, {"patience": -1},
+    ],
+)  # fmt: skip
 def test_a_config_that_teaches_nothing_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"give numbers (from 0 to below 1|of at least 0)"):
+    with pytest.raises(ValueError, match=r"(give|take) (a|numbers) .*(from|above|at least) 0"):
         TrainingConfig(**wrong)
 
 

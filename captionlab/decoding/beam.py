@@ -19,11 +19,10 @@ from captionlab.decoding.generation import (
     PAD,
     Checks,
     bos_tokens,
-    check_count,
-    check_number,
     log_probabilities,
 )
 
+from ..arguments import check_count, check_number
 from ..captioner import Captioner, Memory
 from .constraints import Constraint, RequiredSequences
 

@@ -23,11 +23,12 @@ from captionlab.decoding.constraints import (
     find_rule,
 )
 
+from ..arguments import check_count, check_number
 from ..captioner import Captioner, Memory
 from ..subwords import SubwordVocabulary
 from ..text import Vocabulary
 from .beam import Hypothesis, nbest_search
-from .generation import PAD, check_count, check_number, sample
+from .generation import PAD, sample
 
 # %% ../../nbs/library/decoding/config.ipynb #gcfg0003
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,10 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from ..arguments import check_count
 from ..subwords import SubwordVocabulary
 from ..text import Vocabulary
-from .generation import EOS, check_count
+from .generation import EOS
 
 # %% ../../nbs/library/decoding/constraints.ipynb #cons0003
 # From ids of shape `(R, C, 1 + T)`, bos first, and log-probabilities `(R, C, V)` to new ones.

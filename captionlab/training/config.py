@@ -18,6 +18,7 @@ from functools import partial
 from numbers import Integral
 from typing import Any
 
+from ..arguments import check_count, check_number
 from ..blocks import BlockConfig
 from ..data import batches
 from ..data.inputs import InputConfig
@@ -144,35 +145,21 @@ class TrainingConfig:
     graphs: bool = True
 
     def __post_init__(self):
-        self._check_whole_numbers()
-        if self.accumulation < 1:
-            raise ValueError(f"accumulation {self.accumulation}: process a step in 1 part or more")
-        if min(self.epochs, self.batch_size, self.warmup) < 1:
-            raise ValueError(f"{self.epochs} epochs, batch_size {self.batch_size}, "
-                             f"{self.warmup} steps of warm-up: give at least one of each")
+        for name, least in _LEAST.items():
+            check_count(name, getattr(self, name), least)
+        check_number("lr", self.lr, 0, above=True)
+        check_number("encoder_lr_scale", self.encoder_lr_scale, 0)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, Integral):
+            raise ValueError(f"seed {self.seed!r}: give a whole number")
         if not (0 <= self.label_smoothing < 1 and 0 <= self.ema_decay < 1):
             raise ValueError(f"label_smoothing {self.label_smoothing}, ema_decay {self.ema_decay}: "
                              "give numbers from 0 to below 1")
-        if self.max_tokens < 0 or not self.encoder_lr_scale >= 0:
-            raise ValueError(f"max_tokens {self.max_tokens}, encoder_lr_scale "
-                             f"{self.encoder_lr_scale}: give numbers of at least 0")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas {self.betas}: Adam takes two, from 0 to below 1, "
                              "such as (0.9, 0.98)")
-        if not 0 < self.lr < float("inf") or self.patience < 0:
-            raise ValueError(f"lr {self.lr}, patience {self.patience}: give a learning rate above "
-                             "0, and 0 or more epochs of patience")
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm {self.max_grad_norm}: nothing could be learned; "
                              "for no clipping give float('inf')")
-
-    def _check_whole_numbers(self) -> None:
-        """Raise a ValueError if a number that counts something is not a whole number."""
-        for name in _WHOLE_NUMBERS:
-            value = getattr(self, name)
-            # True is an int to Python, and numpy's integers are not.
-            if isinstance(value, bool) or not isinstance(value, Integral):
-                raise ValueError(f"{name} {value!r}: give a whole number")
 
     def with_batch_size(self, pictures: int, usual: int) -> "TrainingConfig":
         """Return the recipe for steps of so many pictures.
@@ -214,8 +201,8 @@ class TrainingConfig:
         return schedules[self.schedule]
 
 
-_WHOLE_NUMBERS = (
-    "epochs", "batch_size", "max_tokens", "warmup", "patience", "seed", "accumulation")
+_LEAST = {"epochs": 1, "batch_size": 1, "accumulation": 1, "warmup": 1, "max_tokens": 0,
+          "patience": 0}
 
 # %% ../../nbs/library/training/config.ipynb #eb064fcb
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +265,7 @@ def override_preset(preset: Any, settings: Iterable[str]) -> Any:
     """Return a preset with some values replaced.
 
     Args:
-        preset: of a model, or a part of one such as `preset.inputs`.
+        preset: of a model, a part of it such as `preset.inputs`, or an `Objective`.
         settings: such as "width=64" or "inputs.grid=7"; values are written as in Python, texts
             without quotes.
 
@@ -373,6 +360,11 @@ def adapt_min_count(captions: Iterable[str], min_count: int) -> int:
     return 1
 
 # %% ../../nbs/library/training/config.ipynb #topt0011
+def _settings(preset: BasePreset) -> dict:
+    """Return the settings of a preset's training, and `min_count`, by name."""
+    return asdict(preset.training) | {"min_count": preset.min_count}
+
+
 def changed_settings(old: BasePreset, new: BasePreset) -> dict:
     """Return the settings of a preset's training that are different, and `min_count`, by name.
 
@@ -380,9 +372,8 @@ def changed_settings(old: BasePreset, new: BasePreset) -> dict:
         old: the preset.
         new: with options, or adapted.
     """
-    before = asdict(old.training) | {"min_count": old.min_count}
-    after = asdict(new.training) | {"min_count": new.min_count}
-    return {name: value for name, value in after.items() if before[name] != value}
+    before = _settings(old)
+    return {name: value for name, value in _settings(new).items() if before[name] != value}
 
 
 def adapt_recipe(preset: BasePreset, examples: batches.CaptionDataset, fixed: Collection[str]
@@ -406,7 +397,7 @@ def warn_of_adaptation(old: BasePreset, new: BasePreset, pictures: int) -> None:
         new: as it is adapted.
         pictures: how many there are.
     """
-    before = asdict(old.training) | {"min_count": old.min_count}
+    before = _settings(old)
     changes = [f"{name} {before[name]:,} -> {value:,}"
                for name, value in changed_settings(old, new).items()]
     if changes:
