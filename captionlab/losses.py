@@ -30,7 +30,7 @@ def caption_loss(logits: Tensor, targets: Tensor,
 
 # %% ../nbs/library/losses.ipynb #lossrows
 def rows_to_score(values: Tensor, targets: Tensor) -> Tensor:
-    """Return one row for each target: on a CPU of real tokens alone, elsewhere of padding, too.
+    """Return the rows of real tokens on a CPU; elsewhere all rows, those of padding, too.
 
     How many are real is known only after a wait for the GPU, and each number would be another shape
     to record. Who does not use `caption_loss` must leave out the rows whose target is 0.

@@ -142,7 +142,9 @@ def check_training_state(checkpoint: dict, fresh: dict, parameters: Sequence[Ten
     for name in ("model", "ema_model", "state", "scheduler", "optimizer"):
         _check_like(checkpoint[name], fresh[name], name)
     for group in checkpoint["optimizer"]["param_groups"]:
-        _ = [group[name] for name in ("lr", "betas", "eps", "weight_decay")]
+        missing = {"lr", "betas", "eps", "weight_decay"} - group.keys()
+        if missing:
+            raise KeyError(f"its optimizer has no {min(missing)}")
     state = fresh["state"] | checkpoint["state"]
     if checkpoint["scheduler"]["last_epoch"] < 0:
         raise ValueError("its scheduler is before its first step")

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DEVICES', 'PRECISIONS', 'best_device', 'check_device', 'bf16_speedup',
-           'resolve_precision', 'compile_model', 'average_weights']
+           'resolve_precision', 'compile_model']
 
 # %% ../../nbs/library/training/devices.ipynb #devc0002
 import os
@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from accelerate.state import PartialState
 from accelerate.utils import parse_flag_from_env
-from torch import nn
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.benchmark import Timer
 
 # %% ../../nbs/library/training/devices.ipynb #devc0003
@@ -49,7 +47,7 @@ def check_device(device: str | None) -> None:
 
 # %% ../../nbs/library/training/devices.ipynb #devc0006
 @cache
-def _half_speedup(device: str = "cpu", dtype: torch.dtype = torch.bfloat16) -> float:
+def _half_speedup(device: str, dtype: torch.dtype) -> float:
     """Measure once how much faster a device multiplies matrices in 16 bits than in 32.
 
     Args:
@@ -147,21 +145,3 @@ def compile_model(model: Any, device: str) -> Any:
         raise ValueError("to compile a model (--compile) a C++ compiler is needed, and there is "
                          "none here: install g++, or leave --compile out")
     return torch.compile(model)
-
-# %% ../../nbs/library/training/devices.ipynb #devw0002
-@torch.no_grad()
-def average_weights(ema_model: AveragedModel, model: nn.Module) -> None:
-    """Do what `ema_model.update_parameters(model)` does, without counting on a GPU.
-
-    Args:
-        ema_model: with a `multi_avg_fn` that does not need the count.
-        model: whose weights are averaged.
-    """
-    if ema_model.n_averaged == 0 or ema_model.multi_avg_fn is None:
-        ema_model.update_parameters(model)
-        return
-    averaged = ema_model.module
-    ema_model.multi_avg_fn(list(averaged.parameters()), list(model.parameters()), 0)
-    for buffer, new in zip(averaged.buffers(), model.buffers(), strict=True):
-        buffer.copy_(new)
-    ema_model.n_averaged += 1

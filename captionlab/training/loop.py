@@ -41,7 +41,7 @@ from ..data.batches import Batch, CaptionDataset
 from ..data.loading import BatchLoader, default_workers
 from ..data.resident import ResidentLoader, fits_on
 from .config import TrainingConfig
-from .devices import average_weights, compile_model, resolve_precision
+from .devices import compile_model, resolve_precision
 from .graphs import ReplayedStep
 from .memory import checkpoint_activations
 
@@ -108,6 +108,25 @@ def param_groups(model: nn.Module, config: TrainingConfig) -> list[dict]:
               {"params": encoder_params, "lr": config.lr * scale}]
     return [group for group in groups if group["params"]]
 
+# %% ../../nbs/library/training/loop.ipynb #devw0002
+@torch.no_grad()
+def _average_weights(ema_model: AveragedModel, model: nn.Module) -> None:
+    """Do what `ema_model.update_parameters(model)` does, without its copy of a count to a GPU.
+
+    Args:
+        ema_model: with a `multi_avg_fn` that does not need the count.
+        model: whose weights are averaged.
+    """
+    # The count stays on the CPU, where a read is no wait. A replayed step does not raise it.
+    if ema_model.n_averaged == 0 or ema_model.multi_avg_fn is None:
+        ema_model.update_parameters(model)
+        return
+    averaged = ema_model.module
+    ema_model.multi_avg_fn(list(averaged.parameters()), list(model.parameters()), 0)
+    for buffer, new in zip(averaged.buffers(), model.buffers(), strict=True):
+        buffer.copy_(new)
+    ema_model.n_averaged += 1
+
 # %% ../../nbs/library/training/loop.ipynb #7cabca12
 @contextmanager
 def _explain_memory(config: TrainingConfig, batch: Batch) -> Iterator[None]:
@@ -126,8 +145,10 @@ def _explain_memory(config: TrainingConfig, batch: Batch) -> Iterator[None]:
 _LENGTH_MULTIPLE = 6
 
 
-class _Stepper:
-    """A model on its devices, with what changes it: optimiser, schedule and moving average.
+class _StepTrainer:
+    """The part of a `Trainer` that takes one step.
+
+    It holds the model on its devices, the optimiser, the schedule and the moving average.
 
     Args:
         model: the captioner.
@@ -152,13 +173,13 @@ class _Stepper:
             checkpoint_activations(averaged)
         if config.compile:
             model = compile_model(model, self.device.type)
-        optimizer = torch.optim.AdamW(param_groups(model, config), config.lr, config.betas,
-                                      weight_decay=config.weight_decay, fused=True,
-                                      capturable=on_gpu)
-        self.optimizer: Any = optimizer
+        # Where a replay can count them, its steps are counted on the GPU: capturable.
+        self.optimizer: Any = torch.optim.AdamW(
+            param_groups(model, config), config.lr, config.betas,
+            weight_decay=config.weight_decay, fused=True, capturable=on_gpu)
         self.place_rates()      # before the schedule, which then changes these tensors in place
-        self.scheduler = LambdaLR(optimizer, config.lr_lambda(steps))
-        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        self.scheduler = LambdaLR(self.optimizer, config.lr_lambda(steps))
+        self.model, self.optimizer = self.accelerator.prepare(model, self.optimizer)
         self._choose_recording(model, on_gpu)
 
     def _choose_recording(self, model: nn.Module, on_gpu: bool) -> None:
@@ -253,10 +274,10 @@ class _Stepper:
         self.optimizer.optimizer.found_inf = 1 - can_learn.float()
         self.optimizer.step()
         # Average and schedule go on also where no weight has changed: to ask would be a wait.
-        average_weights(self.ema_model, self.accelerator.unwrap_model(self.model))
+        _average_weights(self.ema_model, self.accelerator.unwrap_model(self.model))
 
 # %% ../../nbs/library/training/loop.ipynb #9d7df4b8
-class Trainer(_Stepper):
+class Trainer(_StepTrainer):
     """Trains a captioner on one device or several; it may be killed at any moment and resumed.
 
     Args:
@@ -284,15 +305,15 @@ class Trainer(_Stepper):
                  on_epoch_end: Callable[[list[dict]], None] | None = None,
                  save_every: float = 60.0, workers: int | None = 0):
         tune_malloc()
+        self.sampler = config.batch_sampler(data)
+        with explain_lost_process():
+            super().__init__(model, config, len(self.sampler))
         self.data = data
         self.folder = folder
         self.validate = validate
         self.on_epoch_end = on_epoch_end
         self.save_every = save_every
         self.workers = workers
-        self.sampler = config.batch_sampler(data)
-        with explain_lost_process():
-            super().__init__(model, config, len(self.sampler))
         self.state = _TrainerState()         # after the last step whose loss was read
         self.unread = []                    # sums and seconds of the steps since
         self.steps_per_reading = 1 if self.device.type == "cpu" else 20
