@@ -42,6 +42,8 @@ class Preset(BasePreset):
         return ("grid",)
 
 # %% ../../nbs/31_vanilla.ipynb #db137a9f
+#| code-fold: true
+#| code-summary: "Checks of the grid's size"
 def grid_size(grid: int | tuple[int, int]) -> tuple[int, int]:
     """Return rows and columns of a grid, from both or from one number for both.
 
