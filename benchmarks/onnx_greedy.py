@@ -33,7 +33,7 @@ def main() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        run = captionlab.load("photos")
+        run = captionlab.load("photos", device="cpu")
         pictures = [render(generate_scene(seed), 320) for seed in range(COUNT)]
         with tempfile.TemporaryDirectory() as folder:
             captioner = OnnxCaptioner(export_onnx(run, folder), threads=1)

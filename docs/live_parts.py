@@ -67,7 +67,7 @@ def export(name: str) -> Path:
     parts = [source / "deploy/onnx.py", *sorted((source / "checkpoints" / name).iterdir())]
     key = fingerprint(*(file.read_bytes() for file in (*parts, Path(__file__))))
     return cached(name, key, lambda folder: add_switches(export_onnx(
-        captionlab.load(name), folder, half=True, attention=True)))
+        captionlab.load(name, device="cpu"), folder, half=True, attention=True)))
 
 
 def add_switches(folder: Path) -> None:

@@ -41,7 +41,7 @@ def random_run(name: str) -> Run:
 
 @pytest.fixture(scope="module")
 def scenes_run() -> Run:
-    return captionlab.load("scenes")
+    return captionlab.load("scenes", device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_a_captioner_of_regions_gets_the_fields_of_a_batch(name, tmp_path):
 @pytest.mark.data
 @pytest.mark.slow
 def test_a_hundred_photos_get_equal_captions(tmp_path):
-    run = captionlab.load("photos")
+    run = captionlab.load("photos", device="cpu")
     photos = [item.image for item in load_dataset("flickr8k").splits["test"][:100]]
     captions = OnnxCaptioner(export_onnx(run, tmp_path)).caption(photos)
     assert captions == run.caption(photos, beam=1)
@@ -193,6 +193,18 @@ class TestMistakes:
         assert result.exit_code == 1
         assert "pip install '.[export]'" in result.output
         assert not (tmp_path / "folder").exists()
+
+    def test_a_gpu_is_not_in_the_way(self, monkeypatch, tmp_path):
+        """`load` takes the fastest device, and only a run on the CPU can be exported."""
+        monkeypatch.setattr("captionlab.runs.catalog.best_device", lambda: "cuda")
+        monkeypatch.setattr("captionlab.deploy.onnx.find_spec", lambda name: None)
+        result = CliRunner().invoke(app, ["export", "scenes", "--onnx", str(tmp_path / "folder")])
+        assert "pip install '.[export]'" in result.output       # the check after that of the device
+
+    def test_another_precision_says_how_to_load(self, tmp_path):
+        run = captionlab.load("scenes", device="cpu", precision="bf16")
+        with pytest.raises(ValueError, match='load it with device="cpu", without a precision'):
+            export_onnx(run, tmp_path)
 
     def test_a_folder_without_an_export_says_so(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="captionlab export RUN --onnx"):

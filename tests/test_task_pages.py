@@ -103,6 +103,6 @@ def test_the_python_of_a_page_runs(page, folder):
         pytest.importorskip("onnxscript")
         from captionlab.deploy import export_onnx
 
-        export_onnx(captionlab.load("photos"), "exported")
+        export_onnx(captionlab.load("photos", device="cpu"), "exported")
     for block in blocks:
         exec(compile(block, page.name, "exec"), {})

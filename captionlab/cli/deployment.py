@@ -27,7 +27,7 @@ def export_run(
     from captionlab.runs.catalog import load
 
     try:
-        folder = export_onnx(load(run), onnx)
+        folder = export_onnx(load(run, device="cpu"), onnx)
     except ImportError as error:
         raise RuntimeError(str(error)) from None
     size = sum(file.stat().st_size for file in folder.glob("*.onnx"))

@@ -249,8 +249,8 @@ def _check_exportable(run: Run) -> None:
         raise ImportError(f"exporting needs PyTorch {needed} or newer, this is "
                           f"{torch.__version__}: pip install --upgrade torch torchvision")
     if run.dtype != torch.float32 or run.device.type != "cpu":
-        raise ValueError(f"a run on {run.device} in {run.dtype} is not exported: load it again, "
-                         "without device and precision")
+        raise ValueError(f"a run on {run.device} in {run.dtype} is not exported: load it with "
+                         'device="cpu", without a precision')
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise ImportError(f"{', '.join(missing)} is missing: pip install '.[export]'")
