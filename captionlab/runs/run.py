@@ -26,7 +26,7 @@ from captionlab.runs.captions import (
 from ..arguments import list_texts, one_or_many
 from ..captioner import Captioner, Memory
 from ..copying import Copier
-from ..data.batches import Batch
+from ..data.batches import Batch, collate
 from ..data.datasets import Item
 from ..decoding.beam import Hypothesis
 from ..decoding.config import GenerationConfig, generate_hypotheses
@@ -43,18 +43,15 @@ from .storage import RunMetadata, read_run, write_run
 from .translation import source_sentences, translate_texts
 
 # %% ../../nbs/library/runs/run.ipynb #67e10815
-@dataclass
-class _RunParts:
-    """The parts of a `Run`, and what it does with batches."""
+class _BatchRun:
+    """What a run does with a batch. A model, its vocabulary and its processor suffice for it.
+
+    The fields are those of `Run`.
+    """
 
     model: Captioner
     vocabulary: Vocabulary | SubwordVocabulary
     processor: Processor
-    metadata: RunMetadata = field(default_factory=RunMetadata)
-    novelty: NoveltyDetector | None = None
-    truecaser: Truecaser | None = None
-    copier: Copier | None = None
-    members: "tuple[Run, ...]" = ()
 
     @property
     def device(self) -> torch.device:
@@ -65,35 +62,6 @@ class _RunParts:
     def dtype(self) -> torch.dtype:
         """The precision of the model's weights."""
         return next(self.model.parameters()).dtype
-
-    def to(
-        self,
-        device: torch.device | str | torch.dtype | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> Self:
-        """Move model and backbone to a device, or round them to a precision; return the run.
-
-        The files of the run stay as they are. Digits that were rounded away do not come back: load
-        the run again for 32 bits.
-
-        Args:
-            device: such as "cuda" or "mps"; None leaves it. A precision may be given alone, too.
-            dtype: `torch.float32`, `torch.bfloat16` or `torch.float16`; None leaves it.
-
-        Raises:
-            ValueError: there is no such device, or the model cannot have that precision.
-        """
-        if isinstance(device, torch.dtype):
-            device, dtype = None, device
-        if dtype is not None and not dtype.is_floating_point:
-            raise ValueError(f"weights cannot be {dtype}: take torch.float32, torch.bfloat16 or "
-                             "torch.float16")
-        if device is not None:
-            check_device(torch.device(device).type)
-        self.model.to(device=device, dtype=dtype)
-        if reads_images(self.processor):
-            self.processor.to(device, dtype)
-        return self
 
     def encode(self, batch: Batch) -> Memory:
         """Encode a `batch` of B inputs on the run's device and in its precision."""
@@ -139,7 +107,8 @@ class _RunParts:
             settings: as for `caption`.
         """
         config = GenerationConfig.resolve(config, settings)
-        return [best for best, *_ in self._hypotheses(self.encode(batch), config, numbers)]
+        hypotheses = self._hypotheses(self.encode(batch), config, numbers)
+        return [found[0] for found in hypotheses]
 
     def _hypotheses(self, memory: Memory, config: GenerationConfig,
                     numbers: Sequence[int] | None) -> list[list[Hypothesis]]:
@@ -163,37 +132,43 @@ class _RunParts:
         previous = [BOS, *ids][: len(ids)]
         for token in previous:
             trace = defaultdict(list)
-            logits, state = self.model.step(
-                state, torch.tensor([[token]], device=self.device), trace
-            )
+            tokens = torch.tensor([[token]], device=self.device)
+            logits, state = self.model.step(state, tokens, trace)
             yield logits[0, 0], trace
 
-    def _require_pictures(self) -> None:
-        """Raise a ValueError if the run translates."""
-        if self.translates:
-            raise ValueError("this run translates sentences and reads no pictures: use translate")
+    @torch.no_grad()
+    def trace(self, picture: Picture, config: GenerationConfig | None = None, *, layer: int = -1,
+              **settings: Any) -> tuple[list[str], Tensor]:
+        """Return the caption's T words and their attention, `(T, N)`, a mean of heads.
 
-    def _warn(self, batch: Batch, pictures: list[Picture]) -> None:
-        """Warn of pictures that are unlike those of the training."""
-        if self.novelty is not None:
-            self.novelty.warn(batch, pictures)
+        Args:
+            picture: as for `caption`; for a translator a sentence.
+            config: likewise.
+            layer: of the decoder, from 0, whose heads are averaged; the last by default.
+            settings: as for `caption`.
+        """
+        batch = self.processor([picture])
+        ids = self.search(batch, config, **settings)[0].ids
+        ids = [token for token in ids if token != self.vocabulary.eos]
+        rows = []
+        for _, trace in self.read(batch, ids):
+            weights = trace["cross"][layer]  # (1, H, 1, N)
+            rows.append(weights[0, :, 0].float().mean(0).cpu())
+        words = [self.vocabulary.decode([token]) for token in ids]
+        return words, torch.stack(rows) if rows else torch.zeros(0, 0)
 
 # %% ../../nbs/library/runs/run.ipynb #67e10816
 _R = TypeVar("_R")
 
 
-class _PictureRun(_RunParts):
-    """What a `Run` does with pictures."""
+class _PictureRun(_BatchRun):
+    """What a run does with pictures: it reads them, warns of unusual ones and captions them."""
 
-    def caption(
-        self,
-        pictures: Picture | Iterable[Picture],
-        config: GenerationConfig | None = None,
-        *,
-        batch_size: int = 32,
-        on_error: str = "raise",
-        **settings: Any,
-    ) -> str | list[str]:
+    novelty: NoveltyDetector | None
+
+    def caption(self, pictures: Picture | Iterable[Picture],
+                config: GenerationConfig | None = None, *, batch_size: int = 32,
+                on_error: str = "raise", **settings: Any) -> str | list[str]:
         """Caption a picture, or a list of B pictures.
 
         Args:
@@ -219,21 +194,12 @@ class _PictureRun(_RunParts):
         def caption_part(batch: Batch, numbers: list[int]) -> list[str]:
             return self.caption_batch(batch, config, numbers)
 
-        several, is_one = one_or_many(pictures, is_one_picture, "pictures")
-        if is_one:
-            return self._apply(next(iter(several)), caption_part)
-        results = self._stream(several, caption_part, batch_size)
-        return collect_results(results, on_error, missing=str)
+        return self._apply(pictures, caption_part, batch_size=batch_size, on_error=on_error,
+                           missing=str)
 
-    def generate(
-        self,
-        pictures: Picture | Iterable[Picture],
-        config: GenerationConfig | None = None,
-        *,
-        batch_size: int = 32,
-        on_error: str = "raise",
-        **settings: Any,
-    ) -> list[Caption] | list[list[Caption]]:
+    def generate(self, pictures: Picture | Iterable[Picture],
+                 config: GenerationConfig | None = None, *, batch_size: int = 32,
+                 on_error: str = "raise", **settings: Any) -> list[Caption] | list[list[Caption]]:
         """Generate captions with their probabilities; several of each picture if desired.
 
         Args:
@@ -252,21 +218,12 @@ class _PictureRun(_RunParts):
             ValueError: likewise.
         """
         config = GenerationConfig.resolve(config, settings)
-        several, is_one = one_or_many(pictures, is_one_picture, "pictures")
-        if is_one:
-            return self._apply(next(iter(several)), self._generator(config))
-        results = self.stream(several, config, batch_size=batch_size)
-        return collect_results(results, on_error, missing=list)
+        return self._apply(pictures, self._batch_captioner(config), batch_size=batch_size,
+                           on_error=on_error, missing=list)
 
-    def stream(
-        self,
-        pictures: Iterable[Picture],
-        config: GenerationConfig | None = None,
-        *,
-        batch_size: int = 32,
-        numbers: Sequence[int] | None = None,
-        **settings: Any,
-    ) -> Iterator[list[Caption] | Exception]:
+    def stream(self, pictures: Iterable[Picture], config: GenerationConfig | None = None, *,
+               batch_size: int = 32, numbers: Sequence[int] | None = None,
+               **settings: Any) -> Iterator[list[Caption] | Exception]:
         """Yield the captions of each picture in order, batch by batch, or the error of reading it.
 
         Args:
@@ -281,27 +238,39 @@ class _PictureRun(_RunParts):
             ValueError: as for `generate`.
         """
         config = GenerationConfig.resolve(config, settings)
-        return self._stream(pictures, self._generator(config, numbers), batch_size)
+        return self._stream(pictures, self._batch_captioner(config, numbers), batch_size)
 
-    def _generator(
+    def _batch_captioner(
         self, config: GenerationConfig, numbers: Sequence[int] | None = None
     ) -> Callable[[Batch, list[int]], list[list[Caption]]]:
-        """Return the function that generates captions of batches, given the pictures' places."""
+        """Return the function that captions batches, given the places of their pictures."""
 
-        def generate_part(batch: Batch, places: list[int]) -> list[list[Caption]]:
+        @torch.no_grad()
+        def caption_part(batch: Batch, places: list[int]) -> list[list[Caption]]:
             memory = self.encode(batch)
             chosen = places if numbers is None else [numbers[place] for place in places]
             hypotheses = self._hypotheses(memory, config, chosen)
             return make_captions(self.model, memory, self.vocabulary, hypotheses)
 
-        return torch.no_grad()(generate_part)
+        return caption_part
 
-    def _stream(
-        self,
-        pictures: Iterable[Picture],
-        function: Callable[[Batch, list[int]], list[_R]],
-        batch_size: int,
-    ) -> Iterator[_R | Exception]:
+    def _apply(self, pictures: Picture | Iterable[Picture],
+               function: Callable[[Batch, list[int]], list[_R]], *, batch_size: int,
+               on_error: str, missing: Callable[[], _R]) -> _R | list[_R]:
+        """Return the result of a picture, whose error is raised as it is; or those of several."""
+        several, is_one = one_or_many(pictures, is_one_picture, "pictures")
+        if not is_one:
+            results = self._stream(several, function, batch_size)
+            return collect_results(results, on_error, missing=missing)
+        self._require_pictures()
+        [picture] = several
+        batch = self.processor([picture])
+        self._warn(batch, [picture])
+        return function(batch, [0])[0]
+
+    def _stream(self, pictures: Iterable[Picture],
+                function: Callable[[Batch, list[int]], list[_R]],
+                batch_size: int) -> Iterator[_R | Exception]:
         """Return an iterator over the results of pictures, or the errors of reading them."""
         self._require_pictures()
         several, _ = one_or_many(pictures, is_one_picture, "pictures")
@@ -312,14 +281,18 @@ class _PictureRun(_RunParts):
 
         return stream_results(self.processor, several, apply, batch_size=batch_size)
 
-    def _apply(self, picture: Picture, function: Callable[[Batch, list[int]], list[_R]]) -> _R:
-        """Return the result of one picture; an error of reading it is raised as it is."""
-        self._require_pictures()
-        batch = self.processor([picture])
-        self._warn(batch, [picture])
-        return function(batch, [0])[0]
+    def _require_pictures(self) -> None:
+        """Raise a ValueError if the run translates."""
+        if self.translates:
+            raise ValueError("this run translates sentences and reads no pictures: use translate")
+
+    def _warn(self, batch: Batch, pictures: list[Picture]) -> None:
+        """Warn of pictures that are unlike those of the training."""
+        if self.novelty is not None:
+            self.novelty.warn(batch, pictures)
 
 # %% ../../nbs/library/runs/run.ipynb #67e10817
+@dataclass
 class Run(_PictureRun):
     """A trained captioner or translator, and everything needed to use it anywhere.
 
@@ -333,6 +306,15 @@ class Run(_PictureRun):
         copier: of a translator, so that unknown words are copied; None if it has none.
         members: the runs of an ensemble, this one's parts; see `ensemble`.
     """
+
+    model: Captioner
+    vocabulary: Vocabulary | SubwordVocabulary
+    processor: Processor
+    metadata: RunMetadata = field(default_factory=RunMetadata)
+    novelty: NoveltyDetector | None = None
+    truecaser: Truecaser | None = None
+    copier: Copier | None = None
+    members: "tuple[Run, ...]" = ()
 
     def save(self, folder: str | os.PathLike) -> Path:
         """Write the run into a folder, whole or not at all.
@@ -352,15 +334,9 @@ class Run(_PictureRun):
         return Path(folder)
 
     @classmethod
-    def load(
-        cls,
-        folder: str | os.PathLike,
-        weights: str | None = None,
-        boxes: str | os.PathLike | None = None,
-        *,
-        device: str | None = None,
-        precision: str = "no",
-    ) -> Self:
+    def load(cls, folder: str | os.PathLike, weights: str | None = None,
+             boxes: str | os.PathLike | None = None, *, device: str | None = None,
+             precision: str = "no") -> Self:
         """Read a run; no code of the folder is executed.
 
         Args:
@@ -382,17 +358,35 @@ class Run(_PictureRun):
         dtype = PRECISIONS[resolve_precision(precision, device or "cpu", inference=True)]
         return cls(**read_run(Path(folder), weights, boxes)).to(device, dtype)
 
-    def translate(
-        self,
-        sentences: str | Iterable[str],
-        config: GenerationConfig | None = None,
-        *,
-        batch_size: int = 32,
-        truecase: bool = False,
-        split: bool = True,
-        copy: bool = True,
-        **settings: Any,
-    ) -> str | list[str]:
+    def to(self, device: torch.device | str | torch.dtype | None = None,
+           dtype: torch.dtype | None = None) -> Self:
+        """Move model and backbone to a device, or round them to a precision; return the run.
+
+        The files of the run stay as they are. Digits that were rounded away do not come back: load
+        the run again for 32 bits.
+
+        Args:
+            device: such as "cuda" or "mps"; None leaves it. A precision may be given alone, too.
+            dtype: `torch.float32`, `torch.bfloat16` or `torch.float16`; None leaves it.
+
+        Raises:
+            ValueError: there is no such device, or the model cannot have that precision.
+        """
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
+        if dtype is not None and not dtype.is_floating_point:
+            raise ValueError(f"weights cannot be {dtype}: take torch.float32, torch.bfloat16 or "
+                             "torch.float16")
+        if device is not None:
+            check_device(torch.device(device).type)
+        self.model.to(device=device, dtype=dtype)
+        if reads_images(self.processor):
+            self.processor.to(device, dtype)
+        return self
+
+    def translate(self, sentences: str | Iterable[str], config: GenerationConfig | None = None, *,
+                  batch_size: int = 32, truecase: bool = False, split: bool = True,
+                  copy: bool = True, **settings: Any) -> str | list[str]:
         """Translate a sentence, or any iterable of B sentences.
 
         Args:
@@ -430,27 +424,6 @@ class Run(_PictureRun):
             copier=self.copier if copy else None,
         )
         return translations[0] if is_one else translations
-
-    @torch.no_grad()
-    def trace(self, picture: Picture, config: GenerationConfig | None = None, *, layer: int = -1,
-              **settings: Any) -> tuple[list[str], Tensor]:
-        """Return the caption's T words and their attention, `(T, N)`, a mean of heads.
-
-        Args:
-            picture: as for `caption`; for a translator a sentence.
-            config: likewise.
-            layer: of the decoder, from 0, whose heads are averaged; the last by default.
-            settings: as for `caption`.
-        """
-        batch = self.processor([picture])
-        ids = self.search(batch, config, **settings)[0].ids
-        ids = [token for token in ids if token != self.vocabulary.eos]
-        rows = []
-        for _, trace in self.read(batch, ids):
-            weights = trace["cross"][layer]  # (1, H, 1, N)
-            rows.append(weights[0, :, 0].float().mean(0).cpu())
-        words = [self.vocabulary.decode([token]) for token in ids]
-        return words, torch.stack(rows) if rows else torch.zeros(0, 0)
 
 # %% ../../nbs/library/runs/run.ipynb #8404335a
 def caption_split(
@@ -498,8 +471,8 @@ def make_batch(run: Run, items: Sequence[Item], inputs: InputTransforms) -> Batc
     if run.processor.modality == "text":
         return run.processor(source_sentences(items))
     # Item by item, so that all fields of a picture are computed together.
-    rows = [{name: transform(item) for name, transform in inputs.items()} for item in items]
-    return Batch(**{name: torch.stack([row[name] for row in rows]) for name in inputs})
+    return collate([{name: transform(item) for name, transform in inputs.items()}
+                    for item in items])
 
 # %% ../../nbs/library/runs/run.ipynb #b1d4f25d
 def require_metadata(run: Run) -> Run:
