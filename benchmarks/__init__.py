@@ -91,7 +91,8 @@ def artifact_path(run: Run, data: str, kind: str, split: str = "test") -> Path:
         split: of the data set.
     """
     metadata = run.metadata
-    name = metadata.result_name
+    parts = (metadata.model, metadata.variant, metadata.preset_name, metadata.stage)
+    name = "-".join(part for part in parts if part)
     if split != "test":
         name += f"-{split}"
     file = result_file(f"{data}/{name}.seed{metadata.seed}.{kind}.json")

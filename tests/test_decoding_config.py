@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,12 @@ def test_an_ensemble_is_a_run_like_any_other(tmp_path):
     with pytest.raises(ValueError, match="an ensemble is not saved"):
         twice.save(tmp_path / "twice")
     assert not [*tmp_path.iterdir()]
+
+
+def test_an_ensemble_can_be_copied():
+    run = captionlab.load("scenes")
+    copied = deepcopy(ensemble(run, [run]))
+    assert copied.caption(PICTURES[0]) == run.caption(PICTURES[0])
 
 
 def test_an_ensemble_reads_what_its_members_read():

@@ -3,18 +3,21 @@
 import math
 import os
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from captionlab.data.datasets import CaptionData, Item, scenes
 from captionlab.features.image_processor import ImageProcessor
-from captionlab.models import list_models, model_module, vanilla
+from captionlab.models import find_preset, list_models, model_module, vanilla
 from captionlab.runs import (
     Run,
     RunMetadata,
+    catalog,
     extend_model,
     extend_vocabulary,
     extension,
@@ -22,7 +25,7 @@ from captionlab.runs import (
 )
 from captionlab.runs import fitting
 from captionlab.runs.fitting import FitConfig, NewModel, fit
-from captionlab.runs.objectives import CrossEntropy
+from captionlab.runs.objectives import SCST, CrossEntropy, Distillation, RDrop
 from captionlab.subwords import SubwordVocabulary
 from captionlab.text import Vocabulary
 from captionlab.training import TrainingConfig, adapt_min_count
@@ -58,6 +61,18 @@ def shouting(world):
     return CaptionData("shouting", splits)
 
 
+class Operations(TorchDispatchMode):
+    """Notes the operations on tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **kwargs or {})
+
+
 def metadata_of(name):
     return RunMetadata(
         model=name,
@@ -74,23 +89,38 @@ def metadata_of(name):
 
 class TestConfig:
     def test_what_is_not_given_stays_as_the_preset_has_it(self):
-        preset = FitConfig(lr=1e-3, min_count=2).preset(TINY)
+        preset = FitConfig(lr=1e-3, min_count=2).change_preset(TINY)
         assert preset.training == replace(TINY.training, lr=1e-3)
         assert preset == replace(TINY, training=preset.training, min_count=2)
-        assert FitConfig().preset(TINY) == TINY
+        assert FitConfig().change_preset(TINY) == TINY
 
     def test_pictures_per_step_replace_tokens_per_step(self):
-        config = FitConfig(batch_size=3).recipe(TrainingConfig(max_tokens=144))
+        config = FitConfig(batch_size=3).change_recipe(TrainingConfig(max_tokens=144))
         assert (config.batch_size, config.max_tokens) == (3, 0)
 
     @pytest.mark.parametrize("wrong", [
         {"epochs": 0}, {"lr": 0.0}, {"lr": -1.0}, {"lr": math.nan}, {"lr": 7.0}, {"warmup": 0},
-        {"batch_size": -3}, {"min_count": 0}, {"patience": -1},
+        {"batch_size": -3}, {"min_count": 0}, {"patience": -1}, {"accumulation": 1.5},
+        {"workers": -1}, {"max_val_items": -5},
     ])  # fmt: skip
     def test_nonsense_is_one_clear_line(self, wrong):
         with pytest.raises(ValueError, match=next(iter(wrong))) as caught:
             FitConfig(**wrong)
         assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(("objective", "wrong"), [
+        (RDrop, {"consistency": -1.0}), (SCST, {"samples": 1}), (SCST, {"samples": 2.5}),
+        (partial(Distillation, ["a run"]), {"share": 9}),
+        (partial(Distillation, ["a run"]), {"share": math.nan}),
+    ])  # fmt: skip
+    def test_nor_does_an_objective_take_it(self, objective, wrong):
+        with pytest.raises(ValueError, match=next(iter(wrong))) as caught:
+            objective(**wrong)
+        assert "\n" not in str(caught.value)
+
+    def test_a_translator_has_no_words_to_count(self):
+        with pytest.raises(ValueError, match="leave min_count"):
+            FitConfig(min_count=2).change_preset(find_preset("translation", "tiny"))
 
     def test_a_run_records_them(self, world, tmp_path):
         options = FitConfig(epochs=1, lr=1e-3, batch_size=20)
@@ -215,6 +245,20 @@ class TestExtended:
         row = run.vocabulary.tokens.index("hooray")
         assert not torch.equal(run.model.words.weight[row], start.words.weight[row])
 
+    def test_old_embeddings_stay_without_a_copy_to_the_device(self, trained):
+        """A step that copies a tensor of the CPU cannot be recorded on a GPU."""
+        vocabulary = extend_vocabulary(trained[0].vocabulary, ["a blue hooray"])
+        model = extend_model(trained[0], vocabulary)
+        extension.freeze_vision(model, len(trained[0].vocabulary))
+        [hook] = model.words.weight._backward_hooks.values()
+        grad = torch.ones_like(model.words.weight)
+        learns = torch.arange(len(grad)) >= len(trained[0].vocabulary)
+        assert torch.equal(hook(grad), grad * learns[:, None])
+        elsewhere = grad.to("meta")
+        with Operations() as operations:
+            hook(elsewhere)
+        assert torch.ops.aten._to_copy.default not in operations.seen
+
     def test_another_vocabulary_is_refused(self, trained):
         with pytest.raises(ValueError, match="does not start with that of the run"):
             extend_model(trained[0], Vocabulary(["other"] * 1))
@@ -254,6 +298,19 @@ class TestFinetuned:
                 fit(start, data, mine(), out=tmp_path / "run")
         assert asked == [(True, False)] * 3
 
+    @pytest.mark.parametrize("kind", ["captions", "scst", "teachers"])
+    def test_runs_are_read_on_the_cpu(self, trained, world, shouting, kind, tmp_path, monkeypatch):
+        """The trainer moves them to its device, which may be the CPU although there is a GPU."""
+        def stop(*_, **__):
+            raise InterruptedError
+
+        monkeypatch.setattr(catalog, "best_device", lambda: "cuda")
+        monkeypatch.setattr(fitting, "Trainer", stop)
+        chosen = {"captions": None, "scst": SCST(), "teachers": Distillation([trained[1]])}[kind]
+        data = shouting if kind == "captions" else world
+        with pytest.raises(InterruptedError):
+            fit(trained[1], data, chosen, out=tmp_path / "run", epochs=1, warmup=1)
+
     def test_settings_of_a_new_model_belong_to_it(self, world, tmp_path):
         with pytest.raises(ValueError, match=r"give them to NewModel\(settings=...\)"):
             fit(NewModel("vanilla"), world, settings=["width=64"], out=tmp_path / "run")
@@ -272,6 +329,13 @@ class TestFinetuned:
         resumed = fit(trained[1], shouting, config=options, out=tmp_path / "cut", resume=True)
         for name, x in whole.model.state_dict().items():
             torch.testing.assert_close(resumed.model.state_dict()[name], x, rtol=0, atol=0)
+
+    @pytest.mark.parametrize(("before", "after"), [
+        ("xe", "scst"), ("scst", "scst"), ("distilled-scst", "distilled-scst"),
+        ("rdrop", "rdrop-scst"), ("finetuned", "finetuned-scst"),
+    ])  # fmt: skip
+    def test_rewards_leave_the_name_of_what_was_before(self, before, after):
+        assert SCST().note(RunMetadata(stage=before)).stage == after
 
     def test_it_is_not_resumed_from_another_run(self, trained, world, shouting, tmp_path):
         options = FitConfig(epochs=1, warmup=1)

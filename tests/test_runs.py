@@ -496,6 +496,11 @@ class TestTraining:
             )
         assert not (tmp_path / "x").exists()
 
+    def test_a_preset_of_ones_own_has_its_variant(self, world, tmp_path):
+        preset = find_preset("position_aware", "tiny")
+        with pytest.raises(ValueError, match="leave variant out"):
+            fit(NewModel("position_aware", preset, variant="fpn"), world, out=tmp_path / "x")
+
     def test_a_variant_is_named_unless_it_is_the_presets_own(self):
         fpn, full = (find_preset("position_aware", "tiny", variant) for variant in ("fpn", None))
         assert fpn == replace(full, variant="fpn")
@@ -611,6 +616,11 @@ class TestEvaluation:
             evaluate(trained[0], replace(world, splits=world.splits | {"test": []}))
         with pytest.raises(ValueError, match="two pictures"):
             evaluate(trained[0], replace(world, splits=world.splits | {"test": world["test"][:1]}))
+
+    def test_captions_of_pictures_have_no_case(self, trained, world):
+        """Before: their result was named "truecased", with the same captions."""
+        with pytest.raises(ValueError, match="leave truecase"):
+            evaluate(trained[0], world, truecase=True)
 
     def test_the_quick_score_judges_each_caption_by_its_picture(self, world, monkeypatch):
         items = world["test"]
@@ -1018,9 +1028,20 @@ def test_scst_goes_on_from_the_run_that_it_began_from(trained, world, tmp_path):
 
 def test_a_device_is_chosen_for_one_training_only(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "before")
-    for device, said in (("cpu", "true"), (None, folder.DEFAULT_USE_CPU)):
+    said = []
+    for device in (None, "cpu", None):
         folder.set_device(device)
-        assert os.environ["ACCELERATE_USE_CPU"] == said
+        said.append(os.environ["ACCELERATE_USE_CPU"])
+    assert said == [said[0], "true", said[0]]
+    assert said[0] != "before"
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_one_process_of_a_training_notes_how_it_began(rank, tmp_path, monkeypatch):
+    """The first one removes half-written files of the folder, which another may be writing."""
+    monkeypatch.setenv("RANK", rank)
+    folder.check_resume_config(tmp_path, {"heads": 4})
+    assert (tmp_path / "begun.json").exists() == (rank == "0")
 
 
 def test_without_java_nothing_is_captioned_in_vain(monkeypatch):

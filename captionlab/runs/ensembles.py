@@ -70,7 +70,9 @@ class _EnsembleProcessor:
         self.parts = list(parts)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)["parts"][0], name)
+        if name == "parts":     # of a copy, before it has any
+            raise AttributeError(name)
+        return getattr(self.parts[0], name)
 
     @property
     def feature_kinds(self) -> list[str]:
@@ -96,8 +98,8 @@ class _EnsembleProcessor:
     def to_inputs(self, features: Sequence[dict]) -> dict:
         """Return the fields of a `Batch`, `(B, ...)` each, from the features of each member."""
         inputs: dict = {}
-        for part, found in reversed([*zip(self.parts, features, strict=True)]):
-            inputs |= part.to_inputs(found)
+        for part, found in zip(self.parts, features, strict=True):
+            inputs = part.to_inputs(found) | inputs     # where several make a field, the first
         return inputs
 
     def __call__(self, pictures: Sequence[Picture]) -> Batch:

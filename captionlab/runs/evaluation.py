@@ -67,10 +67,14 @@ def _other_than_default(config: Any) -> dict:
 
     So a field that is added to a preset later changes no hash of a result.
     """
-    values = {one.name: getattr(config, one.name) for one in fields(config)}
-    inner = {name: _other_than_default(x) for name, x in values.items() if is_dataclass(x)}
-    return inner | {one.name: values[one.name] for one in fields(config)
-                    if one.name not in inner and values[one.name] != one.default}
+    changed = {}
+    for one in fields(config):
+        value = getattr(config, one.name)
+        if is_dataclass(value):
+            changed[one.name] = _other_than_default(value)
+        elif value != one.default:
+            changed[one.name] = value
+    return changed
 
 
 def result_metadata(run: Run, data: CaptionData, split: str, config: GenerationConfig) -> dict:
@@ -84,11 +88,11 @@ def result_metadata(run: Run, data: CaptionData, split: str, config: GenerationC
     """
     metadata = run.metadata
     preset = run.processor.preset
-    # Another data set may have the same name, and another preset of one's own the name "own".
-    is_own = metadata.preset_name == "own"
-    sizes = _other_than_default(preset)
-    for stage in ("training", "scst"):
-        del sizes[stage]
+    sizes = None
+    if metadata.preset_name == "own":       # another preset of one's own has this name, too
+        values = _other_than_default(preset)
+        sizes = short_hash({name: x for name, x in values.items()
+                            if name not in ("training", "scst")})
     optional = {
         "model": metadata.model,
         "variant": metadata.variant,
@@ -98,11 +102,12 @@ def result_metadata(run: Run, data: CaptionData, split: str, config: GenerationC
         "start": metadata.start,
         "teachers": metadata.teachers,
         "trained_on": metadata.data if metadata.data != data.name else None,
+        # Another data set may have the same name.
         "judged_on": None if data.is_official else split_fingerprint(data[split]),
         "boxes": run.processor.other_boxes,
         # Results of other precisions are not merged with those of 32 bits.
         "precision": None if run.dtype == torch.float32 else str(run.dtype).split(".")[-1],
-        "sizes": short_hash(sizes) if is_own else None,
+        "sizes": sizes,
     }
     return {
         "data": data.name,
@@ -182,7 +187,8 @@ def evaluate(
         meteor: whether to compute METEOR.
         features: folders of feature stores, see `FitConfig`.
         oracle: whether to take attributes from the true captions instead of the detector.
-        truecase: as for `Run.translate`; the result has the variant "truecased".
+        truecase: as for `Run.translate`, for translators alone; the result has the variant
+            "truecased".
         check_output: whether `merge_result` will follow; a result file of other settings is then
             refused before the work.
         settings: of `GenerationConfig`, instead of `config`, such as `beam=5`.
@@ -192,8 +198,8 @@ def evaluate(
         COCO's result format. `merge_result` writes it.
 
     Raises:
-        ValueError: the run reads no attributes that an oracle could give, a setting is out of its
-            range, or the result file is of other settings.
+        ValueError: the run reads no attributes that an oracle could give, or has no case to give
+            to words; a setting is out of its range, or the result file is of other settings.
         RuntimeError: captions are to be scored and there is no Java.
     """
     config = GenerationConfig.resolve(config, settings)
@@ -202,6 +208,8 @@ def evaluate(
     if not items:
         raise ValueError(f"the split {split} of {data.name} is empty: nothing to evaluate")
     if not run.translates:
+        if truecase:
+            raise ValueError("captions of pictures get no case: leave truecase (--truecase) out")
         find_java()  # the scorers need it; better missed now than after all captions
     inputs = _load_inputs(run, data, items, features)
     if oracle:
@@ -212,13 +220,14 @@ def evaluate(
     row = _result_run(run)
     if check_output:
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
-    others = derangement(len(items), run.metadata.seed) if blind else ()
+    others = derangement(len(items), run.metadata.seed) if blind else []
     captions = caption_split(run, items, inputs, config, truecase=truecase)
-    rows = {"metrics": captions}
+    candidates = {"metrics": captions}
     if blind:
-        rows["blind"] = [captions[other] for other in others]
+        candidates["blind"] = [captions[other] for other in others]
     without = () if meteor else ("METEOR",)
-    row |= score_rows(rows, items, translates=run.translates, without=without) | provenance()
+    row |= score_rows(candidates, items, translates=run.translates, without=without)
+    row |= provenance()
     metadata["scorer"] = metric_sources(row["metrics"])
     pairs = zip(items, captions, strict=True)
     coco = [{"image_id": item.image_id, "caption": caption} for item, caption in pairs]
@@ -232,11 +241,11 @@ def _load_inputs(
     inputs: InputTransforms = {}
     members = run.members or (run,)
     assigned = _assign_stores(features, members)
-    # Where several make a field, that of the first run counts.
-    for member, folders in reversed([*zip(members, assigned, strict=True)]):
+    for member, folders in zip(members, assigned, strict=True):
         stores = open_feature_stores(member.processor, data, folders)
         require_features(stores, items)
-        inputs |= input_transforms(member.processor, stores, cache_bytes=0)  # items are read once
+        found = input_transforms(member.processor, stores, cache_bytes=0)   # items are read once
+        inputs = found | inputs     # where several make a field, that of the first run counts
     return inputs
 
 

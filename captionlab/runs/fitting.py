@@ -46,6 +46,7 @@ from ..copying import Copier
 from ..data.batches import collate
 from ..data.datasets import CaptionData
 from ..data.text_files import warn_of_missing_blanks
+from ..decoding.generation import check_count
 from ..features.attributes import AttributeDetector, split_fingerprint
 from ..features.base import Processor, reads_images
 from ..files import short_hash
@@ -84,6 +85,8 @@ class NewModel:
 # %% ../../nbs/library/runs/fitting.ipynb #fitt0005
 _SETTINGS = ("epochs", "lr", "warmup", "batch_size", "min_count", "patience", "accumulation",
              "checkpointing", "compile", "graphs")
+_LEAST = {"epochs": 1, "warmup": 1, "batch_size": 1, "min_count": 1, "patience": 0,
+          "accumulation": 1, "workers": 0, "max_val_items": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +118,7 @@ class FitConfig:
         lr: peak learning rate, above 0 and at most 1.
         warmup: steps until the peak.
         batch_size: pictures per step; replaces `max_tokens`, too.
-        min_count: how often a word must occur to get into the vocabulary.
+        min_count: how often a word must occur to get into the vocabulary; not of a translator.
         patience: stop after this many epochs without a better score; 0 never stops.
         accumulation: in how many parts a step is processed, which takes less memory.
         checkpointing: whether blocks are computed again in the backward pass, for less memory.
@@ -150,11 +153,9 @@ class FitConfig:
     graphs: bool | None = None
 
     def __post_init__(self):
-        for name in ("epochs", "warmup", "batch_size", "min_count", "patience", "accumulation"):
-            least = 0 if name == "patience" else 1
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} {value}: give a whole number of at least {least}")
+        for name, least in _LEAST.items():
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), least)
         if self.lr is not None and not 0 < self.lr <= 1:
             raise ValueError(f"lr {self.lr}: give a learning rate above 0 and at most 1, "
                              "such as 0.0005")
@@ -165,17 +166,19 @@ class FitConfig:
         values = {name: getattr(self, name) for name in _SETTINGS}
         return {name: value for name, value in values.items() if value is not None}
 
-    def recipe(self, recipe: TrainingConfig) -> TrainingConfig:
+    def change_recipe(self, recipe: TrainingConfig) -> TrainingConfig:
         """Return a recipe with the given settings in place of its own."""
         changes = {name: value for name, value in self.given.items() if name != "min_count"}
         if "batch_size" in changes:
             changes["max_tokens"] = 0
         return replace(recipe, **changes)
 
-    def preset(self, preset: BasePreset) -> BasePreset:
+    def change_preset(self, preset: BasePreset) -> BasePreset:
         """Return a preset with the given settings in place of its own."""
+        if self.min_count and "source" in preset.inputs.fields:
+            raise ValueError("a translator spells every word: leave min_count (--min-count) out")
         min_count = preset.min_count if self.min_count is None else self.min_count
-        return replace(preset, training=self.recipe(preset.training), min_count=min_count)
+        return replace(preset, training=self.change_recipe(preset.training), min_count=min_count)
 
 # %% ../../nbs/library/runs/fitting.ipynb #fitt0008
 @dataclass
@@ -200,7 +203,7 @@ def fit(
     data: DataSource | None = None,
     objective: Objective | None = None,
     config: FitConfig | None = None,
-    **settings: Any,
+    **fields: Any,
 ) -> Run:
     """Train a new model, or a run further, and save the run; an interrupted one can be resumed.
 
@@ -210,17 +213,18 @@ def fit(
             with its own data; then it need only be named if it lies elsewhere now.
         objective: what is minimised; cross-entropy with the captions by default.
         config: how.
-        settings: fields of `FitConfig`, in place of those of `config`.
+        fields: of `FitConfig`, in place of those of `config`.
 
     Returns:
-        The run as saved; its history is that of this training alone.
+        The run as saved; its history is that of this training alone, and its seconds are those of
+        the runs that it began from, too.
 
     Raises:
         ValueError: a name is unknown, settings contradict each other, or `out` holds a run already,
             or one that was begun with other settings or is being trained.
     """
     objective = objective or CrossEntropy()
-    config = replace(config or FitConfig(), **settings)
+    config = replace(config or FitConfig(), **fields)
     _check_request(start, objective, config)
     out = Path(config.out)
     check_run_folder(out, config.resume)
@@ -245,9 +249,8 @@ def fit(
         )
         learner = trainer.fit()
         run.model = learner.model if isinstance(learner, CaptionerWrapper) else learner
-        # A run that is trained further took the seconds of its start, too.
-        seconds = (run.metadata.train_seconds or 0) + sum(
-            record["seconds"] for record in trainer.history)
+        seconds = sum(record["seconds"] for record in trainer.history)
+        seconds += run.metadata.train_seconds or 0      # of its start
         run.metadata = replace(run.metadata, **origin, history=trainer.history,
                                train_seconds=round(seconds, 1))
         _learn_words(run, job.setup.data)
@@ -355,11 +358,13 @@ def _prepare_new_model(
     named = start.preset
     if isinstance(named, str):
         named = find_preset(start.name, named, start.variant)
+    elif start.variant:
+        raise ValueError("a preset of your own has its variant: leave variant out")
     original = replace(named, training=replace(named.training, seed=seed))
     original = override_preset(original, start.settings)
     loaded = load_training_data(data, original)
-    # `requested` has the options of this training; `preset` is adapted to the data, too.
-    preset = requested = config.preset(original)
+    requested = config.change_preset(original)      # as the options of this training say
+    preset = requested                              # and adapted to the data
     if config.adapt and config.min_count is None and "source" not in preset.inputs.fields:
         min_count = adapt_min_count(loaded.captions("train"), preset.min_count)
         preset = replace(preset, min_count=min_count)
@@ -398,7 +403,7 @@ def _prepare_same_data(
     start: str | os.PathLike, data: DataSource | None, objective: Objective, config: FitConfig
 ) -> _Job:
     """Prepare the training of a run on the data that it has learned from."""
-    run = require_metadata(load(start, boxes=config.boxes))
+    run = require_metadata(load(start, boxes=config.boxes, device="cpu"))
     loaded = load_run_data(run, data)
     if loaded.name != run.metadata.data:
         raise ValueError(f"{start} learned from {run.metadata.data} and goes on with that: leave "
@@ -406,7 +411,7 @@ def _prepare_same_data(
     setup = _prepare(loaded, run.vocabulary, run.processor, objective=objective,
                      config=config)
     seed = run.metadata.seed if config.seed is None else config.seed
-    recipe = config.recipe(replace(objective.recipe(run.processor.preset), seed=seed))
+    recipe = config.change_recipe(replace(objective.recipe(run.processor.preset), seed=seed))
     metadata = objective.note(replace(run.metadata, seed=seed))
     if data is not None:
         metadata.source = _source_name(data)
@@ -444,13 +449,13 @@ def _prepare_other_captions(
     start: str | os.PathLike, data: DataSource, objective: Objective, config: FitConfig
 ) -> _Job:
     """Prepare the training of a run on captions that may have other words."""
-    run = require_metadata(load(start, boxes=config.boxes))
+    run = require_metadata(load(start, boxes=config.boxes, device="cpu"))
     loaded = load_training_data(data, run.processor.preset)
     seed = run.metadata.seed if config.seed is None else config.seed
     recipe = _finetuning_config(run.processor.preset.training, seed, config.all_weights)
     original = replace(run.processor.preset, training=recipe, min_count=1)
     original = override_preset(original, config.settings)
-    requested = config.preset(original)
+    requested = config.change_preset(original)
     warn_of_missing_blanks(loaded.captions("train"))
     vocabulary = extend_vocabulary(run.vocabulary, loaded.captions("train"),
                                    requested.min_count)

@@ -24,6 +24,7 @@ from captionlab.features.extraction import (
 
 from ..captioner import Captioner, TransformerCaptioner
 from ..data.batches import CaptionDataset
+from ..decoding.generation import check_count, check_number
 from ..distillation import Distilled, require_fixed_tokens, soft_targets
 from ..files import short_hash
 from ..models.translation import RDropped
@@ -61,9 +62,11 @@ class Objective:
     def note(self, metadata: RunMetadata) -> RunMetadata:
         """Return the metadata of a run after a training with this objective."""
         # Runs of other settings must not count as seeds of one result.
-        settings = {one.name: getattr(self, one.name) for one in fields(self)
-                    if one.default not in (MISSING, getattr(self, one.name))}
-        overrides = (metadata.overrides or {}) | settings
+        overrides = dict(metadata.overrides or {})
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.default is not MISSING and value != one.default:
+                overrides[one.name] = value
         return replace(metadata, stage=self.stage, overrides=overrides or None)
 
     def identity(self) -> str:
@@ -74,7 +77,10 @@ class Objective:
         """Raise a `ValueError` if it cannot be learned from these examples."""
 
     def learner(self, run: Run, setup: TrainingSetup) -> Captioner:
-        """Return what the trainer trains: the run's model, with this loss around it."""
+        """Return what the trainer trains: the run's model with this loss around it.
+
+        It may add to the examples of the `setup` what the loss reads.
+        """
         return run.model
 
 
@@ -90,12 +96,18 @@ class RDrop(Objective):
     """Cross-entropy of two passes with dropout, and the divergence of their predictions.
 
     Args:
-        consistency: weight α of the divergence.
+        consistency: weight α of the divergence, at least 0.
+
+    Raises:
+        ValueError: the weight is out of its range.
     """
 
     consistency: float = 5.0
 
     stage: ClassVar[str] = "rdrop"
+
+    def __post_init__(self):
+        check_number("consistency", self.consistency, 0)
 
     def learner(self, run: Run, setup: TrainingSetup) -> Captioner:
         """Return the model with the loss of `RDropped`."""
@@ -111,7 +123,7 @@ class Distillation(Objective):
         share: λ, the share of the teachers in the loss, from 0 to 1.
 
     Raises:
-        ValueError: there is no teacher.
+        ValueError: there is no teacher, or the share is out of its range.
     """
 
     teachers: Sequence[str | os.PathLike]
@@ -124,11 +136,12 @@ class Distillation(Objective):
     def __post_init__(self):
         if not self.teachers:
             raise ValueError("distillation needs teachers: name at least one run (--teacher RUN)")
+        check_number("share", self.share, 0, 1)
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The teachers, loaded."""
-        return [load(teacher) for teacher in self.teachers]
+        """The teachers, on the CPU."""
+        return [load(teacher, device="cpu") for teacher in self.teachers]
 
     def identity(self) -> str:
         """Return the share and the teachers, each with a hash of what it says of itself."""
@@ -144,14 +157,12 @@ class Distillation(Objective):
     def check(self, examples: CaptionDataset) -> None:
         """Raise a `ValueError` unless all teachers know the words of the examples."""
         require_fixed_tokens(examples)
+        ours = [words.to_dict() for words in examples.vocabularies.values() if words]
         for name, run in zip(self.teachers, self.runs, strict=True):
-            known = {"captions": run.vocabulary, "source": run.processor.source_vocabulary}
-            for field, vocabulary in examples.vocabularies.items():
-                both = (known[field], vocabulary)
-                theirs, ours = (words.to_dict() if words else None for words in both)
-                if theirs != ours:
-                    raise ValueError(f"the teacher {name} has another vocabulary: take one trained "
-                                     "on the same data with the same min_count")
+            theirs = [run.vocabulary, run.processor.source_vocabulary]
+            if [words.to_dict() for words in theirs if words] != ours:
+                raise ValueError(f"the teacher {name} has another vocabulary: take one trained "
+                                 "on the same data with the same min_count")
 
     def learner(self, run: Run, setup: TrainingSetup) -> Captioner:
         """Return the model with the loss of `Distilled`; add the teachers' targets to the data."""
@@ -168,6 +179,7 @@ class Distillation(Objective):
         precision = resolve_precision(run.processor.preset.training.precision)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             targets = soft_targets(teacher, examples)
+        teacher.cpu()       # the memory of a GPU is for the training
         for view in setup.examples.input_variants:
             view.update(targets)
         return Distilled(cast(TransformerCaptioner, run.model), self.share)
@@ -179,6 +191,9 @@ class SCST(Objective):
 
     Args:
         samples: captions sampled for each picture, at least 2.
+
+    Raises:
+        ValueError: there are fewer samples.
     """
 
     samples: int = 5
@@ -188,6 +203,9 @@ class SCST(Objective):
     fixed_captions: ClassVar[bool] = True       # rewards compare words, which pieces do not change
     corner_crops: ClassVar[bool] = False
 
+    def __post_init__(self):
+        check_count("samples", self.samples, 2)
+
     def recipe(self, preset: BasePreset) -> TrainingConfig:
         """Return the hyper-parameters that a preset has for this objective."""
         return replace(preset.scst, precision=preset.training.precision)
@@ -196,8 +214,8 @@ class SCST(Objective):
         """Return the metadata of a run after a training with this objective."""
         # What was before SCST, also of a run that has had SCST already.
         before = metadata.stage.removesuffix("scst").removesuffix("-")
-        stages = [before, self.stage] if before in ("distilled", "rdrop") else [self.stage]
-        return replace(super().note(metadata), stage="-".join(stages))
+        stage = self.stage if before in ("", "xe") else f"{before}-{self.stage}"
+        return replace(super().note(metadata), stage=stage)
 
     def check(self, examples: CaptionDataset) -> None:
         """Raise a `ValueError` unless rewards can differ."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -32,10 +32,14 @@ from ..features.text_processor import TextProcessor
 from ..files import short_hash, write_atomically, write_json
 from ..models import model_module, preset_from_dict
 from ..subwords import vocabulary_from_dict
+from ..training.checkpoint import plain_names
 from ..training.config import BasePreset
 from ..truecasing import Truecaser
 from ..untrusted import check_regular, load_json
 from .novelty import load_novelty, save_novelty
+
+if TYPE_CHECKING:
+    from captionlab.runs.run import Run
 
 # %% ../../nbs/library/runs/storage.ipynb #meta0003
 # The default of fields that every finished run knows; `RunMetadata.missing` lists those it lacks.
@@ -63,7 +67,7 @@ class RunMetadata:
         command: that began the training.
         trained: commit and machine of the training.
         history: a dictionary for each epoch: loss, rate, seconds and, if it was scored, score.
-        train_seconds: of the whole training.
+        train_seconds: of the training, and of those of the runs that it began from.
         fused: names of the members of an ensemble.
         extra: keys that another version of captionlab has written; kept when the run is saved.
     """
@@ -86,12 +90,6 @@ class RunMetadata:
     train_seconds: float = _UNKNOWN
     fused: list[str] | None = None
     extra: dict = field(default_factory=dict)
-
-    @property
-    def result_name(self) -> str:
-        """Name of the run's result, such as "position_aware-fpn-ablation-xe"."""
-        parts = (self.model, self.variant, self.preset_name, self.stage)
-        return "-".join(part for part in parts if part)
 
     @classmethod
     def from_dict(cls, values: dict) -> Self:
@@ -125,7 +123,7 @@ def unique_tensors(model: Captioner) -> dict[str, Tensor]:
     """
     stored = model.state_dict()
     named = [*model.named_parameters(), *model.named_buffers()]
-    return {name.replace("_orig_mod.", ""): x.detach() for name, x in named if name in stored}
+    return plain_names({name: x.detach() for name, x in named if name in stored})
 
 
 def _weights_name(content: bytes) -> str:
@@ -344,8 +342,8 @@ def _remove_old_files(folder: Path, current: list[str]) -> None:
             file.unlink()
 
 # %% ../../nbs/library/runs/storage.ipynb #stor0020
-def write_run(run: Any, folder: Path) -> None:
-    """Write a `Run` into a folder, whole or not at all.
+def write_run(run: "Run", folder: Path) -> None:
+    """Write a run into a folder, whole or not at all.
 
     Args:
         run: no ensemble.
@@ -354,9 +352,9 @@ def write_run(run: Any, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     files = [_save_weights(run.model, folder)]
     if reads_images(run.processor) and "attributes" in run.processor.feature_kinds:
-        detector = run.processor.detector
-        files.append(f"attributes-{detector.fingerprint}.safetensors")
-        save_detector(detector, folder / files[-1])
+        name = f"attributes-{run.processor.detector.fingerprint}.safetensors"
+        save_detector(run.processor.detector, folder / name)
+        files.append(name)
     if run.novelty is not None:
         files.append(save_novelty(run.novelty, folder).name)
     if run.truecaser is not None:
