@@ -101,6 +101,10 @@ class Captioner(nn.Module):
     A model overrides `encode`, `decode`, `start` and `step`. It overrides `loss` if it trains with
     another loss, and `init_from_data` if its initial weights depend on the training pictures.
 
+    A module whose forward pass reads a number from the GPU has `reads_numbers = True`: training
+    then records no steps. A model that learns from captions that it samples also has `draw` and
+    `judge`, see `SelfCritical`.
+
     The state that `start` and `step` return must have `select(rows)`, `reorder(parents)` and
     `mask_position(positions)`; the memory must have `select(rows)`.
 

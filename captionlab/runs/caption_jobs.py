@@ -21,6 +21,7 @@ import torch
 from ..decoding.config import GenerationConfig
 from ..files import check_output_path, fingerprint, write_atomically, write_json
 from ..training.distributed import tune_malloc
+from .captions import Caption
 from .run import Run
 
 # %% ../../nbs/library/runs/caption_jobs.ipynb #cafi0004
@@ -171,7 +172,8 @@ def caption_files(run: Run, files: Iterable[str | os.PathLike], out: str | os.Pa
             _write_lines(file, [{"settings": settings}])
         for batch in _caption_missing(run, names, captions, config=config, batch_size=batch_size):
             errors += [result for result in batch.values() if isinstance(result, Exception)]
-            new = {name: result for name, result in batch.items() if isinstance(result, list)}
+            new = {name: [caption.to_dict() for caption in result]
+                   for name, result in batch.items() if not isinstance(result, Exception)}
             _write_lines(file, [{"image": name, "captions": new[name]} for name in new])
             captions |= new
             if on_progress:
@@ -185,15 +187,14 @@ def caption_files(run: Run, files: Iterable[str | os.PathLike], out: str | os.Pa
 
 def _caption_missing(run: Run, names: Sequence[str], captions: Mapping, *,
                      config: GenerationConfig,
-                     batch_size: int) -> Iterator[dict[str, list[dict] | Exception]]:
+                     batch_size: int) -> Iterator[dict[str, list[Caption] | Exception]]:
     """Yield the captions, or the errors, of each batch of pictures that have none yet."""
     places = {name: place for place, name in enumerate(names) if name not in captions}
     # What is sampled depends on the place among all, so that a resumed job draws the same.
     results = run.stream([*places], config, batch_size=batch_size, numbers=list(places.values()))
     stream = zip(places, results, strict=True)
     while part := list(islice(stream, batch_size)):
-        yield {name: result if isinstance(result, Exception)
-               else [caption.to_dict() for caption in result] for name, result in part}
+        yield dict(part)
 
 
 def _write_lines(file: IO[str], records: list[dict]) -> None:

@@ -56,7 +56,7 @@ def _check_data_fits_model(data: CaptionData, preset: BasePreset) -> None:
         data: the data set.
         preset: of the model.
     """
-    items = [item for split in data.splits.values() for item in split]
+    items = data.items
     if not items:
         return
     item = items[0]
@@ -95,7 +95,9 @@ def load_training_data(
     """
     if data == "scenes":
         translates = "source" in preset.inputs.fields
-        language, source = languages or (("de", "en") if translates else ("en", None))
+        if not languages:
+            languages = ("de", "en") if translates else ("en", None)
+        language, source = languages
         count = preset.num_scenes if train else 0
         return scenes(train=count, language=language or "en", source=source)
     if isinstance(data, CaptionData):
@@ -287,7 +289,8 @@ def _training_set(
     preset: Any = processor.preset  # that of a translator has more fields
     if reads_images(processor):
         views = _augmented_inputs(processor, data, corner_crops)
-        return CaptionDataset(items, vocabulary, None, inputs, preset.max_length, views)
+        return CaptionDataset(items, vocabulary, inputs=inputs, max_length=preset.max_length,
+                              augmentations=views)
     return CaptionDataset(
         items,
         vocabulary,
@@ -318,13 +321,13 @@ class TrainingSetup:
 def _warn_of_cut_captions(examples: CaptionDataset) -> None:
     """Warn in one line of captions whose ends the model never sees."""
     vocabulary = examples.vocabularies["captions"]
-    rows = zip(examples.items, examples.token_ids["captions"], strict=True)
-    pairs = [pair for item, ids in rows for pair in zip(item.captions, ids, strict=True)]
-    cut = [text for text, ids in pairs if ids[-1] != vocabulary.eos]
+    texts = [text for item in examples.items for text in item.captions]
+    encoded = [ids for row in examples.token_ids["captions"] for ids in row]
+    cut = [text for text, ids in zip(texts, encoded, strict=True) if ids[-1] != vocabulary.eos]
     if cut:
         longest = max(len(vocabulary.encode(text)) for text in cut)
         warnings.warn(
-            f"{len(cut):,} of {len(pairs):,} captions are cut after {examples.max_length} tokens, "
+            f"{len(cut):,} of {len(texts):,} captions are cut after {examples.max_length} tokens, "
             f"so that their ends are not learned: --set max_length={longest} keeps all",
             stacklevel=3,
         )
@@ -360,7 +363,7 @@ def prepare_training(
     inputs = input_transforms(processor, stores)
     probe_inputs(inputs, val_items)
     examples = _training_set(data, vocabulary, processor, inputs,
-                            fixed_captions=fixed_captions, corner_crops=corner_crops)
+                             fixed_captions=fixed_captions, corner_crops=corner_crops)
     _warn_of_cut_captions(examples)
     return TrainingSetup(data, inputs, val_items, examples)
 
