@@ -22,7 +22,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from captionlab import files
-from captionlab.cli import application, demonstration
+from captionlab.cli import application, captioning, demonstration
 from captionlab.cli import training as cli_training
 from captionlab.data import catalog, datasets
 from captionlab.features import attributes, extraction
@@ -323,6 +323,11 @@ def test_no_such_device_is_one_line(device, monkeypatch, tmp_path):
     )
 
 
+def test_the_help_says_which_device_is_taken():
+    text = " ".join(success("caption", "--help").stdout.split())
+    assert "the fastest there is by default" in text
+
+
 @pytest.mark.parametrize(("value", "traceback"), [("0", False), ("", False), ("1", True)])
 def test_debug_may_be_switched_off(value, traceback, monkeypatch):
     monkeypatch.setenv("CAPTIONLAB_DEBUG", value)
@@ -510,6 +515,7 @@ def test_options_of_generation_reach_the_captioner(few):
     word = "triangle"
     required = success("caption", "scenes", few[0], "--require", word).stdout
     assert word in required.split()
+    assert success("caption", "scenes", few[0], "--sample", "--nbest", 4).stdout.count("\n") == 4
     suppressed = success("caption", "scenes", few[0], "--require", word, "--suppress", "a").stdout
     assert "a" not in suppressed.split()
     sampled = ("caption", "scenes", few[0], "--sample", "--nbest", 2, "--seed")
@@ -537,11 +543,14 @@ def test_train_evaluate_caption(few, tmp_path):
     erased = success("faithfulness", "mine", "--json")
     assert "without another position" in erased.stdout
     assert (tmp_path / "results" / "few" / "vanilla-tiny-xe.seed0.explain.json").exists()
+    start = json.loads((tmp_path / "mine/run.json").read_text())
+    (tmp_path / "mine/run.json").write_text(json.dumps(start | {"train_seconds": 5000}))
     own = success("train", "--from", "mine", "--data", "few.csv", "--epochs", 1, "--warmup", 1)
     assert "the run is runs/mine-few" in own.stdout
-    assert json.loads((tmp_path / "runs/mine-few/run.json").read_text())["overrides"] == {
-        "epochs": 1, "warmup": 1
-    }  # fmt: skip
+    about = json.loads((tmp_path / "runs/mine-few/run.json").read_text())
+    assert about["overrides"] == {"epochs": 1, "warmup": 1}
+    assert about["train_seconds"] > 5000
+    assert f"1 epochs in {about['history'][0]['seconds']:.0f} s, " in own.stdout
     tuned = success("train", "--from", "mine", "--objective", "scst", "--epochs", 1)
     assert "the run is runs/mine-scst" in tuned.stdout
     taught = success("train", "--from", "mine", "--teacher", "runs/mine-scst", "--epochs", 1)
@@ -571,6 +580,7 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "name it (--from" in mistake("train", "vanilla", "--objective", "scst")
     assert "no objective 'foo'" in mistake("train", "vanilla", "--objective", "foo")
     assert "(--data)" in mistake("train", "--from", "mine")
+    assert "(--data)" in mistake("train", "--from", "mine", "--skip-unreadable")
     assert "leave vanilla out" in mistake("train", "vanilla", "--from", "mine")
     assert "name a model" in mistake("train", "--data", "few.csv")
     command = ("train", "vanilla", "--data", "few.csv")
@@ -586,6 +596,7 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "name at least one" in mistake(*tuned, "--objective", "distillation")
     assert "--all-weights) is for" in mistake(*command, "--all-weights")
     assert "leave min_count" in mistake("train", "--from", "mine", "--teacher", "x", "--min-count", 2)
+    assert "share is 9" in mistake(*command, "--teacher", "x", "--set", "objective.share=9")
     assert "one of teachers, share" in mistake(*command, "--teacher", "x", "--set", "objective.shar=1")
     assert "no run 'mine'" in mistake(*tuned)
     assert "no run 'absent'" in mistake("evaluate", "absent")
@@ -605,6 +616,17 @@ def test_mistakes_with_runs(few, tmp_path):
         "train", "vanilla", "--data", "few.csv", "--out", "other", "--device", "foo"
     )
     assert call("caption", "mine").exit_code == 2
+
+
+def test_a_figure_is_written_whole_or_not_at_all(tmp_path):
+    def fail(file, **_):
+        file.write(b"half")
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        captioning.save_figure(SimpleNamespace(savefig=fail), tmp_path / "a.png", 10)
+    assert not list(tmp_path.glob("*.png*"))
+    assert not list(tmp_path.glob(".*.png*"))
 
 
 class TestAttributesOfOwnPhotos:

@@ -6,7 +6,6 @@
 __all__ = ['check_figure_path', 'save_figure', 'caption', 'translate']
 
 # %% ../../nbs/library/cli/captioning.ipynb #8d0a1986
-import os
 import sys
 from itertools import islice
 from pathlib import Path
@@ -36,9 +35,10 @@ def check_figure_path(out: Path, *inputs: Path) -> None:
 
 def save_figure(figure: "Figure", out: Path, dpi: int) -> None:
     """Write a `figure` to `out` at `dpi` dots per inch, completely or not at all."""
-    partial = out.with_name(f".{out.name}.{os.getpid()}.png")
-    figure.savefig(partial, dpi=dpi, pil_kwargs={"optimize": True})
-    partial.replace(out)
+    from captionlab.files import write_atomically
+
+    options = {"format": "png", "dpi": dpi, "pil_kwargs": {"optimize": True}}
+    write_atomically(out, lambda file: figure.savefig(file, **options))
 
 # %% ../../nbs/library/cli/captioning.ipynb #6baa2a5b
 @app.command()
@@ -70,7 +70,8 @@ def caption(
         errors = _caption_to_file(captioner, files, config, out=out, scores=scores, resume=resume)
     else:
         errors = _print_captions(captioner, files, config, scores=scores)
-    for error in errors if skip_unreadable else errors[:-1]:
+    printed = errors if skip_unreadable else errors[:-1]        # the last is raised below
+    for error in printed:
         echo(f"captionlab: {format_error(error)}", err=True)
     if errors and not skip_unreadable:
         raise errors[-1]  # printed by the application, which also sets the exit code

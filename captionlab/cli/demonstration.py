@@ -59,7 +59,7 @@ def _train_demo_run(folder: Path) -> "Run":
 
     preset = find_preset("cptr", "tiny")
     echo(f"Generating {preset.num_scenes:,} scenes with five captions each. "
-               "CPTR tiny is trained on these alone.")
+         "CPTR tiny is trained on these alone.")
 
     def print_epoch(history: list[dict]) -> None:
         last = history[-1]
@@ -212,7 +212,7 @@ def demo(
         photo_figure = out.with_name(f"{out.stem}-photos.png")
         _draw_photos(load("photos"), photos, photo_figure)
         echo(f"Where it looked before each word: {photo_figure}.  "
-                   "Next: captionlab caption me.jpg, with a photo of yours.")
+             "Next: captionlab caption me.jpg, with a photo of yours.")
     folder = run or _demo_folder()
     if (folder / "run.json").exists():
         echo(f"It was trained before, into {folder}.")
@@ -224,4 +224,4 @@ def demo(
     scenes = [item.image for item in data["test"][:5]]
     save_figure(_draw_demo(trained, cast("list[Scene]", scenes)), out, dpi=100)
     echo(f"The figure is {out}.  "
-               "Next: make lab opens the course; lesson 00 takes fifty minutes.")
+         "Next: make lab opens the course; lesson 00 takes fifty minutes.")

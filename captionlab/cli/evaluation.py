@@ -94,7 +94,7 @@ def faithfulness(
         loaded, source, split, config, features=features or (), check_output=json,
     )
     echo(f"{scores['words']} words with a mean probability of {scores['probability']:.1f} %. "
-               "In percentage points, it falls by")
+         "In percentage points, it falls by")
     echo(f"{scores['own']:6.2f}  without the position that a word attends to most")
     echo(f"{scores['control']:6.2f}  without another position")
     echo(f"{scores['further']:.0f} % of the words lose more without the former.")

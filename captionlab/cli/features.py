@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from captionlab.features.store import FeatureStore
 
 # %% ../../nbs/library/cli/features.ipynb #cfb9ce7f
-_KINDS = ("grid", "pyramid", "regions", "attributes")
 _BOX_OPTIONS = ("boxes", "max_boxes")
 
 # Options without effect on each kind.
@@ -29,6 +28,7 @@ _UNUSED_OPTIONS = {
     "regions": ("grid",),
     "attributes": ("backbone", "grid", "size", "resize", *_BOX_OPTIONS),
 }
+_KINDS = tuple(_UNUSED_OPTIONS)
 
 
 def _check_options(ctx: typer.Context, kind: str) -> None:
@@ -111,7 +111,7 @@ def features_extract(
     """
     _check_options(ctx, kind)
     from captionlab.features.extraction import extract_features
-    from captionlab.runs.folder import check_device
+    from captionlab.training.devices import check_device
 
     check_device(device)
     store = extract_features(

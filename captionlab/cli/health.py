@@ -163,4 +163,4 @@ def doctor() -> None:
     if BROKEN in verdicts:
         raise typer.Exit(1)
     echo("Everything that is needed is here. What has a - is absent, "
-               "and only some lessons need it.")
+         "and only some lessons need it.")

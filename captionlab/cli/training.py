@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from shlex import quote
 from shutil import rmtree
@@ -37,9 +36,9 @@ def _make_objective(name: str | None, teachers: list[Path], settings: list[str])
         raise ValueError(f"there is no objective {name!r}: choose from {', '.join(OBJECTIVES)}")
     if teachers and name != "distillation":
         raise ValueError(f"--objective {name} learns from no teachers: leave --teacher out")
-    arguments = [teachers] if name == "distillation" else []
-    own = [text.removeprefix("objective.") for text in settings]
-    return override_preset(OBJECTIVES[name](*arguments), own)
+    kind: Any = OBJECTIVES[name]
+    objective = kind(teachers) if name == "distillation" else kind()
+    return override_preset(objective, [text.removeprefix("objective.") for text in settings])
 
 
 @contextmanager
@@ -49,8 +48,7 @@ def _resume_hint(out: Path) -> "Iterator[None]":
         yield
     except KeyboardInterrupt:
         if (out / "checkpoint.pt").exists():
-            echo(f"captionlab: {out} holds the last checkpoint; --resume goes on from it",
-                       err=True)
+            echo(f"captionlab: {out} holds the last checkpoint; --resume goes on from it", err=True)
         raise
 
 # %% ../../nbs/library/cli/training.ipynb #e04d08d9
@@ -64,14 +62,13 @@ def _report_training(run: "Run", out: Path) -> None:
     if os.environ.get("RANK", "0") != "0":  # of several processes one reports
         return
     history = run.metadata.history
-    echo(f"{len(history)} epochs in {run.metadata.train_seconds:.0f} s, "
-               f"loss {history[-1]['loss']:.2f}; the run is {out}.  "
-               f"Next: captionlab evaluate {quote(str(out))}")
+    seconds = sum(record["seconds"] for record in history)      # without those of its start
+    echo(f"{len(history)} epochs in {seconds:.0f} s, loss {history[-1]['loss']:.2f}; "
+         f"the run is {out}.  Next: captionlab evaluate {quote(str(out))}")
 
 # %% ../../nbs/library/cli/training.ipynb #0a0c4b46
 @app.command()
 def train(
-    ctx: typer.Context,
     model: Annotated[str | None, typer.Argument(
         metavar="MODEL", help="vanilla, cptr, translation, ...; not with --from")] = None,
     data: Annotated[str | None, typer.Option(
@@ -101,9 +98,9 @@ def train(
         help="For models that read attributes: name or file of a detector.")] = None,
     max_val_items: Annotated[int, typer.Option(
         min=1, help="How many validation items are captioned after each epoch.")] = 500,
-    objective: Annotated[str | None, typer.Option(
-        help="cross-entropy; rdrop; distillation, which --teacher stands for; "
-             "or scst: rewards, for a trained run.")] = None,
+    objective_name: Annotated[str | None, typer.Option(
+        "--objective", help="cross-entropy; rdrop; distillation, which --teacher stands for; "
+                            "or scst: rewards, for a trained run.")] = None,
     start: Annotated[Path | None, typer.Option(
         "--from", metavar="RUN",
         help="A trained run to go on from: with --data MINE on other captions, whose words are "
@@ -131,11 +128,10 @@ def train(
     """Train a model on a data set, or a trained run further, into a folder."""
     if not (model or start):
         raise ValueError("name a model, such as vanilla, or a run to go on from with --from RUN")
-    of_loss = [text for text in settings or () if text.startswith("objective.")]
-    settings = [text for text in settings or () if text not in of_loss]
-    loss = _make_objective(objective, teacher or [], of_loss)
-    of_model = {"preset": preset, "variant": variant, "detector": detector}
-    for name, value in of_model.items():
+    objective_settings = [text for text in settings or () if text.startswith("objective.")]
+    settings = [text for text in settings or () if text not in objective_settings]
+    objective = _make_objective(objective_name, teacher or [], objective_settings)
+    for name, value in {"preset": preset, "variant": variant, "detector": detector}.items():
         if start and value:
             raise ValueError(f"a training from {start} keeps its model: leave --{name} out")
     if start and model:
@@ -144,22 +140,25 @@ def train(
     from captionlab.runs.fitting import FitConfig, NewModel, fit
 
     data_name = re.sub(r"[*?\[\]]", "", Path(data or "scenes").stem)  # of a pattern of files
-    stage = None if loss.stage == "xe" else loss.stage
+    stage = None if objective.stage == "xe" else objective.stage
     if start:
         out = out or _default_folder(start.resolve().name, stage or data_name, seed)
     else:
         out = out or _default_folder(data_name, model, variant, preset or "tiny", stage, seed or 0)
-    # Its fields have the names of these options.
-    given: dict[str, Any] = {one.name: ctx.params[one.name] for one in fields(FitConfig)
-                             if one.name in ctx.params}
-    given |= {"out": out, "adapt": True, "compile": compiled, "settings": settings if start else ()}
-    config = FitConfig(**given)
-    new = NewModel(str(model), preset or "tiny", variant, settings, detector)
+    config = FitConfig(
+        out=out, resume=resume, seed=seed, device=device, workers=workers, features=features,
+        boxes=boxes, max_val_items=max_val_items, adapt=True, all_weights=all_weights,
+        settings=settings if start else (), epochs=epochs, lr=lr, warmup=warmup,
+        batch_size=batch_size, min_count=min_count, patience=patience, accumulation=accumulation,
+        checkpointing=checkpointing, compile=compiled, graphs=graphs)
+    begin = start or NewModel(str(model), preset or "tiny", variant, settings, detector)
     with _resume_hint(out):
-        source: Any = data if start else data or "scenes"
-        if skip_unreadable:
-            source = options.readable_data(source or load(str(start)).metadata.source)
-        run = fit(start or new, source, loss, config)
+        source: Any = data or (None if start else "scenes")
+        if skip_unreadable and source is None and objective.keeps_data:
+            source = load(str(start), device="cpu").metadata.source
+        if skip_unreadable and source is not None:      # else `fit` says what is missing
+            source = options.readable_data(source)
+        run = fit(begin, source, objective, config)
     _report_training(run, out)
 
 # %% ../../nbs/library/cli/training.ipynb #7338a7ec
@@ -180,7 +179,7 @@ def _report_detector(detector: "AttributeDetector", scores: dict | None, out: Pa
     if scores:
         words = list(scores["words"])
         echo(f"on test pictures, mean average precision {scores['mAP']:.1f}, "
-                   f"chance {scores['chance']:.1f}")
+             f"chance {scores['chance']:.1f}")
         echo(f"best: {', '.join(words[:8])}")
         echo(f"worst: {', '.join(words[-8:])}")
 
@@ -198,8 +197,7 @@ def attributes_train(
     out: Annotated[Path | None, typer.Option(
         metavar="FILE",
         help="File of the detector; in the cache folder by default.")] = None,
-    json: Annotated[bool, typer.Option(
-        "--json", help="Write a result file under results/.")] = False,
+    json: options.WriteResult = False,
     features: Annotated[Path | None, typer.Option(
         help="A folder made by features extract.")] = None,
     settings: options.Settings = None,
