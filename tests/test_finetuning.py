@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from captionlab.data.datasets import CaptionData, Item, scenes
 from captionlab.features.image_processor import ImageProcessor
@@ -59,18 +58,6 @@ def shouting(world):
         for split in ("train", "val", "test")
     }
     return CaptionData("shouting", splits)
-
-
-class Operations(TorchDispatchMode):
-    """Notes the operations on tensors."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen.append(func)
-        return func(*args, **kwargs or {})
 
 
 def metadata_of(name):
@@ -244,20 +231,6 @@ class TestExtended:
         start = extend_model(trained[0], run.vocabulary)
         row = run.vocabulary.tokens.index("hooray")
         assert not torch.equal(run.model.words.weight[row], start.words.weight[row])
-
-    def test_old_embeddings_stay_without_a_copy_to_the_device(self, trained):
-        """A step that copies a tensor of the CPU cannot be recorded on a GPU."""
-        vocabulary = extend_vocabulary(trained[0].vocabulary, ["a blue hooray"])
-        model = extend_model(trained[0], vocabulary)
-        extension.freeze_vision(model, len(trained[0].vocabulary))
-        [hook] = model.words.weight._backward_hooks.values()
-        grad = torch.ones_like(model.words.weight)
-        learns = torch.arange(len(grad)) >= len(trained[0].vocabulary)
-        assert torch.equal(hook(grad), grad * learns[:, None])
-        elsewhere = grad.to("meta")
-        with Operations() as operations:
-            hook(elsewhere)
-        assert torch.ops.aten._to_copy.default not in operations.seen
 
     def test_another_vocabulary_is_refused(self, trained):
         with pytest.raises(ValueError, match="does not start with that of the run"):

@@ -199,7 +199,7 @@ def _generation_config(chosen: dict) -> "GenerationConfig":
     if not chosen["sample"]:        # a search keeps at least the captions that it returns
         settings["beam"] = max(chosen["beam"], chosen["num_captions"])
     for name in ("required_words", "suppress_words", "rules"):
-        settings[name] = tuple(chosen[name] or ())
+        settings[name] = chosen[name] or ()
     return GenerationConfig(**settings)
 
 # %% ../../nbs/library/cli/options.ipynb #0f90b3d6
