@@ -20,9 +20,9 @@ from captionlab.runs import (
     extend_model,
     extend_vocabulary,
     extension,
+    fitting,
     load,
 )
-from captionlab.runs import fitting
 from captionlab.runs.fitting import FitConfig, NewModel, fit
 from captionlab.runs.objectives import SCST, CrossEntropy, Distillation, RDrop
 from captionlab.subwords import SubwordVocabulary
