@@ -743,7 +743,7 @@ class TestEyes:
         processor = ImageProcessor(self.NET, weights="0")
         few, more = (scenes(train=some, val=1, test=1, novel=0) for some in (2, 3))
         stores = open_feature_stores(processor, few)
-        assert extraction.require_features(stores, few["train"]) is stores
+        extraction.require_features(stores, few["train"])
         with pytest.raises(ValueError, match="1 of 3 pictures have no features"):
             extraction.require_features(stores, more["train"])
         item = few["train"][0]

@@ -373,10 +373,8 @@ def _adopt_weights(processor: ImageProcessor, store: FeatureStore) -> None:
         processor.weights = weights
 
 # %% ../../nbs/library/features/extraction.ipynb #68003f61
-def require_features(
-    stores: Sequence[FeatureStore], items: Sequence[Item]
-) -> Sequence[FeatureStore]:
-    """Return the stores if each item has features of its own in all of them.
+def require_features(stores: Sequence[FeatureStore], items: Sequence[Item]) -> None:
+    """Raise a `ValueError` unless each item has features of its own in all stores.
 
     Called before a training, which would otherwise fail after an hour. Without stores the pictures
     are decoded, since the model reads them.
@@ -404,7 +402,6 @@ def require_features(
                 f"two pictures are both {name} in {store.folder}: extract features of the folder "
                 "above theirs"
             )
-    return stores
 
 
 def _check_missing(problem: str, reasons: dict[str, str], count: int) -> None:

@@ -141,7 +141,8 @@ def _explain_memory(config: TrainingConfig, batch: Batch) -> Iterator[None]:
                           f"more parts, {again}a smaller batch_size (--batch-size)") from None
 
 # %% ../../nbs/library/training/loop.ipynb #9d7df4b7
-# On a GPU texts are padded to a multiple of so many ids, so that few shapes are recorded.
+# On a GPU texts are padded to a multiple of so many ids, so that few shapes are recorded; without
+# a recording, too, so that the loss is the same.
 _LENGTH_MULTIPLE = 6
 
 
