@@ -49,22 +49,21 @@ def _check_factor(answer):
 @exercise(
     "53.3", "Without pairing", difficulty=2, minutes=15,
     hints=(
-        "first_draws @ first sums the truths of a row over each draw.",
+        "first_draws @ first sums the scores of a row over each draw.",
         "Each draw has as many pictures as there are, so divide by their number.",
-        "100 * (first_draws @ first - second_draws @ second) / len(first)",
+        "(first_draws @ first - second_draws @ second) / len(first)",
     ),
 )
 def _check_unpaired(unpaired):
     dice = np.random.default_rng(0)
-    first = dice.integers(0, 2, 8).astype(float)
-    second = dice.integers(0, 2, 8).astype(float)
+    first = dice.uniform(0, 200, 8)
+    second = dice.uniform(0, 200, 8)
     draws = [dice.multinomial(8, [1 / 8] * 8, size=5).astype(float) for _ in range(2)]
-    right = 100 * (draws[0] @ first - draws[1] @ second) / 8
+    right = (draws[0] @ first - draws[1] @ second) / 8
     answer = unpaired(first, second, *draws)
     expect_close(answer, right, "the array", misconceptions={
-        "both rows have the first draws: that is paired": 100 * draws[0] @ (first - second) / 8,
-        "both rows have the second draws: that is paired": 100 * draws[1] @ (first - second) / 8,
-        "these are shares; a point is a hundredth": right / 100,
+        "both rows have the first draws: that is paired": draws[0] @ (first - second) / 8,
+        "both rows have the second draws: that is paired": draws[1] @ (first - second) / 8,
         "these are sums, not means": right * 8,
         "it is the first row minus the second": -right,
     })
