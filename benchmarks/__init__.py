@@ -3,7 +3,6 @@
 import os
 import time
 
-
 def clocks() -> tuple[float, float]:
     """Seconds of the clock, and of all cores, those of programs that have ended included."""
     return time.perf_counter(), sum(os.times()[:4])

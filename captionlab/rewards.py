@@ -9,12 +9,14 @@ __all__ = ['Reward', 'CiderD', 'Gleu']
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .decoding.generation import PAD
+from .text import pad_sequences
 
 # %% ../nbs/library/rewards.ipynb #8b03b8e4
 def _to_lists(captions: Tensor) -> list[list[list[int]]]:
@@ -25,7 +27,13 @@ def _to_lists(captions: Tensor) -> list[list[list[int]]]:
 
 # %% ../nbs/library/rewards.ipynb #c77316a3
 class Reward:
-    """Scores captions by comparing them with references; a subclass defines `score`."""
+    """Scores captions by comparing them with references; a subclass defines `score`.
+
+    Attributes:
+        reads_numbers: whether it reads ids from a GPU, which then has to wait.
+    """
+
+    reads_numbers = True
 
     def score(self, captions: Sequence[Sequence[int]],
               references: Sequence[Sequence[int]]) -> list[float]:
@@ -59,6 +67,103 @@ class Reward:
         """Return the object itself: it never changes, and it may hold millions of entries."""
         return self
 
+# %% ../nbs/library/rewards.ipynb #02105301
+_BASE = 1_000_003       # above every id
+
+
+def _number_grams(ids: Tensor) -> Tensor:
+    """Return a number for the n-gram that begins at each token, n from 1 to 4.
+
+    Up to three tokens have a number of their own. Those of four are taken modulo 2^64, where it is
+    as good as impossible that two are the same.
+
+    Args:
+        ids: `(..., T)`, padded with 0.
+
+    Returns:
+        `(..., 4, T)`; 0 where the caption ends before the n-gram.
+    """
+    length = ids.shape[-1]
+    number = torch.zeros_like(ids)
+    numbers = []
+    for ahead in range(4):
+        token = F.pad(ids[..., ahead:], (0, min(ahead, length)))
+        number = (number * _BASE + token).masked_fill(token == PAD, 0)
+        numbers.append(number)
+    return torch.stack(numbers, -2)
+
+
+def _count_in(grams: Tensor, others: Tensor) -> Tensor:
+    """Count how often each n-gram of captions, `(..., 4, T)`, is one of others, `(..., 4, U)`."""
+    return (grams[..., :, None] == others[..., None, :]).sum(-1)
+
+# %% ../nbs/library/rewards.ipynb #1fe2814e
+class CiderD(Reward):
+    """CIDEr-D of token ids, as a reward per caption, computed where the ids are.
+
+    Args:
+        captions: for each training picture its captions, as lists of ids.
+
+    Attributes:
+        grams: the numbers of all n-grams of the training captions, `(G,)`, in order.
+        idf: the inverse document frequency of each, `(G,)`.
+        max_idf: that of an n-gram of a single picture; it also holds for unknown n-grams.
+
+    Source:
+        Vedantam et al. 2015, as coco-caption computes it: sigma 6, times 10.
+    """
+
+    reads_numbers = False
+
+    def __init__(self, captions: Iterable[Sequence[Sequence[int]]]):
+        pictures = [_number_grams(pad_sequences(ids)).unique() for ids in captions]
+        self.grams, counts = torch.cat(pictures).unique(return_counts=True)
+        self.idf = (len(pictures) / counts.double()).log()
+        self.max_idf = math.log(len(pictures))
+
+    def _idf_of(self, grams: Tensor) -> Tensor:
+        """Return the inverse document frequency of n-grams `(...)`; 0 where there is none."""
+        places = torch.searchsorted(self.grams, grams).clamp_max(len(self.grams) - 1)
+        idf = self.idf[places].masked_fill(self.grams[places] != grams, self.max_idf)
+        return idf.masked_fill(grams == 0, 0.0)
+
+    def _scores(self, captions: Tensor, references: Tensor) -> Tensor:
+        """Return the rewards of a batch in 64 bits, see `Reward.__call__`."""
+        # Apple's GPUs have no 64 bits.
+        device = torch.device("cpu") if captions.is_mps else captions.device
+        if self.grams.device != device:
+            self.grams, self.idf = self.grams.to(device), self.idf.to(device)
+        captions, references = captions.to(device), references.to(device)
+        ours = _number_grams(captions)[:, :, None]                              # (B, C, 1, 4, T)
+        theirs = _number_grams(references)[:, None]                             # (B, 1, R, 4, T)
+        our_squares = self._idf_of(ours) ** 2
+        their_squares = self._idf_of(theirs) ** 2
+        # An n-gram that stands k times is added up k times, so a k-th of its part each time.
+        counts = _count_in(ours, ours)
+        our_norms = (counts * our_squares).sum(-1)                              # (B, C, 1, 4)
+        their_norms = (_count_in(theirs, theirs) * their_squares).sum(-1)       # (B, 1, R, 4)
+        # The weight is clipped to that in the reference, so that repeating it does not pay.
+        shared = _count_in(ours, theirs)                                        # (B, C, R, 4, T)
+        products = our_squares * torch.minimum(counts, shared) * shared / counts
+        # 0 / 0 where nothing has a weight.
+        cosines = (products.sum(-1) / (our_norms * their_norms).sqrt()).nan_to_num()
+        lengths = (captions != PAD).sum(-1).double()
+        their_lengths = (references != PAD).sum(-1)
+        differences = lengths[:, :, None] - their_lengths[:, None]              # (B, C, R)
+        similarities = 10 * cosines.mean(-1) * torch.exp(-differences**2 / (2 * 6.0**2))
+        num_references = (their_lengths > 0).sum(-1, keepdim=True).clamp_min(1)
+        return similarities.sum(-1) / num_references
+
+    def score(self, captions: Sequence[Sequence[int]],
+              references: Sequence[Sequence[int]]) -> list[float]:
+        """Return the mean similarity of each caption to the references. See `Reward.score`."""
+        ours, theirs = (pad_sequences(ids or [[]])[None] for ids in (captions, references))
+        return self._scores(ours, theirs)[0].tolist()
+
+    def __call__(self, captions: Tensor, references: Tensor) -> Tensor:
+        """Return the rewards `(B, C)` of a batch, without a wait for a GPU. See `Reward`."""
+        return self._scores(captions, references).float().to(captions.device)
+
 # %% ../nbs/library/rewards.ipynb #6a8e9239
 def _count_grams(tokens: Sequence[Hashable]) -> Counter:
     """Count the n-grams of one to four tokens in a caption.
@@ -73,82 +178,6 @@ def _count_grams(tokens: Sequence[Hashable]) -> Counter:
     for n in (1, 2, 3, 4):
         counts.update(tuple(tokens[first:first + n]) for first in range(len(tokens) - n + 1))
     return counts
-
-# %% ../nbs/library/rewards.ipynb #02105301
-class _TfIdfVectors(NamedTuple):
-    """The tf-idf vectors of a caption, as CIDEr-D compares them.
-
-    Attributes:
-        weights: for n from 1 to 4, the weight of each of its n-grams.
-        norms: the length of each of the four vectors.
-        length: the number of tokens minus one, for CIDEr-D's length penalty.
-    """
-
-    weights: list[dict]
-    norms: list[float]
-    length: int
-
-# %% ../nbs/library/rewards.ipynb #1fe2814e
-class CiderD(Reward):
-    """CIDEr-D of token ids, as a reward per caption.
-
-    Args:
-        captions: for each training picture its captions, as lists of ids.
-
-    Attributes:
-        idf: the inverse document frequency of each n-gram.
-        max_idf: that of an n-gram of a single picture; it also holds for unknown n-grams.
-
-    Source:
-        Vedantam et al. 2015, as coco-caption computes it: sigma 6, times 10.
-    """
-
-    def __init__(self, captions: Iterable[Sequence[Sequence[int]]]):
-        document_frequency = Counter()
-        num_pictures = 0
-        for picture_captions in captions:
-            num_pictures += 1
-            document_frequency.update(set().union(*map(_count_grams, picture_captions)))
-        self.max_idf = math.log(max(num_pictures, 1))
-        self.idf = {gram: self.max_idf - math.log(count)
-                    for gram, count in document_frequency.items()}
-
-    def _tfidf(self, ids: Sequence[int]) -> _TfIdfVectors:
-        """Return the vectors of a caption of T `ids`."""
-        weights = [{}, {}, {}, {}]
-        for gram, count in _count_grams(ids).items():
-            weights[len(gram) - 1][gram] = count * self.idf.get(gram, self.max_idf)
-        norms = [math.hypot(*vector.values()) for vector in weights]
-        return _TfIdfVectors(weights, norms, max(len(ids) - 1, 0))
-
-    def _similarity(self, caption: _TfIdfVectors, reference: _TfIdfVectors) -> float:
-        """Return the similarity of a caption and one reference, from 0 to 10.
-
-        The weight of an n-gram is clipped to that in the reference, so that repeating it does not
-        pay.
-        """
-        total = 0.0
-        for n in range(4):
-            ours = caption.weights[n]
-            theirs = reference.weights[n]
-            norm = caption.norms[n] * reference.norms[n]
-            if caption.norms[n] and reference.norms[n]:
-                shared = sum(min(ours[gram], theirs[gram]) * theirs[gram]
-                             for gram in ours.keys() & theirs.keys())
-                total += shared / norm
-        difference = caption.length - reference.length
-        return 10 * total / 4 * math.exp(-difference**2 / (2 * 6.0**2))
-
-    def score(self, captions: Sequence[Sequence[int]],
-              references: Sequence[Sequence[int]]) -> list[float]:
-        """Return the mean similarity of each caption to the references. See `Reward.score`."""
-        reference_vectors = [self._tfidf(ids) for ids in references]
-        scores = []
-        for ids in captions:
-            vectors = self._tfidf(ids)
-            total = sum(self._similarity(vectors, reference) for reference in reference_vectors)
-            scores.append(total / max(len(references), 1))
-        return scores
 
 # %% ../nbs/library/rewards.ipynb #1b2672f0
 class Gleu(Reward):

@@ -7,7 +7,6 @@ __all__ = ['advantages', 'SelfCritical']
 
 # %% ../nbs/23_scst.ipynb #10ba605e
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Self
 
 import torch
@@ -43,7 +42,8 @@ class SelfCritical(CaptionerWrapper):
     Args:
         model: the captioner.
         reward: from sampled captions, ids `(B, C, T)`, and references, `(B, R, T)`, to rewards
-            `(B, C)`.
+            `(B, C)`, all on the device of the model. A trainer records steps on a GPU only with one
+            whose `reads_numbers` is False.
         samples: C, captions sampled for each picture, at least 2.
         max_length: T, the largest number of tokens of a sampled caption, eos included.
         suppress_tokens: ids that are never generated, besides pad and bos.
@@ -62,6 +62,7 @@ class SelfCritical(CaptionerWrapper):
             raise ValueError(f"{samples} sample: a caption is compared with its picture's other "
                              "ones, so sample 2 or more")
         self.reward = reward
+        self.reads_numbers = getattr(reward, "reads_numbers", True)
         self.samples = samples
         self.max_length = max_length
         self.suppress_tokens = [*suppress_tokens]
@@ -79,41 +80,24 @@ class SelfCritical(CaptionerWrapper):
         A token's term is minus its log-probability times the advantage of its caption.
 
         Args:
-            batch: B pictures with their captions, `(B, R, 1 + T)` ids, padded with 0; from `judge`
-                if it brings samples and advantages.
+            batch: B pictures with their captions, `(B, R, 1 + T)` ids, padded with 0.
             label_smoothing: not used here.
         """
         memory = self.encode(batch)
-        if batch.samples is None:
-            batch = self.judge(batch, self.sample_captions(memory))
-            # Older PyTorch keeps weights that sampling cast to 16 bits without history; they would
-            # get no gradient.
-            torch.clear_autocast_cache()
-        samples = batch.require("samples")
+        samples = self.sample_captions(memory)                              # (B, C, T)
+        # Older PyTorch keeps weights that sampling cast to 16 bits without history; they would
+        # get no gradient.
+        torch.clear_autocast_cache()
+        rewards = self.reward(samples, batch.require("captions")[..., 1:])  # (B, C)
         log_probs = self.token_log_probs(memory, samples)                   # (B, C, T)
-        weighted = log_probs * batch.require("advantages")[..., None]
+        weighted = log_probs * advantages(rewards)[..., None]
         return -weighted.sum(), (samples != PAD).sum()
 
-    def judge(self, batch: Batch, samples: Tensor) -> Batch:
-        """Return the batch with sampled captions `(B, C, T)` and their advantages `(B, C)`.
-
-        Rewards are computed on the CPU: only here a training step waits for a GPU.
-        """
-        references = batch.require("captions")[..., 1:].cpu()
-        advantage = advantages(self.reward(samples.cpu(), references))
-        advantage = advantage.to(samples.device, non_blocking=True)
-        return replace(batch, samples=samples, advantages=advantage)
-
-    @torch.no_grad()
-    def draw(self, batch: Batch) -> Tensor:
-        """Sample captions of a batch as `sample_captions` does, without a wait for a GPU.
-
-        A trainer records this and the loss of what `judge` returns as two graphs.
-        """
-        return self.sample_captions(self.encode(batch), wait=False)
-
-    def sample_captions(self, memory: Memory, wait: bool = True) -> Tensor:
+    def sample_captions(self, memory: Memory) -> Tensor:
         """Sample C captions of each of B pictures, ids `(B, C, T)`, without a gradient."""
+        # A GPU is not asked which captions have ended, unless the reward asks it anyway.
+        wait = self.reads_numbers or next(self.parameters()).is_cpu
+
         def choose(log_probs: Tensor) -> Tensor:        # as `sample` does at temperature 1
             return draw_tokens(log_probs.log_softmax(-1))
 

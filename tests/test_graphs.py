@@ -16,7 +16,7 @@ from captionlab.data.loading import BatchLoader
 from captionlab.data.resident import ResidentLoader, fits_on
 from captionlab.distillation import Distilled
 from captionlab.models import find_preset, model_module
-from captionlab.rewards import CiderD
+from captionlab.rewards import CiderD, Gleu
 from captionlab.scst import SelfCritical
 from captionlab.text import Vocabulary
 from captionlab.training.config import TrainingConfig
@@ -174,33 +174,33 @@ def test_teachers_count_the_same_with_padding(monkeypatch, length):
     torch.testing.assert_close(model.loss(batch.padded(6), 0.1), plain)
 
 
-def self_critical():
+def self_critical_losses(calls):
     torch.manual_seed(0)
     model = model_module("vanilla").Model(find_preset("vanilla", "tiny"), 50)
-    reward = CiderD([[[5, 6, 7]] * 2] * 3)
-    batch = Batch(captions=torch.randint(4, 50, (3, 2, 9)), grid=torch.rand(3, 64, 12))
-    return SelfCritical(model, reward, samples=3, max_length=8), batch
-
-
-def test_samples_drawn_before_a_step_give_its_loss(monkeypatch):
-    model, batch = self_critical()
-    samples = model.draw(batch)
-    assert samples.shape == (3, 3, 8)
-    judged = model.judge(batch, samples)
-    monkeypatch.setattr(SelfCritical, "sample_captions", lambda *_: samples)
-    for ours, inside in zip(model.loss(judged), model.loss(batch), strict=True):
-        assert ours.equal(inside)
-
-
-def test_a_self_critical_training_records_samples_and_steps():
-    model, batch = self_critical()
+    captions = torch.randint(4, 50, (3, 2, 9))
+    model = SelfCritical(model, CiderD(captions.tolist()), samples=3, max_length=8)
     run = Trainer(model, range(9), TrainingConfig(batch_size=3, epochs=1, warmup=1))
+    if calls is not None:
+        run.perform_step = ReplayedStep(run._step, called_again(calls))
+    losses = []
+    for number in range(3):
+        run.reseed(0, number)
+        losses.append(run.step(Batch(captions=captions, grid=torch.full((3, 64, 12), number / 3))))
+    return torch.stack(losses)
+
+
+def test_a_self_critical_training_is_recorded_with_samples_and_rewards():
     calls = []
-    run.recorded_draw = ReplayedStep(model.draw, called_again(calls))
-    run.perform_step = ReplayedStep(run._step, called_again(calls))
-    sums = [run.step(batch) for _ in range(3)]
-    assert calls == ["record", "replay"] * 2 + ["replay"] * 2
-    assert all(loss.isfinite() and tokens > 0 for loss, tokens in sums)
+    losses = self_critical_losses(calls)
+    assert calls == ["record", "replay", "replay"]
+    assert losses.equal(self_critical_losses(None))
+    assert losses.isfinite().all() and losses.all()
+
+
+def test_rewards_that_read_numbers_say_so():
+    model = model_module("vanilla").Model(find_preset("vanilla", "tiny"), 50)
+    rewards = [CiderD([[[5, 6]], [[7]]]), Gleu(list), lambda captions, references: captions]
+    assert [SelfCritical(model, reward).reads_numbers for reward in rewards] == [False, True, True]
 
 
 def test_what_cannot_be_recorded_goes_on_without():

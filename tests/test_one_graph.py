@@ -10,6 +10,7 @@ from captionlab.data.batches import Batch
 from captionlab.decoding.beam import BestHypotheses, nbest_search
 from captionlab.decoding.generation import Checks, generate, sequence_log_probs
 from captionlab.models import find_preset, list_models, model_module, random_inputs
+from captionlab.rewards import CiderD
 from captionlab.runs.extension import freeze_vision
 from captionlab.scst import SelfCritical
 
@@ -152,16 +153,15 @@ def test_a_step_reads_nothing_from_the_device(name, dropout):
 
 
 @pytest.mark.parametrize("name", list_models())
-def test_self_critical_training_reads_nothing_while_it_is_recorded(name):
-    model = SelfCritical(model_of(name), lambda *_: None, max_length=5, suppress_tokens=[3])
-    model = model.to("meta")
+def test_a_self_critical_step_reads_nothing_from_the_device(name):
+    reward = CiderD([[[5, 6, 7]], [[8, 9]]])
+    model = SelfCritical(model_of(name), reward, max_length=5, suppress_tokens=[3]).to("meta")
     batch = batch_of(name, 9).to("meta")
+    reward(batch.captions, batch.captions)      # takes its n-grams to the device, once
     with Waits():
-        samples = model.draw(batch)
-        advantages = torch.empty(samples.shape[:2], device="meta")
-        total, _ = model(replace(batch, samples=samples, advantages=advantages))
-        total.backward()
-    assert total.device.type == "meta"
+        total, tokens = model(batch)
+        (total / tokens).backward()
+    assert total.device.type == tokens.device.type == "meta"
 
 
 @pytest.mark.parametrize("name", list_models())

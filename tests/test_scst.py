@@ -1,6 +1,7 @@
 """SCST: rewards against pycocoevalcap, the gradient against the exact one, and runs."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -109,9 +110,15 @@ class TestReward:
 
     def test_what_is_in_every_picture_weighs_nothing(self):
         reward = CiderD([[[3, 4, 2]], [[3, 5, 2]]])
-        assert reward.idf[(3,)] == 0
-        assert reward.idf[(4,)] == pytest.approx(math.log(2))
+        idf = reward._idf_of(torch.tensor([3, 4, 9, PAD]))
+        assert idf.tolist() == pytest.approx([0, math.log(2), math.log(2), 0])
         assert reward.score([[3]], [[3]]) == [0.0]
+
+    @given(CAPTION)
+    def test_each_n_gram_has_a_number(self, ids):
+        numbers = rewards_module._number_grams(torch.tensor([*ids, PAD, PAD])).flatten().tolist()
+        counts = Counter(number for number in numbers if number)
+        assert sorted(counts.values()) == sorted(rewards_module._count_grams(ids).values())
 
     def test_counts(self):
         assert rewards_module._count_grams([3, 3, 4]) == {(3,): 2, (4,): 1, (3, 3): 1, (3, 4): 1, (3, 3, 4): 1}

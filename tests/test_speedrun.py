@@ -50,6 +50,7 @@ def test_what_a_gpu_shows_runs_in_small_on_a_cpu(tmp_path):
     results = json.loads(out.read_text())
     assert "MiB: {'tree':" in done.stdout
     assert results["same"]["largest_relative_gap"] == 0
+    assert results["same-scst"]["largest_relative_gap"] == 0
     assert results["cptr"]["share"] > 0
     assert results.keys() >= {"scst-vanilla", "scst-image_transformer"}
     assert not any("error" in found for found in results.values() if isinstance(found, dict))

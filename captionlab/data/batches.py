@@ -134,8 +134,6 @@ _FIELD_HELP = {
     "captions": "use items that have captions",
     "teacher_words": "make them with soft_targets, or train with --teacher RUN",
     "teacher_chances": "make them with soft_targets, or train with --teacher RUN",
-    "samples": "make them with SelfCritical.judge",
-    "advantages": "make them with SelfCritical.judge",
 }
 
 
@@ -161,8 +159,6 @@ class Batch:
         captions: ids of the captions, with bos and eos, `(B, C, T)`.
         teacher_words: a teacher's likeliest ids after each word of the captions, `(B, C, T, K)`.
         teacher_chances: their probabilities, likewise.
-        samples: ids of captions that a model has sampled, `(B, C, T)`, without bos.
-        advantages: of those captions, for self-critical training, `(B, C)`.
     """
 
     images: Tensor | None = None
@@ -177,8 +173,6 @@ class Batch:
     captions: Tensor | None = None
     teacher_words: Tensor | None = None
     teacher_chances: Tensor | None = None
-    samples: Tensor | None = None
-    advantages: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields that are not None, `(B, ...)` each, by name."""

@@ -381,7 +381,7 @@ def _quick_cider(run: Run, items: Sequence[Item], inputs: InputTransforms) -> fl
 
     # Numbers, not words: hashes of words differ between processes, and so would orders of sums.
     def to_ids(text: str) -> list[int]:
-        return [numbers.setdefault(word, len(numbers)) for word in normalise(text)]
+        return [numbers.setdefault(word, 1 + len(numbers)) for word in normalise(text)]
 
     references = [[to_ids(text) for text in item.captions] for item in items]
     candidates = [to_ids(caption) for caption in captions]

@@ -191,11 +191,6 @@ class _StepTrainer:
         self.graphs = (config.graphs and on_gpu and config.accumulation == 1
                        and self.accelerator.num_processes == 1 and not reads)
         self.perform_step = ReplayedStep(self._step) if self.graphs else self._step
-        # Rewards are computed by the CPU, so self-critical training records what is before them.
-        draw: Any = getattr(model, "draw", None)
-        self.recorded_draw = None
-        if self.graphs and draw is not None:
-            self.recorded_draw = ReplayedStep(self.accelerator.autocast()(draw))
 
     def place_rates(self) -> None:
         """Put the learning rates on a GPU, where a recorded step finds those of now."""
@@ -225,8 +220,6 @@ class _StepTrainer:
             batch = batch.to(self.device, non_blocking=True)
             if self.device.type != "cpu":
                 batch = batch.padded(_LENGTH_MULTIPLE)
-            if self.recorded_draw:
-                batch = self.model.judge(batch, self.recorded_draw(batch))
             sums = self.perform_step(batch)
         self.scheduler.step()
         return sums
