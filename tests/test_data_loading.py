@@ -18,6 +18,7 @@ import psutil
 import pytest
 import tiny_training
 import torch
+from operators import WaitCounter
 from PIL import Image
 
 from captionlab.data import (
@@ -249,13 +250,11 @@ def pixel_rows(count, side=5):
     pictures = torch.from_numpy(chance.integers(0, 256, (count, side, side, 3), np.uint8))
     preprocess = Preprocess(side)
     scaled = preprocess.normalise(pictures.numpy())
-    function = PixelInput(
-        lambda item: scaled[int(item.name)],
-        lambda item: pictures[int(item.name)],
-        *preprocess.byte_scale,
-    )
+    function = PixelInput(lambda item: pictures[int(item.name)], *preprocess.byte_scale)
     items = [Item(str(number), (TEXTS[number % 4],)) for number in range(count)]
-    return CaptionDataset(items, Vocabulary.build(TEXTS, 1), inputs={"images": function})
+    data = CaptionDataset(items, Vocabulary.build(TEXTS, 1), inputs={"images": function})
+    assert all(data[row]["images"].equal(picture) for row, picture in enumerate(scaled))
+    return data
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -328,8 +327,32 @@ def test_views_that_are_scaled_differently_are_not_sent_as_bytes():
     assert data.pixel_inputs == {"images": first}
     data.input_variants.append({"images": replace(first, mean=(0.0, 0.0, 0.0))})
     assert data.pixel_inputs == {}
-    data.input_variants[1] = {"images": first.scaled}
+    data.input_variants[1] = {"images": first.pixels}
     assert data.pixel_inputs == {}
+
+
+def test_pictures_on_a_device_are_mirrored_there(tmp_path):
+    """They equal those that are read and mirrored alone in every bit, and each is kept once."""
+    data = photos(tmp_path, 6)
+    preset = find_preset("cptr", "tiny")
+    preset = replace(preset, inputs=replace(preset.inputs, hflip=True, corner_crop=0.8))
+    vocabulary = Vocabulary.build(data.captions("train"), 1)
+    processor = ImageProcessor(preset, vocabulary=vocabulary)
+    examples = preparation._training_set(data, vocabulary, processor, input_transforms(processor))
+    sampler = ResumableBatchSampler(partial(batch_by_count, len(examples), 4, 0))
+    loader = ResidentLoader(examples, sampler, "cpu")
+    assert len(loader.inputs["images"]) == 6 * 5    # whole, and four corners
+    views = [{}, *preparation._augmentations(preset)]
+    assert len(views) == 6
+    rows = [4, 0, 5]
+    for view, changes in enumerate(views):
+        seen = processor.with_preprocess(**changes)([data["train"][row].image for row in rows])
+        with WaitCounter([*loader.inputs.values(), *loader.ids.values()]) as waits:
+            batch = loader.batch(rows, np.full(3, view))
+        assert not waits.counts
+        read = [examples.input_variants[view]["images"](data["train"][row]) for row in rows]
+        assert batch.images.equal(seen.images)
+        assert torch.stack(read).equal(seen.images)
 
 
 @pytest.mark.slow

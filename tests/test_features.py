@@ -748,6 +748,7 @@ class TestWindows:
                 preparation._augmented_inputs(
                     ImageProcessor(preset("pyramid", corner_crop=zoom)),
                     as_photos(scenes(train=1, val=1, test=1)),
+                    {},
                     corner_crops=True,
                 )
 

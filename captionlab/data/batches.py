@@ -252,28 +252,31 @@ class PixelInput:
     """A function for the pictures of items that can also return their bytes.
 
     Bytes are a quarter of the floats that a model reads. A `BatchLoader` sends them from its
-    workers and scales them where the model is.
+    workers and scales them where the model is. A `ResidentLoader` keeps them there.
 
     Args:
-        scaled: returns an item's picture as a model reads it, floats of shape (3, h, w).
-        pixels: returns its bytes, (h, w, 3).
+        source: returns the bytes of an item's picture, (h, w, 3).
         mean: subtracted from the bytes, one number each for red, green and blue, in 0 to 255.
         std: what they are then divided by, likewise.
+        mirror: whether left and right change places.
     """
 
-    scaled: Callable[[Item], Tensor]
-    pixels: Callable[[Item], Tensor]
+    source: Callable[[Item], Tensor]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    mirror: bool = False
+
+    def pixels(self, item: Item) -> Tensor:
+        """Return the bytes of an item's picture, (h, w, 3)."""
+        pixels = self.source(item)
+        return pixels.flip(1) if self.mirror else pixels
 
     def __call__(self, item: Item) -> Tensor:
         """Return the picture of an item as floats, (3, h, w)."""
-        return self.scaled(item)
+        return self.scale(self.pixels(item)[None])[0]
 
     def scale(self, pixels: Tensor) -> Tensor:
-        """Return bytes (B, h, w, 3) as floats (B, 3, h, w), equal to `scaled` in every bit.
-
-        They are computed on the device where the bytes are.
+        """Return bytes (B, h, w, 3) as floats (B, 3, h, w), computed on the device of the bytes.
 
         Args:
             pixels: the bytes.

@@ -30,7 +30,7 @@ def _resident_bytes(data: CaptionDataset) -> int:
     numbers = sum(x.numel() * x.element_size() for x in _row(data, (0, 0)).values())
     width = sum(map(int, data.lengths.max(0)))
     captions = max(map(len, data.token_ids["captions"]))
-    return len(data) * (numbers * len(data.input_variants) + 8 * width * captions)
+    return len(data) * (numbers * len({*_shown_views(data)}) + 8 * width * captions)
 
 
 def fits_on(data: CaptionDataset, device: torch.device) -> bool:
@@ -43,6 +43,17 @@ def fits_on(data: CaptionDataset, device: torch.device) -> bool:
     if device.type != "cuda" or data.dropout:
         return False
     return _resident_bytes(data) < torch.cuda.mem_get_info(device)[0] / 2
+
+
+def _shown_views(data: CaptionDataset) -> list[int]:
+    """Return which view each one shows: itself, or the one whose pictures it only mirrors."""
+    sources = []
+    for view in data.input_variants:
+        functions: dict[str, Any] = dict(view)
+        for name in data.pixel_inputs:
+            functions[name] = functions[name].source
+        sources.append(functions)
+    return [sources.index(functions) for functions in sources]
 
 
 def _row(data: CaptionDataset, place: tuple[int, int]) -> dict[str, Tensor]:
@@ -84,9 +95,16 @@ class ResidentLoader:
         self.device = device
         self.seed = seed
         self.lengths = data.lengths                 # on the CPU, which decides the shapes
-        views = range(len(data.input_variants))
-        places = list(product(views, range(len(data))))
-        self.inputs: dict[str, Tensor] = {}         # (views · rows, ...) each
+        shown = _shown_views(data)
+        kept = [*dict.fromkeys(shown)]
+        self.parts = torch.tensor([kept.index(view) for view in shown])
+        self.mirrored = {}                          # (views,) each, like the parts
+        for name in data.pixel_inputs:
+            mirror = [view[name].mirror for view in data.input_variants]
+            turned = [mirror[view] != mirror[other] for view, other in enumerate(shown)]
+            self.mirrored[name] = torch.tensor(turned)
+        places = list(product(kept, range(len(data))))
+        self.inputs: dict[str, Tensor] = {}         # (parts · rows, ...) each
         rows = tqdm(_rows(data, places), "to the device", len(places), leave=False)
         for number, tensors in enumerate(rows):
             for name, tensor in tensors.items():
@@ -109,11 +127,13 @@ class ResidentLoader:
     def batch(self, rows: list[int], view: np.ndarray) -> Batch:
         """Return a batch of some rows, each in one view, `(B,)` both."""
         chosen = torch.tensor(rows)
-        places = chosen + len(self.data) * torch.as_tensor(view)
+        places = chosen + len(self.data) * self.parts[view]
         fields: dict[str, Any] = {}
         for name, kept in self.inputs.items():
             tensor = kept[self._to_device(places)]
-            if name in self.data.pixel_inputs:
+            if name in self.mirrored:
+                mirrored = self._to_device(self.mirrored[name][view])[:, None, None, None]
+                tensor = torch.where(mirrored, tensor.flip(2), tensor)      # (B, h, w, 3)
                 fields[name] = self.data.pixel_inputs[name].scale(tensor)
             else:
                 fields[name] = tensor.float() if tensor.is_floating_point() else tensor
@@ -123,7 +143,7 @@ class ResidentLoader:
         return Batch(**fields)
 
     def _to_device(self, numbers: Tensor) -> Tensor:
-        """Return row numbers on the device, sent without a wait."""
+        """Return numbers of rows on the device, sent without a wait."""
         if torch.device(self.device).type == "cuda":
             numbers = numbers.pin_memory()
         return numbers.to(self.device, non_blocking=True)

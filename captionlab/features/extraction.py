@@ -558,5 +558,5 @@ def input_transforms(
     functions: InputTransforms = {name: partial(reader.field, name) for name in fields}
     if tuple(fields) == ("images",) and not stores:
         mean, std = processor.preprocess.byte_scale
-        functions["images"] = PixelInput(functions["images"], reader.pixels, mean, std)
+        functions["images"] = PixelInput(reader.pixels, mean, std)
     return functions

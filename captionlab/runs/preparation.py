@@ -27,7 +27,7 @@ from captionlab.features.extraction import (
 )
 
 from ..captioner import Captioner
-from ..data.batches import CaptionDataset
+from ..data.batches import CaptionDataset, PixelInput
 from ..data.catalog import load_dataset
 from ..data.datasets import CaptionData, Item, scenes
 from ..data.text_files import warn_of_missing_blanks
@@ -250,7 +250,7 @@ def _augmentations(preset: BasePreset) -> list[dict]:
 
 
 def _augmented_inputs(
-    processor: ImageProcessor, data: CaptionData, corner_crops: bool
+    processor: ImageProcessor, data: CaptionData, inputs: InputTransforms, *, corner_crops: bool
 ) -> list[InputTransforms]:
     """Return the inputs of each other view of the training pictures; none for scenes."""
     if any(isinstance(item.image, Scene) for item in data["train"]):
@@ -259,11 +259,15 @@ def _augmented_inputs(
     if not corner_crops:
         preset = replace(preset, inputs=replace(preset.inputs, corner_crop=1.0))
     train_split = CaptionData(data.name, {"train": data["train"]})
-    inputs = []
+    views: list[InputTransforms] = []
     for changes in _augmentations(preset):
+        images = inputs.get("images")
+        if isinstance(images, PixelInput) and changes == {"mirror": True}:
+            views.append({"images": replace(images, mirror=True)})      # of the same bytes
+            continue
         view = processor.with_preprocess(**changes)
-        inputs.append(input_transforms(view, open_feature_stores(view, train_split)))
-    return inputs
+        views.append(input_transforms(view, open_feature_stores(view, train_split)))
+    return views
 
 # %% ../../nbs/library/runs/preparation.ipynb #32d17460
 def _training_set(
@@ -288,7 +292,7 @@ def _training_set(
     items = data["train"]
     preset: Any = processor.preset  # that of a translator has more fields
     if reads_images(processor):
-        views = _augmented_inputs(processor, data, corner_crops)
+        views = _augmented_inputs(processor, data, inputs, corner_crops=corner_crops)
         return CaptionDataset(items, vocabulary, inputs=inputs, max_length=preset.max_length,
                               augmentations=views)
     return CaptionDataset(
