@@ -289,7 +289,7 @@ def test_few_pictures_wait_for_the_device(monkeypatch):
     monkeypatch.setattr(resident, "ThreadPoolExecutor", FastThreads)
     data = pixel_rows(9)
     inputs = data.input_variants[0]
-    inputs["images"] = replace(inputs["images"], pixels=pixels)
+    inputs["images"] = replace(inputs["images"], source=pixels)
     read = []
     next(resident._rows(data, [(0, 0)] * 3000))
     assert len(read) == 1024
