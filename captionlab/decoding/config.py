@@ -27,7 +27,7 @@ from ..arguments import check_count, check_number
 from ..captioner import Captioner, Memory
 from ..subwords import SubwordVocabulary
 from ..text import Vocabulary
-from .beam import Hypothesis, nbest_search
+from .beam import Hypothesis, apply_length_penalty, nbest_search
 from .generation import PAD, sample
 
 # %% ../../nbs/library/decoding/config.ipynb #gcfg0003
@@ -37,7 +37,7 @@ class GenerationConfig:
 
     Args:
         beam: width of beam search, how many unfinished captions are kept.
-        length_penalty: see `nbest_search`; scores of sampled captions have it, too.
+        length_penalty: see `apply_length_penalty`; scores of sampled captions have it, too.
         num_captions: N, how many captions of each picture; at most `beam` if nothing is sampled.
         max_length: the largest number of tokens of a caption, eos included; None for that of the
             training.
@@ -232,6 +232,7 @@ def generate_hypotheses(model: Captioner, memory: Memory,
         hypotheses = []
         for row, value in zip(rows, values, strict=True):
             ids = [token for token in row if token != PAD]
-            hypotheses.append(Hypothesis(ids, value / len(ids) ** config.length_penalty))
+            score = apply_length_penalty(value, len(ids), config.length_penalty)
+            hypotheses.append(Hypothesis(ids, score))
         captions.append(hypotheses)
     return captions
