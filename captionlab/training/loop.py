@@ -174,7 +174,7 @@ class _StepTrainer:
             checkpoint_activations(averaged)
         if config.compile:
             model = compile_model(model, self.device.type)
-        # Where a replay can count them, its steps are counted on the GPU: capturable.
+        # capturable: it counts its steps on the GPU, where a replay counts on.
         self.optimizer: Any = torch.optim.AdamW(
             param_groups(model, config), config.lr, config.betas,
             weight_decay=config.weight_decay, fused=True, capturable=on_gpu)
