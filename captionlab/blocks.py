@@ -285,20 +285,21 @@ class DecoderBlock(nn.Module):
         if (memory is not None) != self.has_cross_attention:
             raise ValueError("a block with cross-attention takes a memory, and one without takes "
                              "None")
-        # Self-attention needs its input twice, for queries and for the cache of keys and values.
         residual = cast(Residual, self.residuals[0])
-        inner = residual.sublayer_input(x)
-        keys_values = self.self_attention.project(inner)
+        normed = residual.sublayer_input(x)             # in post-norm x itself
+        keys_values = self.self_attention.project(normed)
         if past is not None:
             keys_values = past.append(keys_values)
         weights = trace_list(trace, "self")
-        attended = self.self_attention(inner, keys_values, target_mask, weights)
+        attended = self.self_attention(normed, keys_values, target_mask, weights)
         x = residual.add_output(x, attended)
         if memory is not None:
             x = self.cross_attend(x, memory, memory_mask, trace)
         return self.residuals[-1](x, self.feed_forward), keys_values
 
 # %% ../nbs/05_blocks.ipynb #b96603e7
+#| code-fold: true
+#| code-summary: "Decoder"
 class Decoder(nn.Module):
     """A stack of decoder blocks (Vaswani et al. 2017, §3.1); a final norm follows pre-norm blocks.
 
@@ -341,7 +342,8 @@ class Decoder(nn.Module):
             The same shape as `x`.
         """
         for block, keys_values in zip(self.blocks, memory, strict=True):
-            x, _ = block(x, keys_values, None, target_mask, memory_mask, trace)
+            x, _ = block(
+                x, keys_values, target_mask=target_mask, memory_mask=memory_mask, trace=trace)
         return self.norm(x)
 
     def step(self, x: Tensor, memory: Sequence[KeyValue | None], past: list[KeyValue],
@@ -365,6 +367,6 @@ class Decoder(nn.Module):
         caches = past or [None] * len(self.blocks)
         new_past = []
         for block, keys_values, cache in zip(self.blocks, memory, caches, strict=True):
-            x, new_cache = block(x, keys_values, cache, None, memory_mask, trace)
+            x, new_cache = block(x, keys_values, cache, memory_mask=memory_mask, trace=trace)
             new_past.append(new_cache)
         return self.norm(x).squeeze(-2), new_past

@@ -99,7 +99,7 @@ def _check_gated(layer_class):
     "05.4", "Break the cache", difficulty=2, minutes=15,
     hints=(
         "What does `sublayer_input` return for each of the norms?",
-        "With post-norm, inner is x. With pre-norm it is the norm of x.",
+        "With post-norm, normed is x. With pre-norm it is the norm of x.",
         "Both ways of decoding call the same code, so they share a mistake.",
     ),
 )
@@ -110,21 +110,21 @@ def _check_cache(answer):
         "decoding with the cache and at once run the same code, so both make the mistake":
             ({"post"}, {"post"}),
         "with pre-norm, the keys of PyTorch come from the normalised words": (both, both),
-        "with post-norm, inner is x, and nothing changes": (both, {"pre"}),
+        "with post-norm, normed is x, and nothing changes": (both, {"pre"}),
     })
 
 # %% ../../nbs/solutions/05_blocks.ipynb #s055chk
 @exercise(
-    "05.5", "The article's block", difficulty=2, minutes=10,
+    "05.5", "Dropout inside only", difficulty=2, minutes=10,
     hints=(
         "Where is the dropout on the output of a sub-layer?",
         "Each of the block's residuals has a module `dropout`, with its rate `p`.",
         "Set residual.dropout.p = 0.0 for each of block.residuals, and return the block.",
     ),
 )
-def _check_article(like_the_article):
+def _check_dropout(inside_only):
     block: Any = EncoderBlock(BlockConfig(8, 2, 16, dropout=0.5))
-    same = like_the_article(block) is block and type(block) is EncoderBlock
+    same = inside_only(block) is block and type(block) is EncoderBlock
     expect(same, "it should return the block itself")
     rates = [getattr(residual.dropout, "p", 0.0) for residual in block.residuals]
     expect(not all(rates), "the outputs of the sub-layers still have dropout")
