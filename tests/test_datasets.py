@@ -33,7 +33,13 @@ from captionlab.data.batches import (
     epoch_permutation,
     padding_fraction,
 )
-from captionlab.data.catalog import dataset_path, download, load_dataset, register_path
+from captionlab.data.catalog import (
+    dataset_path,
+    download,
+    load_dataset,
+    register_dataset,
+    register_path,
+)
 from captionlab.data.datasets import (
     CaptionData,
     Item,
@@ -592,6 +598,15 @@ def test_use_checks_before_it_notes(small30k, home):
         small30k.with_name("moved"), data_home() / "multi30k"
     )  # what the line above told to do
     assert dataset_path("multi30k") == data_home() / "multi30k"
+
+
+def test_a_registered_data_set(home, monkeypatch):
+    monkeypatch.setattr("captionlab.data.catalog._OWN_DATASETS", {})
+    register_dataset("mine", lambda: scenes(train=2, val=1, test=1, novel=0))
+    data = load_dataset("mine")
+    assert (data.name, data.origin, data.counts["train"]) == ("mine", "mine", 2)
+    one_line(lambda: load_dataset("mime"), "multi30k, coco, mine", "register_dataset")
+    one_line(lambda: register_dataset("coco", scenes), "choose another name")
 
 
 def test_unknown_names_and_folders(tmp_path, home):

@@ -14,6 +14,13 @@ def _no_metrics_stay(monkeypatch):
     monkeypatch.setattr(registry, "_SCORERS", {})
 
 
+@pytest.mark.parametrize("name", ["CIDEr", "truth", "TER"])
+def test_a_name_of_the_package_is_refused(name, monkeypatch):
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=f"captionlab has a metric '{name}'"):
+        register_metric(name, len)
+
+
 def test_a_metric_gets_what_belongs_together():
     calls = []
 

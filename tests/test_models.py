@@ -3,7 +3,7 @@
 import json
 import pickle
 from collections import defaultdict
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 import pytest
 import torch
@@ -13,10 +13,10 @@ from torchvision import models as torchvision_models
 from torchvision.models import VisionTransformer
 
 from captionlab import models
-from captionlab.data.batches import Batch
+from captionlab.data.batches import Batch, register_input
 from captionlab.data.datasets import scenes
 from captionlab.decoding.beam import beam_search
-from captionlab.features import backbone_spec
+from captionlab.features import ImageProcessor, backbone_spec
 from captionlab.features.mean_colours import pixel_grid
 from captionlab.models import (
     cptr,
@@ -24,6 +24,7 @@ from captionlab.models import (
     list_models,
     model_module,
     preset_from_dict,
+    random_inputs,
     register,
     unregister,
     vanilla,
@@ -490,6 +491,75 @@ def registered():
     register("no_positions", NoPositions, presets=vanilla.PRESETS)
     yield "no_positions"
     unregister("no_positions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TintedPreset(vanilla.Preset):
+    """Of a captioner that reads a field of its own."""
+
+    def input_fields(self):
+        return "grid", "mean_colour"
+
+
+class Tinted(vanilla.Model):
+    """The vanilla captioner with the mean colour of the picture in each cell."""
+
+    def __init__(self, preset, vocabulary_size: int):
+        super().__init__(preset, vocabulary_size)
+        self.colour = nn.Linear(3, preset.width)
+
+    def encode_inputs(self, batch):
+        cells, mask = super().encode_inputs(batch)
+        return cells + self.colour(batch.require("mean_colour"))[:, None], mask
+
+
+@pytest.fixture
+def tinted(monkeypatch):
+    """The preset of a model that is registered for one test, with its input."""
+    monkeypatch.setattr("captionlab.data.batches._OWN_INPUTS", {})
+    register_input("mean_colour", lambda pixels: pixels.mean((0, 1)) / 255)
+    tiny = vanilla.PRESETS["tiny"]
+    preset = TintedPreset(**{field.name: getattr(tiny, field.name) for field in fields(tiny)})
+    preset = replace(preset, training=replace(preset.training, epochs=1))
+    register("tinted", Tinted, presets={"tiny": preset})
+    yield preset
+    unregister("tinted")
+
+
+class TestOwnInput:
+    def test_a_batch_keeps_it(self, tinted):
+        batch = Batch.of(random_inputs(tinted, pictures=3))
+        assert batch.own.keys() == {"mean_colour"}
+        assert len(batch) == 3
+        assert batch.require("mean_colour").shape == (3, 3)
+        assert batch.select(torch.tensor([2])).require("mean_colour").shape == (1, 3)
+        halved = batch.to(dtype=torch.bfloat16)
+        assert {x.dtype for x in halved.tensors().values()} == {torch.bfloat16}
+        with pytest.raises(TypeError, match="smell"):
+            Batch.of({"smell": torch.zeros(3)})
+
+    @pytest.mark.parametrize("name", ["grid", "own", "mean colour"])
+    def test_names_that_are_taken_or_none_are_refused(self, name):
+        with pytest.raises(ValueError, match=f"a field cannot be called '{name}'"):
+            register_input(name, len)
+
+    def test_stored_features_are_of_its_code(self, tinted):
+        before = ImageProcessor(tinted).feature_spec()
+        register_input("mean_colour", lambda pixels: pixels.max((0, 1)) / 255)
+        assert before["kind"] == "grid+mean_colour"
+        assert ImageProcessor(tinted).feature_spec()["own"] != before["own"]
+
+    @pytest.mark.slow
+    def test_a_model_that_reads_it_is_trained_saved_and_loaded(
+        self, tinted, tmp_path, monkeypatch
+    ):
+        world = scenes(train=8, val=0, test=2, novel=0)
+        run = fit(NewModel("tinted", "tiny"), world, out=tmp_path / "run")
+        pictures = [item.image for item in world["test"]]
+        assert load(tmp_path / "run").caption(pictures) == run.caption(pictures)
+        monkeypatch.setattr("captionlab.data.batches._OWN_INPUTS", {})
+        with pytest.raises(ValueError, match=r"makes the field mean_colour.*register_input"):
+            load(tmp_path / "run")
 
 
 class TestRegistry:

@@ -109,8 +109,8 @@ def _options(
         "--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
     plugin: Annotated[list[Path] | None, typer.Option(
         metavar="FILE",
-        help="A Python file of yours that registers models, metrics or rules; may be given "
-             "several times.")] = None,
+        help="A Python file of yours that registers models, data sets, metrics or rules; may be "
+             "given several times.")] = None,
 ) -> None:
     """Transformer image captioning, from the first dot product to five published systems."""
     warnings.formatwarning = _format_warning

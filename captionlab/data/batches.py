@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['InputFunctions', 'padding_fraction', 'epoch_permutation', 'batch_by_tokens',
-           'batch_by_count', 'Batch', 'PixelInput', 'CaptionDataset', 'collate',
+           'batch_by_count', 'Batch', 'register_input', 'registered_inputs',
+           'make_registered', 'PixelInput', 'CaptionDataset', 'collate',
            'ResumableBatchSampler']
 
 # %% ../../nbs/library/data/batches.ipynb #51a7983a
@@ -139,6 +140,9 @@ _FIELD_HELP = {
 
 _FEATURE_FIELDS = {"images", "grid", "low", "high", "regions"}      # what weights are applied to
 
+# Fields that `register_input` adds, and what makes them of a picture's bytes, (size, size, 3).
+_OWN_INPUTS: dict[str, Callable[[np.ndarray], Any]] = {}
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -159,6 +163,8 @@ class Batch:
         captions: ids of the captions, with bos and eos, `(B, C, T)`.
         teacher_words: a teacher's likeliest ids after each word of the captions, `(B, C, T, K)`.
         teacher_chances: their probabilities, likewise.
+        own: fields of `register_input` by name, `(B, ...)` each; `Batch.of` puts them here, and
+            `require` finds them.
     """
 
     images: Tensor | None = None
@@ -173,11 +179,20 @@ class Batch:
     captions: Tensor | None = None
     teacher_words: Tensor | None = None
     teacher_chances: Tensor | None = None
+    own: Mapping[str, Tensor] | None = None
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """Return the batch of fields `(B, ...)` by name, registered ones included."""
+        own = {name: tensor for name, tensor in tensors.items() if name in _OWN_INPUTS}
+        known = {name: tensor for name, tensor in tensors.items() if name not in own}
+        return cls(**known, own=own or None)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields that are not None, `(B, ...)` each, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+        own = values.pop("own") or {}
+        return {name: value for name, value in (values | own).items() if value is not None}
 
     def __len__(self) -> int:
         return len(next(iter(self.tensors().values()), ()))
@@ -188,12 +203,13 @@ class Batch:
         Raises:
             ValueError: the batch has no such field; the message says how to get it.
         """
-        if getattr(self, name) is None:
+        tensor = (self.own or {}).get(name, getattr(self, name, None))
+        if tensor is None:
             raise ValueError(
                 f"this model reads {name}, and the batch has none: "
                 f"{_FIELD_HELP.get(name, 'give it to Batch')}"
             )
-        return getattr(self, name)
+        return tensor
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None, *,
@@ -203,8 +219,8 @@ class Batch:
 
         Args:
             device: where it is copied to; None leaves the fields where they are.
-            dtype: of images and features; None leaves it. Boxes keep theirs: places need more
-                digits than bfloat16 has.
+            dtype: of images and features, registered ones included; None leaves it. Boxes keep
+                theirs: places need more digits than bfloat16 has.
             non_blocking: whether to go on before the copies are done; has an effect for batches in
                 page-locked memory that go to a GPU.
         """
@@ -212,9 +228,10 @@ class Batch:
             name: tensor.to(device, non_blocking=non_blocking)
             for name, tensor in self.tensors().items()
         }
-        for name in _FEATURE_FIELDS & moved.keys():
-            moved[name] = moved[name].to(dtype)
-        return replace(self, **moved)
+        for name in (_FEATURE_FIELDS | _OWN_INPUTS.keys()) & moved.keys():
+            if moved[name].is_floating_point():
+                moved[name] = moved[name].to(dtype)
+        return self.of(moved)
 
     def padded(self, multiple: int) -> Self:
         """Return the batch with texts of a multiple of so many ids, so that few shapes occur."""
@@ -230,7 +247,7 @@ class Batch:
     def pin_memory(self) -> Self:
         """Return the batch in page-locked memory, from where a GPU can copy it by itself."""
         pinned = {name: tensor.pin_memory() for name, tensor in self.tensors().items()}
-        return replace(self, **pinned)
+        return self.of(pinned)
 
     def select(self, rows: Tensor) -> Self:
         """Return some rows of every field, in the given order.
@@ -241,7 +258,42 @@ class Batch:
         # A GPU gets the numbers without a wait for what it still computes.
         selected = {name: tensor[rows.to(tensor.device, non_blocking=not tensor.is_cpu)]
                     for name, tensor in self.tensors().items()}
-        return replace(self, **selected)
+        return self.of(selected)
+
+# %% ../../nbs/library/data/batches.ipynb #batc0002
+def register_input(name: str, make: Callable[[np.ndarray], Any]) -> None:
+    """Make a field of `Batch` known, so that a preset may name it in `input_fields`.
+
+    Args:
+        name: of the field.
+        make: makes it of a picture as the preset prepares it: resized, and mirrored or cut where
+            training shows it so, bytes of shape (size, size, 3). Returns numbers or a tensor, in
+            the same shape for every picture; a batch has them as `(B, ...)`.
+
+    Raises:
+        ValueError: `Batch` has a field of that name, or it is not a Python name.
+    """
+    if not name.isidentifier() or name in {field.name for field in fields(Batch)}:
+        raise ValueError(f"a field cannot be called {name!r}: take a Python name that Batch does "
+                         "not have yet")
+    _OWN_INPUTS[name] = make
+
+
+def registered_inputs() -> Mapping[str, Callable[[np.ndarray], Any]]:
+    """Return what makes each field of `register_input` of bytes (size, size, 3), by name."""
+    return _OWN_INPUTS
+
+
+def make_registered(name: str, pixels: Iterable[np.ndarray]) -> Tensor:
+    """Return a field of `register_input` for B pictures, `(B, ...)`.
+
+    Args:
+        name: of the field.
+        pixels: bytes of each picture, (size, size, 3).
+    """
+    made = torch.stack([torch.as_tensor(_OWN_INPUTS[name](one)) for one in pixels])
+    return made.float() if made.is_floating_point() else made
+
 
 # %% ../../nbs/library/data/batches.ipynb #ea077bbe
 InputFunctions = Mapping[str, Callable[[Item], Tensor]]
@@ -440,7 +492,7 @@ def collate(examples: Sequence[dict]) -> Batch:
             batch_fields[name] = torch.stack(column)
         else:
             batch_fields[name] = pad_sequences(column)
-    return Batch(**batch_fields)
+    return Batch.of(batch_fields)
 
 # %% ../../nbs/library/data/batches.ipynb #91be28f1
 class ResumableBatchSampler(Sampler):

@@ -18,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..text import pad_sequences
-from .batches import Batch, CaptionDataset, ResumableBatchSampler
+from .batches import Batch, CaptionDataset, ResumableBatchSampler, registered_inputs
 
 # %% ../../nbs/library/data/resident.ipynb #resi0003
 def _resident_bytes(data: CaptionDataset) -> int:
@@ -60,8 +60,9 @@ def _row(data: CaptionDataset, place: tuple[int, int]) -> dict[str, Tensor]:
     """Return the inputs of a view's row as they are kept: bytes, or floats of 16 bits."""
     view, row = place
     kept = {}
+    exact = {"boxes", *registered_inputs()}         # 16 bits may be too few for them
     for name, tensor in data.read_inputs(row, view, data.pixel_inputs).items():
-        halve = tensor.is_floating_point() and name != "boxes"
+        halve = tensor.is_floating_point() and name not in exact
         kept[name] = tensor.half() if halve else tensor
     return kept
 
@@ -78,8 +79,8 @@ def _rows(data: CaptionDataset, places: list[tuple[int, int]]) -> Iterator[dict[
 class ResidentLoader:
     """Gives the batches of a sampler from data that lie on a device.
 
-    Like a `BatchLoader`, but floats other than boxes are rounded to 16 bits, and the view of a
-    picture is drawn for a whole epoch, from the seed and the epoch.
+    Like a `BatchLoader`, but floats other than boxes and fields of `register_input` are rounded to
+    16 bits, and the view of a picture is drawn for a whole epoch, from the seed and the epoch.
 
     Args:
         data: whose rows are read, once and in all views.
@@ -140,7 +141,7 @@ class ResidentLoader:
         width = self.lengths[rows].max(0)
         for name, length in zip(self.ids, width, strict=True):
             fields[name] = self.ids[name][self._to_device(chosen)][..., :length]
-        return Batch(**fields)
+        return Batch.of(fields)
 
     def _to_device(self, numbers: Tensor) -> Tensor:
         """Return numbers of rows on the device, sent without a wait."""

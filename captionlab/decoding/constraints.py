@@ -185,5 +185,6 @@ def find_rule(name: str) -> Rule:
     """
     if name not in _RULES:
         known = ", ".join(sorted(_RULES)) or "none"
-        raise ValueError(f"no rule {name!r}: registered are {known}; add one with register_rule")
+        raise ValueError(f"no rule {name!r}: registered are {known}; add one with register_rule, "
+                         "on the command line in a file of --plugin")
     return _RULES[name]

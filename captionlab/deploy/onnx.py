@@ -27,6 +27,7 @@ from ..features.backbones import backbone_spec, pool_cells
 from ..features.image_processor import ImageProcessor
 from ..features.mean_colours import pixel_grid
 from ..files import write_json
+from ..models import random_inputs
 from ..models.vanilla import grid_size
 from ..positions import sinusoids
 from ..runs.novelty import NoveltyDetector
@@ -124,7 +125,7 @@ class _Encoder(nn.Module):
         """
         batch_fields = self.fields_of(inputs["images"]) if self.reads_pictures else inputs
         assert self.structure is not None, "the form of the memory is taken before the export"
-        tensors = self.structure.split(self.model.encode(Batch(**batch_fields)), "memory")
+        tensors = self.structure.split(self.model.encode(Batch.of(batch_fields)), "memory")
         if self.novelty is not None:
             tensors["similarity"] = self.novelty.similarity(batch_fields["grid"])
         return tensors
@@ -204,23 +205,17 @@ def _example_inputs(processor: ImageProcessor, rows: int) -> dict[str, Tensor]:
     if set(inputs.fields) <= _PICTURE_FIELDS:
         size = processor.preprocess.size
         return {"images": torch.randn(rows, 3, size, size)}
-    corners = torch.rand(rows, inputs.max_boxes, 2, 2).sort(2).values
-    cells = grid_size(inputs.grid)[0] * grid_size(inputs.grid)[1]
-    examples = {
-        "regions": torch.randn(rows, inputs.max_boxes, getattr(preset, "channels", 0)),
-        "boxes": corners.flatten(2),
-        "region_mask": torch.ones(rows, inputs.max_boxes, dtype=torch.bool),
-        "grid": torch.randn(rows, cells, getattr(preset, "channels", 0)),
-        "attributes": torch.full((rows, inputs.max_attributes), 4),
-    }
-    return {name: examples[name] for name in inputs.fields}
+    examples = random_inputs(preset, rows)
+    if "attributes" in examples:                # a small vocabulary has few words
+        examples["attributes"] = torch.full_like(examples["attributes"], 4)
+    return examples
 
 
 def _example_state(encoder: _Encoder, inputs: dict[str, Tensor], steps: int) -> Any:
     """Return a state after a number of tokens."""
     model = encoder.model
     fields_read = encoder.fields_of(inputs["images"]) if encoder.reads_pictures else inputs
-    state = model.start(model.encode(Batch(**fields_read)))
+    state = model.start(model.encode(Batch.of(fields_read)))
     tokens = torch.full((len(next(iter(inputs.values()))), 1), BOS)
     for _ in range(steps):
         _, state = model.step(state, tokens)

@@ -114,7 +114,7 @@ def occlude(
     covered = ((copy, regions) for copy in _occluded_copies(pixels, grid, window_size, fill))
     bits = []
     while part := list(islice(covered, batch_size)):
-        batch = Batch(**processor.to_inputs(processor.extract(part)))
+        batch = Batch.of(processor.to_inputs(processor.extract(part)))
         bits.append(surprisal(run, batch, trace.ids))  # (B, T)
     rise = torch.cat(bits) - trace.bits  # (rows * columns, T)
     return rise.T.unflatten(1, grid)

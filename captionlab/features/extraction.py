@@ -463,6 +463,8 @@ def _cache_key(processor: ImageProcessor, data: CaptionData, kinds: Sequence[str
         parts += ["regions", str(spec["most"]), spec["boxes"].get("fingerprint", "scene")]
     if "detector" in spec:
         parts += ["attributes", spec["detector"]]
+    for name, code in spec.get("own", {}).items():
+        parts += [name, code]
     if processor.preprocess.window != FULL_WINDOW:
         parts += [f"{share:g}" for share in processor.preprocess.window]
     if processor.preprocess.mirror:

@@ -6,8 +6,9 @@
 __all__ = ['LoadedPicture', 'EXTRACTION_BATCH', 'match_name', 'FeatureExtractor', 'ImageProcessor']
 
 # %% ../../nbs/library/features/image_processor.ipynb #dcc7a757
+import inspect
 import os
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -28,8 +29,9 @@ from captionlab.features.backbones import (
 )
 
 from ..arguments import one_or_many
-from ..data.batches import Batch
+from ..data.batches import Batch, make_registered, registered_inputs
 from ..data.inputs import InputConfig
+from ..files import short_hash
 from ..scenes.world import Scene
 from ..subwords import SubwordVocabulary
 from ..text import Vocabulary
@@ -94,6 +96,14 @@ def _rows_and_columns(grid: int | Sequence[int]) -> list[int]:
     return [grid, grid] if isinstance(grid, int) else [*grid]
 
 
+def _code_hash(function: Callable) -> str:
+    """Return a hash of a function's code, so that stored features are of this code."""
+    try:
+        return short_hash(inspect.getsource(function))
+    except (OSError, TypeError):            # typed into an interpreter, or no plain function
+        return "unknown"
+
+
 def _grid_spec(inputs: InputConfig, kinds: Sequence[str]) -> dict:
     """Return the `grid` of a spec: rows and columns, of several maps by name; none for none."""
     grids = {"grid": _rows_and_columns(inputs.grid)} if "grid" in kinds else {}
@@ -119,15 +129,16 @@ class _PictureReader:
         preprocess: Preprocess,
         boxes: str | os.PathLike | RegionFile | Detector,
     ):
-        if unknown := set(inputs.fields) - _KIND_OF_FIELD.keys():
+        kind_of_field = _KIND_OF_FIELD | {name: name for name in registered_inputs()}
+        if unknown := set(inputs.fields) - kind_of_field.keys():
             raise ValueError(
                 f"nothing makes the field {', '.join(sorted(unknown))}: "
-                f"choose from {', '.join(_KIND_OF_FIELD)}"
+                f"choose from {', '.join(kind_of_field)}, or add one with register_input"
             )
         self.inputs = inputs
         self.preprocess = preprocess
         self.backbone_name = inputs.backbone
-        self.feature_kinds = list(dict.fromkeys(_KIND_OF_FIELD[field] for field in inputs.fields))
+        self.feature_kinds = list(dict.fromkeys(kind_of_field[field] for field in inputs.fields))
         self.boxes_source = boxes
 
     def with_preprocess(self, **changes: object) -> Self:
@@ -169,8 +180,9 @@ class _PictureReader:
         Returns:
             Bytes of shape (size, size, 3), and its regions or None.
         """
-        # Where the boxes bring their features, nobody looks at the pixels.
-        no_pixels = self.backbone_name == "file"
+        # Where the boxes bring their features, nobody looks at the pixels but a registered input.
+        own = registered_inputs().keys() & self.feature_kinds
+        no_pixels = self.backbone_name == "file" and not own
         pixels = np.zeros((1, 1, 3), np.uint8) if no_pixels else self.pixels(picture)
         regions = self._regions(picture, name) if "regions" in self.feature_kinds else None
         return pixels, regions
@@ -286,9 +298,11 @@ class FeatureExtractor(_PictureReader):
             `to_inputs` makes a model's inputs of them. Attributes are probabilities, under the name
             "chances", since which word has which id is up to the model's vocabulary.
         """
+        kinds = kinds or self.feature_kinds
         pixels, regions = zip(*loaded, strict=True)
         images = self.preprocess.normalise(np.stack(pixels))                # (B, 3, size, size)
-        maps = {} if self.backbone_name in ("pixels", "file") else self._maps(images)
+        no_maps = self.backbone_name in ("pixels", "file") or set(kinds) <= {*registered_inputs()}
+        maps = {} if no_maps else self._maps(images)
 
         def pooled(level: str, grid: Any) -> Tensor:        # (B, N, D)
             if self.backbone_name == "pixels":
@@ -296,7 +310,7 @@ class FeatureExtractor(_PictureReader):
             return pool_cells(maps[level], grid).cpu().flatten(1, 2)
 
         features = {}
-        for kind in kinds or self.feature_kinds:
+        for kind in kinds:
             if kind == "images":
                 features["images"] = images
             elif kind == "grid":
@@ -309,9 +323,11 @@ class FeatureExtractor(_PictureReader):
             elif kind == "attributes":
                 cells = pooled("high", tuple(self.detector.metadata["made_by"]["grid"]))
                 features["chances"] = self.detector(cells).sigmoid()        # (B, words)
+            elif kind in registered_inputs():
+                features[kind] = make_registered(kind, pixels)
             else:
-                raise ValueError(f"nothing makes features of the kind {kind!r}: add a branch to "
-                                 "FeatureExtractor.extract")
+                raise ValueError(f"nothing makes features of the kind {kind!r}: add it with "
+                                 "register_input")
         return features
 
     def _maps(self, images: Tensor) -> dict[str, Tensor]:
@@ -343,6 +359,8 @@ class FeatureExtractor(_PictureReader):
             spec["most"] = self.inputs.max_boxes
         if "attributes" in kinds:
             spec["detector"] = self.detector.fingerprint
+        if own := [kind for kind in kinds if kind in registered_inputs()]:
+            spec["own"] = {name: _code_hash(registered_inputs()[name]) for name in own}
         return spec
 
 # %% ../../nbs/library/features/image_processor.ipynb #01e288cc
@@ -494,7 +512,7 @@ class ImageProcessor(FeatureExtractor):
         """Return the batch of B `pictures`; for their kinds see `features.picture_inputs`."""
         several, _ = one_or_many(pictures, is_one_picture, "pictures")
         features = self.extract([self.load(picture) for picture in several])
-        return Batch(**self.to_inputs(features))
+        return Batch.of(self.to_inputs(features))
 
     def describe(self) -> dict:
         """Return everything that decides how a picture is prepared, as plain values for JSON."""

@@ -29,11 +29,12 @@ class Metric(Protocol):
 
         Args:
             images: their pictures: paths, arrays, PIL images or scenes; None for sentences.
-            captions: to be judged.
-            references: for each the captions that people wrote.
+            captions: to be judged, as the model wrote them.
+            references: for each the captions that people wrote, with capitals and full stops.
 
         Returns:
-            A score of each caption, shape `(B,)`. A table shows their mean.
+            A score of each caption, shape `(B,)`. A table shows their mean as it is; the other
+            rows are in percent.
         """
         ...
 
@@ -67,7 +68,12 @@ def register_metric(name: str, metric: Metric) -> None:
     Args:
         name: as tables show it.
         metric: computes the scores.
+
+    Raises:
+        ValueError: a metric of captionlab has that name.
     """
+    if metric_sources([name]).get(name, "registered") != "registered":
+        raise ValueError(f"captionlab has a metric {name!r}: choose another name")
 
     def score(runs: _Runs, items: Sequence[Item], without: Sequence[str]) -> _Rows:
         images = [item.image for item in items]

@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 from types import ModuleType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..captioner import Captioner
+from ..data.batches import make_registered, registered_inputs
 from ..data.inputs import InputConfig
 from ..training.config import BasePreset, TrainingConfig
 
@@ -269,7 +271,8 @@ def random_inputs(preset: BasePreset, pictures: int = 1) -> dict[str, Tensor]:
 
     Returns:
         For each field of `Batch` that the model reads a tensor, such as `grid`, `(B, N, D)`, or
-        `images`, `(B, 3, size, size)`. Attributes are ids below 1,000, `(B, A)`.
+        `images`, `(B, 3, size, size)`. Attributes are ids below 1,000, `(B, A)`. A field of
+        `register_input` is that of black pictures.
     """
     inputs = preset.inputs
     channels = getattr(preset, "channels", 0)
@@ -286,6 +289,9 @@ def random_inputs(preset: BasePreset, pictures: int = 1) -> dict[str, Tensor]:
         "region_mask": torch.ones(pictures, inputs.max_boxes, dtype=torch.bool),
         "attributes": torch.randint(4, 1000, (pictures, inputs.max_attributes)),
     }
+    blank = np.zeros((inputs.image_size, inputs.image_size, 3), np.uint8)
+    fields |= {name: make_registered(name, [blank] * pictures) for name in registered_inputs()
+               if name in inputs.fields}
     unknown = sorted(set(inputs.fields) - fields.keys())
     if unknown:
         raise ValueError(f"no shape is known for {', '.join(unknown)}: add it to random_inputs")

@@ -184,7 +184,7 @@ def collect_results(results: Iterable[_R | Exception], on_error: str, *,
 def _make_batch(processor: Any, contents: list) -> Batch:
     """Return the batch of what `_load` has loaded of B pictures."""
     if hasattr(processor, "load"):
-        return Batch(**processor.to_inputs(processor.extract(contents)))
+        return Batch.of(processor.to_inputs(processor.extract(contents)))
     return processor(contents)
 
 

@@ -104,7 +104,7 @@ class _EnsembleProcessor:
 
     def __call__(self, pictures: Sequence[Picture]) -> Batch:
         """Return the batch of B pictures, fields of shape `(B, ...)`."""
-        return Batch(**self.to_inputs(self.extract([self.load(one) for one in pictures])))
+        return Batch.of(self.to_inputs(self.extract([self.load(one) for one in pictures])))
 
 # %% ../../nbs/library/runs/ensembles.ipynb #ense0005
 def ensemble(run: Run, others: Sequence[Run]) -> Run:

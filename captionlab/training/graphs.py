@@ -8,7 +8,6 @@ __all__ = ['ReplayedStep']
 # %% ../../nbs/library/training/graphs.ipynb #grap0002
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -65,7 +64,7 @@ class ReplayedStep:
             return self._call(batch)
         recording = self.recordings[shape]
         if recording is None:
-            inputs = replace(batch, **{name: tensor.clone() for name, tensor in tensors.items()})
+            inputs = Batch.of({name: tensor.clone() for name, tensor in tensors.items()})
             try:
                 recording = (inputs, self.record(lambda: self.function(inputs)))
             except RuntimeError as error:
