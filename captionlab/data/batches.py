@@ -260,7 +260,7 @@ class Batch:
                     for name, tensor in self.tensors().items()}
         return self.of(selected)
 
-# %% ../../nbs/library/data/batches.ipynb #batc0002
+# %% ../../nbs/library/data/batches.ipynb #ownf0002
 def register_input(name: str, make: Callable[[np.ndarray], Any]) -> None:
     """Make a field of `Batch` known, so that a preset may name it in `input_fields`.
 
