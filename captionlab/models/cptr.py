@@ -81,7 +81,7 @@ class Preset(BasePreset):
         inputs: `image_size` is the side of the pictures in pixels.
         activation: "gelu" or "relu".
         patch_size: side of a patch in pixels, so that N = (image_size / patch_size)².
-        tied: whether the output shares the word embedding's weights; in the article it does not.
+        tied: whether the output shares the word embedding's weights.
         vit: whether the encoder is built as a Vision Transformer is (pre-norm, a final norm, a
             class token and an eps of 1e-6), so that pretrained weights fit.
         pretrained: weights of torchvision's `vit_b_16` that the encoder starts from, by
@@ -120,7 +120,7 @@ class Model(TransformerCaptioner):
         vocabulary_size: V.
 
     Source:
-        Liu et al. 2021, as rebuilt in the article on CPTR.
+        Liu et al. 2021.
     """
 
     def __init__(self, preset: Preset, vocabulary_size: int):
