@@ -223,17 +223,16 @@ class TestMarkdown:
         """The cell that makes the table of lesson 50, with sentences from somebody else."""
         notebook = json.loads((ROOT / "nbs" / "50_multi30k.ipynb").read_text())
         cells = ["".join(cell["source"]) for cell in notebook["cells"]]
-        cell = next(cell for cell in cells if cell.startswith("def as_rows"))
+        cell = next(cell for cell in cells if "def sentence_table" in cell)
         names = {
             "escape_markdown": escape_markdown,
             "test": [Item("0", (), source=self.texts[0])],
-            "translations": {"strong": [self.texts[1]]},
             "references": [self.texts[2]],
         }
         exec(cell, names)
-        rows = names["as_rows"]([0], [1.0]).split("\n")
+        rows = names["sentence_table"]([0], {"strong": [self.texts[1]]}).split("\n")
         assert len(rows) == 3
-        assert rows[2].count("|") == 3
+        assert rows[2].count("|") == 4
         assert "<img" not in rows[2]
 
 
