@@ -67,7 +67,8 @@ def model_module(name: str) -> ModuleType | _ModelSpec:
         ValueError: if there is no such model.
     """
     if name not in _MODELS:
-        raise ValueError(f"no model {name!r}: choose from {', '.join(list_models())}")
+        raise ValueError(f"no model {name!r}: choose from {', '.join(list_models())}, or register "
+                         "yours, on the command line in a file of --plugin")
     definition = _MODELS[name]
     return importlib.import_module(definition) if isinstance(definition, str) else definition
 
