@@ -243,15 +243,9 @@ class FeatureExtractor(_PictureReader):
 
     backbone: Backbone
 
-    def __init__(
-        self,
-        inputs: InputConfig,
-        preprocess: Preprocess,
-        boxes: str | os.PathLike | RegionFile | Detector = "scene",
-        *,
-        backbone: Backbone | None = None,
-        detector: AttributeDetector | None = None,
-    ):
+    def __init__(self, inputs: InputConfig, preprocess: Preprocess,
+                 boxes: str | os.PathLike | RegionFile | Detector = "scene", *,
+                 backbone: Backbone | None = None, detector: AttributeDetector | None = None):
         super().__init__(inputs, preprocess, boxes)
         if backbone is not None:
             self.backbone = backbone
@@ -284,9 +278,8 @@ class FeatureExtractor(_PictureReader):
         return self._given_detector
 
     @torch.no_grad()
-    def extract(
-        self, loaded: Sequence[LoadedPicture], kinds: Sequence[str] | None = None
-    ) -> dict[str, Tensor]:
+    def extract(self, loaded: Sequence[LoadedPicture],
+                kinds: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Compute the features of B pictures.
 
         Args:
