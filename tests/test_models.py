@@ -13,7 +13,7 @@ from torchvision import models as torchvision_models
 from torchvision.models import VisionTransformer
 
 from captionlab import models
-from captionlab.data.batches import Batch, register_input
+from captionlab.data.batches import OWN_INPUTS, Batch, register_input
 from captionlab.data.datasets import scenes
 from captionlab.decoding.beam import beam_search
 from captionlab.features import ImageProcessor, backbone_spec
@@ -516,7 +516,7 @@ class Tinted(vanilla.Model):
 @pytest.fixture
 def tinted(monkeypatch):
     """The preset of a model that is registered for one test, with its input."""
-    monkeypatch.setattr("captionlab.data.batches._OWN_INPUTS", {})
+    monkeypatch.setitem(OWN_INPUTS, "mean_colour", None)       # taken away after the test
     register_input("mean_colour", lambda pixels: pixels.mean((0, 1)) / 255)
     tiny = vanilla.PRESETS["tiny"]
     preset = TintedPreset(**{field.name: getattr(tiny, field.name) for field in fields(tiny)})
@@ -557,7 +557,7 @@ class TestOwnInput:
         run = fit(NewModel("tinted", "tiny"), world, out=tmp_path / "run")
         pictures = [item.image for item in world["test"]]
         assert load(tmp_path / "run").caption(pictures) == run.caption(pictures)
-        monkeypatch.setattr("captionlab.data.batches._OWN_INPUTS", {})
+        monkeypatch.delitem(OWN_INPUTS, "mean_colour")
         with pytest.raises(ValueError, match=r"makes the field mean_colour.*register_input"):
             load(tmp_path / "run")
 

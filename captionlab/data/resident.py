@@ -18,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..text import pad_sequences
-from .batches import Batch, CaptionDataset, ResumableBatchSampler, registered_inputs
+from .batches import OWN_INPUTS, Batch, CaptionDataset, ResumableBatchSampler
 
 # %% ../../nbs/library/data/resident.ipynb #resi0003
 def _resident_bytes(data: CaptionDataset) -> int:
@@ -60,7 +60,7 @@ def _row(data: CaptionDataset, place: tuple[int, int]) -> dict[str, Tensor]:
     """Return the inputs of a view's row as they are kept: bytes, or floats of 16 bits."""
     view, row = place
     kept = {}
-    exact = {"boxes", *registered_inputs()}         # 16 bits may be too few for them
+    exact = {"boxes", *OWN_INPUTS}         # 16 bits may be too few for them
     for name, tensor in data.read_inputs(row, view, data.pixel_inputs).items():
         halve = tensor.is_floating_point() and name not in exact
         kept[name] = tensor.half() if halve else tensor

@@ -29,7 +29,7 @@ from captionlab.features.backbones import (
 )
 
 from ..arguments import one_or_many
-from ..data.batches import Batch, make_registered, registered_inputs
+from ..data.batches import OWN_INPUTS, Batch, make_registered
 from ..data.inputs import InputConfig
 from ..files import short_hash
 from ..scenes.world import Scene
@@ -129,7 +129,7 @@ class _PictureReader:
         preprocess: Preprocess,
         boxes: str | os.PathLike | RegionFile | Detector,
     ):
-        kind_of_field = _KIND_OF_FIELD | {name: name for name in registered_inputs()}
+        kind_of_field = _KIND_OF_FIELD | {name: name for name in OWN_INPUTS}
         if unknown := set(inputs.fields) - kind_of_field.keys():
             raise ValueError(
                 f"nothing makes the field {', '.join(sorted(unknown))}: "
@@ -181,7 +181,7 @@ class _PictureReader:
             Bytes of shape (size, size, 3), and its regions or None.
         """
         # Where the boxes bring their features, nobody looks at the pixels but a registered input.
-        own = registered_inputs().keys() & self.feature_kinds
+        own = OWN_INPUTS.keys() & self.feature_kinds
         no_pixels = self.backbone_name == "file" and not own
         pixels = np.zeros((1, 1, 3), np.uint8) if no_pixels else self.pixels(picture)
         regions = self._regions(picture, name) if "regions" in self.feature_kinds else None
@@ -294,7 +294,7 @@ class FeatureExtractor(_PictureReader):
         kinds = kinds or self.feature_kinds
         pixels, regions = zip(*loaded, strict=True)
         images = self.preprocess.normalise(np.stack(pixels))                # (B, 3, size, size)
-        no_maps = self.backbone_name in ("pixels", "file") or set(kinds) <= {*registered_inputs()}
+        no_maps = self.backbone_name in ("pixels", "file") or set(kinds) <= {*OWN_INPUTS}
         maps = {} if no_maps else self._maps(images)
 
         def pooled(level: str, grid: Any) -> Tensor:        # (B, N, D)
@@ -316,7 +316,7 @@ class FeatureExtractor(_PictureReader):
             elif kind == "attributes":
                 cells = pooled("high", tuple(self.detector.metadata["made_by"]["grid"]))
                 features["chances"] = self.detector(cells).sigmoid()        # (B, words)
-            elif kind in registered_inputs():
+            elif kind in OWN_INPUTS:
                 features[kind] = make_registered(kind, pixels)
             else:
                 raise ValueError(f"nothing makes features of the kind {kind!r}: add it with "
@@ -352,8 +352,8 @@ class FeatureExtractor(_PictureReader):
             spec["most"] = self.inputs.max_boxes
         if "attributes" in kinds:
             spec["detector"] = self.detector.fingerprint
-        if own := [kind for kind in kinds if kind in registered_inputs()]:
-            spec["own"] = {name: _code_hash(registered_inputs()[name]) for name in own}
+        if own := [kind for kind in kinds if kind in OWN_INPUTS]:
+            spec["own"] = {name: _code_hash(OWN_INPUTS[name]) for name in own}
         return spec
 
 # %% ../../nbs/library/features/image_processor.ipynb #01e288cc

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..captioner import Captioner
-from ..data.batches import make_registered, registered_inputs
+from ..data.batches import OWN_INPUTS, make_registered
 from ..data.inputs import InputConfig
 from ..training.config import BasePreset, TrainingConfig
 
@@ -291,7 +291,7 @@ def random_inputs(preset: BasePreset, pictures: int = 1) -> dict[str, Tensor]:
         "attributes": torch.randint(4, 1000, (pictures, inputs.max_attributes)),
     }
     blank = np.zeros((inputs.image_size, inputs.image_size, 3), np.uint8)
-    fields |= {name: make_registered(name, [blank] * pictures) for name in registered_inputs()
+    fields |= {name: make_registered(name, [blank] * pictures) for name in OWN_INPUTS
                if name in inputs.fields}
     unknown = sorted(set(inputs.fields) - fields.keys())
     if unknown:
