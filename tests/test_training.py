@@ -38,7 +38,7 @@ from captionlab.training import devices
 from captionlab.training.checkpoint import read_checkpoint, write_checkpoint
 from captionlab.training.config import TrainingConfig, cosine, noam
 from captionlab.training.distributed import explain_lost_process
-from captionlab.training.loop import Trainer, _epochs_since_best
+from captionlab.training.loop import Trainer
 from captionlab.training.memory import checkpoint_activations
 
 SCRIPT = Path(__file__).with_name("tiny_training.py")
@@ -879,23 +879,6 @@ def test_without_averaging_the_last_weights_are_kept():
     run = tiny_training.trainer(config=replace(SHORT, ema_decay=0.0))
     model = run.fit()
     assert same(dict(model.state_dict()), dict(run.model.state_dict()))
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_the_best_epoch_is_the_latest_of_the_highest_score(scores):
-    history = [{"epoch": n, "score": score} for n, score in enumerate(scores, 1)]
-    assert _epochs_since_best(history) == scores[::-1].index(max(scores))
-
-
-def test_a_score_that_is_no_number_is_never_the_best():
-    nan = float("nan")
-    assert _epochs_since_best([{"epoch": 1, "score": 3.0}, {"epoch": 2, "score": nan}]) == 1
-    assert (
-        _epochs_since_best(
-            [{"epoch": 1, "score": nan}, {"epoch": 2, "score": 3.0}, {"epoch": 3, "score": nan}]
-        )
-        == 1
-    )
 
 
 @given(st.integers(1, 50), st.integers(1, 20))
