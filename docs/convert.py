@@ -30,7 +30,7 @@ QUESTION = re.compile(r"^(captionlab\.course\.)?(predict|review)\(")
 # Around a text that answers a prediction; on the page a script folds it.
 ANSWER = re.compile(r"<details class=\"cl-answer\"><summary>.*?</summary>\n\n(.*?)\n\n</details>", re.S)
 ANSWERED = re.compile(r"\(lesson (\d\d[a-z]?)\b")
-DIAGRAM = re.compile(r"!\[(.*)\]\(images/([\w-]+)\.svg\)\n\n\*(.*)\*")
+DIAGRAM = re.compile(r"!\[(.*)\]\(attachment:([\w-]+)\.png\)\n\n\*(.*)\*")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 REPOSITORY = "https://github.com/captionlab/captionlab"
 COLAB = "https://colab.research.google.com/github/captionlab/captionlab/blob/main/nbs"

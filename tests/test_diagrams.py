@@ -1,13 +1,18 @@
 """Diagrams: nothing overlaps, arrows touch their boxes, words leave nothing out."""
 
+import base64
+import hashlib
+import io
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "nbs" / "images"
@@ -52,10 +57,19 @@ class TestSources:
     def test_its_picture_and_its_words_are_of_today(self, file):
         graph = read_diagram(file.read_text(encoding="utf-8"))
         assert file.with_suffix(".svg").read_text(encoding="utf-8") == draw(graph)
-        image = f"![{alt_text(graph)}](images/{file.stem}.svg)"
+        image = f"![{alt_text(graph)}](attachment:{file.stem}.png)"
         lessons = (ROOT / "nbs").glob("[0-9]*.ipynb")
         cells = [cell for one in lessons for cell in json.loads(one.read_text("utf-8"))["cells"]]
-        assert any(image in "".join(cell["source"]) for cell in cells)
+        (cell,) = [cell for cell in cells if image in "".join(cell["source"])]
+        png = base64.b64decode(cell["attachments"][f"{file.stem}.png"]["image/png"])
+        drawn_from = Image.open(io.BytesIO(png)).text["svg"]
+        assert drawn_from == hashlib.sha256(draw(graph).encode()).hexdigest()
+
+    def test_a_lesson_needs_no_file_beside_it(self):
+        for lesson in (ROOT / "nbs").glob("[0-9]*.ipynb"):
+            for cell in json.loads(lesson.read_text("utf-8"))["cells"]:
+                if cell["cell_type"] == "markdown":
+                    assert not re.search(r"!\[[^]]*\]\((?!attachment:|https:)", "".join(cell["source"]))
 
 
 class TestGrid:

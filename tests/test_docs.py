@@ -231,7 +231,7 @@ def test_a_labelled_figure_is_numbered_and_captioned_and_words_stay_outside():
 
 
 def test_a_diagram_is_a_figure_with_its_words(tmp_path):
-    source = "![From a to `b`: both.](images/two.svg)\n\n*Two `boxes`.*"
+    source = "![From a to `b`: both.](attachment:two.png)\n\n*Two `boxes`.*"
     raw = {"cells": [{"cell_type": "markdown", "source": source}] * 2, "metadata": {}}
     pages = convert.notebook(raw, "05_blocks.ipynb", convert.Course({}, frozenset()))["cells"]
     figures = [one["source"] for one in pages if "images/two.svg" in one["source"]]
