@@ -20,6 +20,8 @@ LESSONS = ("00b_primer", "02_masks", "03_positions", "04_patches", "11_scenes")
 MINUTE = 60_000
 WAITS = "This result waits"
 SETTINGS = "@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
+DRAWN = """() => [...document.querySelectorAll('.jp-RenderedMarkdown img')]
+    .filter(picture => picture.naturalWidth).length"""
 RUNNING = """() => [...document.querySelectorAll('.jp-InputPrompt')]
     .filter(prompt => prompt.innerText.includes('*')).length"""
 
@@ -102,6 +104,8 @@ def test_inputs_fold_and_answers_wait_for_a_click(lesson):
     hidden = [cell for cell in code if cell["metadata"].get("jupyter", {}).get("outputs_hidden")]
     assert notebook.locator(".jp-OutputPlaceholder").count() == len(hidden)
     assert notebook.locator("details[open]").count() == 0
+    diagrams = sum(len(cell.get("attachments", {})) for cell in cells)
+    page.wait_for_function(f"diagrams => ({DRAWN})() == diagrams", arg=diagrams)
 
     # Without a kernel a choice opens to its sentence.
     choice = notebook.locator("details", has_text=re.compile("^A. ")).first
