@@ -105,8 +105,9 @@ class Captioner(nn.Module):
     then records no steps. A model that learns from captions that it samples also has `draw` and
     `judge`, see `SelfCritical`.
 
-    The state that `start` and `step` return must have `select(rows)`, `reorder(parents)` and
-    `mask_position(positions)`; the memory must have `select(rows)`.
+    The memory must have a length, the number of pictures. The state that `start` and `step` return
+    must have `reorder(parents)` and `select(rows)`. Only tests of faithfulness call its
+    `mask_position(positions)`.
 
     Shapes: B pictures, C captions of each, T tokens, V tokens in the vocabulary; tokens
     `(B, C, T)`.
