@@ -181,12 +181,12 @@ PRESETS = {
 
 # %% ../../nbs/32_cptr.ipynb #3fcd14d8
 def whitening(patches: Tensor, width: int, eps: float = 0.01) -> tuple[Tensor, Tensor]:
-    """Return the linear map after which patches vary equally and independently in all directions.
+    """Return the linear map that makes patches uncorrelated, with about equal variances.
 
     Args:
         patches: `(R, P)`, R patches of P numbers each.
         width: number of directions to keep, those of the largest variance; at most P exist.
-        eps: added to each variance, so that directions of hardly any variance stay small.
+        eps: added to each variance; directions of much less variance stay small.
 
     Returns:
         Weights `(min(width, P), P)` and a bias `(min(width, P),)`.
