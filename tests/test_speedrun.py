@@ -56,6 +56,11 @@ def test_what_a_gpu_shows_runs_in_small_on_a_cpu(tmp_path):
     assert not any("error" in found for found in results.values() if isinstance(found, dict))
 
 
+def test_what_a_run_adds_to_the_log_is_a_row_of_its_table():
+    before, row = speedrun.LOG.read_text(encoding="utf-8").splitlines()[-2:]
+    assert row.count("|") == before.count("|") == 8
+
+
 def test_a_cpu_counts_the_seconds_of_its_cores_and_of_other_programs():
     watch = speedrun.Stopwatch(None)
     watch.lap("start")
