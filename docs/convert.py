@@ -30,7 +30,8 @@ QUESTION = re.compile(r"^(captionlab\.course\.)?(predict|review)\(")
 # Around a text that answers a prediction; on the page a script folds it.
 ANSWER = re.compile(r"<details class=\"cl-answer\"><summary>.*?</summary>\n\n(.*?)\n\n</details>", re.S)
 ANSWERED = re.compile(r"\(lesson (\d\d[a-z]?)\b")
-DIAGRAM = re.compile(r"!\[(.*)\]\(attachment:([\w-]+)\.png\)\n\n\*(.*)\*")
+ATTACHED = re.compile(r"\]\(attachment:([\w-]+)\.png\)")     # the PNG of an SVG in nbs/images
+DIAGRAM = re.compile(r"!\[(.*)\]\(images/([\w-]+)\.svg\)\n\n\*(.*)\*")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 REPOSITORY = "https://github.com/captionlab/captionlab"
 COLAB = "https://colab.research.google.com/github/captionlab/captionlab/blob/main/nbs"
@@ -191,7 +192,7 @@ def notebook(raw: dict, page: str, course: Course) -> dict:
             new = code(source, outputs, figure_number(page, figures + 1))
             figures += any("figure" in one["metadata"].get("mystnb", {}) for one in new)
         else:
-            source = ANSWER.sub(r"\1", source)
+            source = ATTACHED.sub(r"](images/\1.svg)", ANSWER.sub(r"\1", source))
             if drawn := DIAGRAM.fullmatch(source):
                 figures += 1
                 words, name, caption = drawn.groups()

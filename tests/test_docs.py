@@ -244,6 +244,13 @@ def test_a_diagram_is_a_figure_with_its_words(tmp_path):
     ]
 
 
+def test_a_diagram_without_a_caption_is_an_svg_on_the_site_too():
+    source = "Before.\n\n![From a to b.](attachment:two.png)"
+    raw = {"cells": [{"cell_type": "markdown", "source": source}], "metadata": {}}
+    pages = convert.notebook(raw, "05_blocks.ipynb", convert.Course({}, frozenset()))["cells"]
+    assert any("![From a to b.](images/two.svg)" in one["source"] for one in pages)
+
+
 def test_of_widgets_their_picture_stays():
     both = PICTURE | {"data": PICTURE["data"] | {convert.WIDGET: {"model_id": "1"}}}
     (_, figure), _ = shown("#| label: fig-x\nexplorer", both)
