@@ -18,21 +18,22 @@ from .registry import exercise
 @exercise(
     "52.1", "Disk", difficulty=1, minutes=5,
     hints=(
-        "Multiply pictures, cells, numbers and bytes.",
-        "There are 14 * 14 cells, each of 2,048 numbers of 2 bytes.",
-        "123,287 * 196 * 2,048 * 2 bytes, divided by 10**9.",
+        "Multiply pictures, cells, numbers and bytes. Then ask how many cells 50 GB have room for.",
+        "One cell takes 123,287 * 2,048 * 2 bytes. A grid of side s has s * s cells.",
+        "A cell takes about 0.505 GB, so 49 of them are in 7 * 7, and 99 have room in 50 GB.",
     ),
 )
 def _check_disk(answer):
-    large, small = (123_287 * side**2 * 2048 * 2 / 1e9 for side in (14, 7))
-    expect_close(answer, [large, small], "the list", tolerance=0.01, misconceptions={
-        "a number takes 2 bytes, not 4": [2 * large, 2 * small],
-        "a grid of half the side has a quarter of the cells": [large, large / 2],
-        "a gigabyte is 10**9 bytes here, not 2**30": [
-            large * 1e9 / 2**30, small * 1e9 / 2**30,
-        ],
-        "each number takes 2 bytes": [large / 2, small / 2],
+    cell = 123_287 * 2048 * 2 / 1e9
+    small = 49 * cell
+    expect_close(answer, [small, 9], "the list", tolerance=0.01, misconceptions={
+        "a number takes 2 bytes, not 4": [2 * small, 7],
+        "a grid of half the side has a quarter of the cells": [98 * cell, 9],
+        "10 x 10 cells take 50.5 GB": [small, 10],
+        "this is the number of cells; the side of their grid is asked": [small, 99],
+        "a gigabyte is 10**9 bytes here, not 2**30": [small * 1e9 / 2**30, 9],
     })
+
 
 # %% ../../nbs/solutions/52_coco.ipynb #s522chk
 @exercise(
