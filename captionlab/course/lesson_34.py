@@ -6,21 +6,10 @@
 __all__ = []
 
 # %% ../../nbs/solutions/34_entangled.ipynb #a34e0002
-from typing import cast
-
 import torch
-from torch import Tensor
 
-from captionlab.models.entangled import (
-    PRESETS,
-    VARIANTS,
-    EntangledBlock,
-    EtaVariant,
-    GatedController,
-    Model,
-)
+from ..models.entangled import PRESETS, Model
 
-from ..blocks import BlockConfig, Residual
 from ..data.batches import Batch
 from .expectations import expect, expect_close, expect_type
 from .registry import exercise
@@ -47,37 +36,31 @@ def _check_two_attributes(answer):
 
 # %% ../../nbs/solutions/34_entangled.ipynb #a34e0005
 @exercise(
-    "34.2", "Ask S twice", difficulty=3, minutes=20,
+    "34.2", "Both asked directly", difficulty=2, minutes=15,
     hints=(
-        "Override cross_attend(x, memory, mask=None, trace=None).",
-        "self.cross_attention returns a dictionary; the first step of a path is path[0].",
-        "The end is self.residuals[1].add_output(x, mixed), as in EntangledBlock.",
+        "Override forward(a, V, S) only: __init__ already makes the attentions that you need.",
+        "visual is what the regions answer to a, semantic what the attributes answer to a.",
+        "Return visual, semantic, semantic_guide, visual_guide; two of them occur twice.",
     ),
 )
-def _check_any_paths(answer):
+def _check_parallel(answer):
     expect_type(answer, type, "the class, not an instance")
-    config = BlockConfig(16, 4, 32)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        x = torch.randn(2, 4, 7, 16)
-        memories = {"v": torch.randn(2, 5, 16), "s": torch.randn(2, 3, 16)}
-        eta = EntangledBlock(config, VARIANTS["eta"])
-        block = answer(config, VARIANTS["eta"])
-        block.load_state_dict(eta.state_dict())
-        twice = answer(config, EtaVariant(("sv", "ss")))
-        expected = eta.cross_attend(x, eta.project(memories))
-        output = block.cross_attend(x, block.project(memories))
-        expect_close(output, expected, 'with "eta" it should equal EntangledBlock: its output')
-        output = twice.cross_attend(x, twice.project(memories))
-        expect_close(output, _expected_twice(twice, x, memories), 'with ("sv", "ss") the output')
-
-
-def _expected_twice(block: EntangledBlock, x: Tensor, memories: dict[str, Tensor]) -> Tensor:
-    """Return what a block of the paths "sv" and "ss" should, `(B, C, T, D)`."""
-    results = block.cross_attention(x, block.project(memories), dict.fromkeys("vs"))
-    context = (results["s"], results["s"], x)
-    mixed = cast(GatedController, block.controller)(results["sv"], results["ss"], context)
-    return cast(Residual, block.residuals[1]).add_output(x, mixed)
+        paths = answer(16, 4).eval()
+        a, V, S = torch.randn(2, 3, 16), torch.randn(2, 6, 16), torch.randn(2, 4, 16)
+        vectors = paths(a, V, S)
+        with_others = paths(a, V, torch.randn(2, 4, 16))
+        expect(len(vectors) == 4, f"forward returns {len(vectors)} vectors, the gate wants four")
+        visual = paths.regions_first(a, V)
+        semantic = paths.attributes_first(a, S)
+    expect(not vectors[0].equal(semantic), "visual and semantic are exchanged")
+    expect(vectors[0].equal(with_others[0]),
+           "visual changes with the attributes: only the regions should answer")
+    expect_close(vectors[0], visual, "visual")
+    expect_close(vectors[1], semantic, "semantic")
+    expect_close(vectors[2], semantic, "the semantic guide")
+    expect_close(vectors[3], visual, "the visual guide")
 
 # %% ../../nbs/solutions/34_entangled.ipynb #a34e0007
 @exercise(
