@@ -45,12 +45,12 @@ class PatchEncoder(nn.Module):
         super().__init__()
         self.image_size = image_size
         self.patches = PatchEmbedding(patch_size, config.width)
-        # Without a class token the parameter has no rows: the same code serves both.
-        self.class_token = nn.Parameter(torch.zeros(int(class_token), config.width))
+        num_class_tokens = int(class_token)                         # 0 in CPTR: no rows
+        self.class_token = nn.Parameter(torch.zeros(num_class_tokens, config.width))
         num_patches = (image_size // patch_size) ** 2
-        self.pos_embed = LearnedPositions(num_patches + class_token, config.width)
+        self.pos_embed = LearnedPositions(num_class_tokens + num_patches, config.width)
         self.dropout = Dropout(config.dropout)
-        self.encoder = Encoder(layers, config)
+        self.encoder = Encoder(layers, config)      # pre-norm: one more norm at the end
 
     def forward(self, images: Tensor) -> Tensor:
         """Encode `(B, 3, size, size)` to `(B, N, D)`, or `(B, 1 + N, D)` with a class token.
@@ -67,8 +67,8 @@ class PatchEncoder(nn.Module):
                              f"{self.image_size} x {self.image_size}: resize them")
         patches = self.patches(images)                              # (B, N, D)
         class_token = self.class_token.expand(len(images), -1, -1)  # (B, 0 or 1, D)
-        rows = torch.cat([class_token, patches], dim=1)
-        return self.encoder(self.dropout(self.pos_embed(rows)))
+        rows = torch.cat([class_token, patches], dim=1)             # (B, N, D) or (B, 1 + N, D)
+        return self.encoder(self.dropout(self.pos_embed(rows)))     # X_0, then the blocks
 
 # %% ../../nbs/32_cptr.ipynb #3fc93092
 #| code-fold: true
