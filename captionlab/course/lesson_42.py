@@ -57,7 +57,7 @@ def _check_share_of_way(answer):
 @exercise(
     "42.3", "Fewer cells", difficulty=2, minutes=15,
     hints=(
-        "own holds True at the object's four cells. cumsum numbers them.",
+        "own, (B, 64), holds True at the object's four cells. cumsum numbers them.",
         "own & (own.long().cumsum(1) <= 2) are the first two.",
         "Patch the input of model.patch_encoder.encoder.norm, as in section 3, for 1 to 4 cells.",
     ),
@@ -76,7 +76,7 @@ def _check_cells(answer):
     hints=(
         "record_input(attention.output, batch_a) holds the heads side by side, (B, 1, T, D).",
         "Its mean over axis 0, with keepdim=True, can be passed to patch as the source.",
-        "Compare the mean of softmax(-1)[rows, colour_a] over the pairs, for the eight heads.",
+        "Compare the means of pick(logits.softmax(-1), colour_a) for the eight heads.",
     ),
 )
 def _check_worst_head(answer):
