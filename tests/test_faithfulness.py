@@ -14,15 +14,15 @@ from captionlab.data.datasets import scenes
 from captionlab.decoding.ensemble import Ensemble
 from captionlab.explore import faithfulness
 from captionlab.explore.faithfulness import (
-    erase_attended,
+    draw_others,
     evaluate_faithfulness,
+    read_captions,
     write_faithfulness,
 )
 from captionlab.features.image_processor import ImageProcessor
 from captionlab.models import cptr, vanilla
 from captionlab.runs.fitting import NewModel, fit
 from captionlab.runs.run import Run
-from captionlab.scenes.generator import generate_scene
 from captionlab.text import Vocabulary
 
 os.environ["TQDM_DISABLE"] = "1"
@@ -60,31 +60,32 @@ class TestErasure:
         run, T, N = fresh(name), 4, 64
         memory = run.model.encode(run.processor([item.image for item in world["test"]]))
         ids = torch.randint(4, 7, (len(memory), T))
-        scores = erase_attended(run.model, memory, ids, seed=1)
+        p_full, attention = read_captions(run.model, memory, ids)
+        hidden = attention.argmax(-1)
+        p_hidden, attention_hidden = read_captions(run.model, memory, ids, hidden)
+        assert (attention_hidden.gather(-1, hidden[..., None]) == 0).all()
         rows = torch.arange(len(memory))
         before = torch.cat([torch.ones(len(ids), 1, dtype=torch.long), ids], 1)
         for t in range(T):
             last = run.model.decode(memory, before[:, None, : t + 1])[:, 0, -1].softmax(-1)[
                 rows, ids[:, t]
             ]
-            torch.testing.assert_close(scores.p_full[:, t], last)
+            torch.testing.assert_close(p_full[:, t], last)
             mask = torch.ones(len(memory), 1, t + 1, N, dtype=torch.bool)
-            mask[rows, 0, -1, scores.positions[:, t]] = False
+            mask[rows, 0, -1, hidden[:, t]] = False
             last = run.model.decode(replace(memory, mask=mask), before[:, None, : t + 1])[
                 :, 0, -1
             ].softmax(-1)[rows, ids[:, t]]
-            torch.testing.assert_close(scores.p_erased[:, t], last)
-        assert not torch.equal(scores.p_erased, scores.p_random)
+            torch.testing.assert_close(p_hidden[:, t], last)
+        assert not torch.equal(p_hidden, p_full)
 
-    def test_hides_what_was_attended_to(self, trained, world):
+    def test_returns_the_attention_of_each_word(self, trained, world):
         run, item = trained, world["test"][0]
         words, weights = run.trace(item.image, beam=1)
         seen = run.processor([item.image])
-        scores = erase_attended(
-            run.model, run.model.encode(seen), torch.tensor([run.search(seen, beam=1)[0].ids])
-        )
-        assert scores.positions[scores.is_word()].tolist() == weights.argmax(1).tolist()
-        assert scores.is_word().sum() == len(words)
+        ids = torch.tensor([run.search(seen, beam=1)[0].ids])
+        _, attention = read_captions(run.model, run.model.encode(seen), ids)
+        torch.testing.assert_close(attention[0, : len(words)], weights)
 
     def test_a_model_that_reads_one_cell(self):
         """Its t-th word depends on cell t alone: without it the word is as likely as any."""
@@ -108,36 +109,36 @@ class TestErasure:
                 return logits, replace(state, position=state.position + 1)
 
         memory = Memory([KeyValue(torch.zeros(3, 1, 5, 1), torch.zeros(3, 1, 5, 1))])
-        scores = erase_attended(Points(), memory, torch.tensor([[4, 4, 2], [4, 2, 0], [4, 4, 4]]))
-        assert scores.positions.tolist() == [[0, 1, 2]] * 3
-        words = scores.is_word()
-        assert words.tolist() == [[True, True, False], [True, False, False], [True, True, True]]
-        assert (scores.p_full[words] > 0.99).all()
-        assert torch.equal(scores.p_random[words], scores.p_full[words])
-        torch.testing.assert_close(scores.p_erased[words], torch.full((6,), 1 / 9))
+        ids = torch.tensor([[4, 4, 2], [4, 2, 0], [4, 4, 4]])
+        p_full, attention = read_captions(Points(), memory, ids)
+        attended = attention.argmax(-1)
+        assert attended.tolist() == [[0, 1, 2]] * 3
+        p_erased, _ = read_captions(Points(), memory, ids, attended)
+        p_random, _ = read_captions(Points(), memory, ids, draw_others(attention > 0, attended))
+        words = ids == 4
+        assert (p_full[words] > 0.99).all()
+        assert torch.equal(p_random[words], p_full[words])
+        torch.testing.assert_close(p_erased[words], torch.full((6,), 1 / 9))
 
     @pytest.mark.slow
     def test_one_model_twice_is_explained_as_the_model(self, trained, world):
         model, seen = trained.model, trained.processor([world["test"][0].image])
-        twice, ids = Ensemble([model, model]).eval(), torch.tensor([trained.search(seen, beam=1)[0].ids])
-        one, both = (
-            erase_attended(model, model.encode(seen), ids),
-            erase_attended(twice, twice.encode(seen), ids),
-        )
-        assert one.positions.equal(both.positions)
-        torch.testing.assert_close(both.p_erased, one.p_erased)
-        torch.testing.assert_close(both.p_random, one.p_random)
+        twice = Ensemble([model, model]).eval()
+        ids = torch.tensor([trained.search(seen, beam=1)[0].ids])
+        one_full, one_attention = read_captions(model, model.encode(seen), ids)
+        both_full, both_attention = read_captions(twice, twice.encode(seen), ids)
+        torch.testing.assert_close(both_full, one_full)
+        torch.testing.assert_close(both_attention, one_attention)
 
-    def test_a_single_position_cannot_be_explained(self):
-        run = fresh("vanilla")
-        memory = Memory(
-            [
-                KeyValue(*(x[:, :, :1] for x in layer))
-                for layer in run.model.encode(run.processor([generate_scene(0)])).layers
-            ]
-        )
-        with pytest.raises(ValueError, match="memory of one position"):
-            erase_attended(run.model, memory, torch.tensor([[4]]))
+    def test_other_positions_are_allowed_and_not_the_attended_one(self):
+        allowed = torch.tensor([[[True, True, False, True], [False, True, False, True]]])
+        attended = torch.tensor([[0, 2]])
+        drawn = [draw_others(allowed, attended, seed)[0].tolist() for seed in range(40)]
+        assert {one for one, _ in drawn} == {other for _, other in drawn} == {1, 3}
+
+    def test_a_single_position_has_no_control(self):
+        with pytest.raises(ValueError, match="no other position is allowed"):
+            draw_others(torch.ones(1, 2, 1, dtype=torch.bool), torch.zeros(1, 2, dtype=torch.long))
 
     @pytest.mark.slow
     def test_over_a_split_and_as_a_file(self, trained, world, own_results):
@@ -176,7 +177,7 @@ class TestFile:
         assert write_faithfulness(result | {"own": 1.0}) == path
         monkeypatch.setattr(
             faithfulness,
-            "erase_attended",
+            "read_captions",
             lambda *_, **__: pytest.fail("the work was done before the refusal"),
         )
         with pytest.raises(ValueError, match="decoding"):

@@ -44,8 +44,8 @@ def _check_falls(answer):
 @exercise(
     "41.2", "The first layer", difficulty=2, minutes=15,
     hints=(
-        "erase_attended takes layer=0 or layer=1.",
-        "Take the mean of p_full - p_erased over all positions where is_word() holds.",
+        "read_captions takes layer=0 or layer=1.",
+        "Take the mean of p_full - p_erased over all words, without eos and padding.",
         "Count the words of all captions together, in points of a hundred.",
     ),
 )
