@@ -94,7 +94,7 @@ class State:
 
 # %% ../nbs/20_captioner.ipynb #c84d4492
 #| code-fold: true
-#| code-summary: "Captioner: the methods of the table and the loss, with their docstrings"
+#| code-summary: "Captioner: the four methods and the loss, with their docstrings"
 class Captioner(nn.Module):
     """The interface of every model: what training, decoding and evaluation rely on.
 
@@ -191,7 +191,7 @@ class Captioner(nn.Module):
 
 # %% ../nbs/20_captioner.ipynb #db2217bd
 #| code-fold: true
-#| code-summary: "TransformerCaptioner: both columns of the table, and the loss"
+#| code-summary: "TransformerCaptioner: both functions, encode, start and the loss"
 class TransformerCaptioner(Captioner):
     """A captioner with a Transformer decoder; a model adds an encoder for its inputs.
 
