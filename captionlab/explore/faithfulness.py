@@ -188,7 +188,8 @@ def _probability_drops(
 
 
 def _mean_drops(drops: np.ndarray) -> dict[str, float]:
-    return dict(zip(("own", "control"), drops.mean(0).round(2).tolist(), strict=True))
+    means = drops.mean(0).round(2) + 0.0                          # -0.0 becomes 0.0
+    return dict(zip(("own", "control"), means.tolist(), strict=True))
 
 # %% ../../nbs/41_faithfulness.ipynb #l4100028
 #| code-fold: true

@@ -43,7 +43,7 @@ def surprisal(run: Run, batch: Batch, ids: Tensor | Sequence[int]) -> Tensor:
     captions = torch.as_tensor(ids, device=run.device).expand(len(batch), 1, -1)  # (B, 1, T)
     memory = run.encode(batch)
     log_probs = sequence_log_probs(run.model, memory, captions, [run.vocabulary.unk])
-    return log_probs[:, 0].abs().cpu() / math.log(2)  # abs() is the minus sign of -log2 p
+    return log_probs[:, 0].abs().cpu() / math.log(2)  # -log2 p: a log-probability is <= 0
 
 # %% ../../nbs/40_explore.ipynb #634d1749
 #| code-fold: true
