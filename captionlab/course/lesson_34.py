@@ -8,9 +8,8 @@ __all__ = []
 # %% ../../nbs/solutions/34_entangled.ipynb #a34e0002
 import torch
 
-from ..models.entangled import PRESETS, Model
-
 from ..data.batches import Batch
+from ..models.entangled import PRESETS, Model
 from .expectations import expect, expect_close, expect_type
 from .registry import exercise
 
