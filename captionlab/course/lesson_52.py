@@ -20,18 +20,17 @@ from .registry import exercise
     hints=(
         "Multiply pictures, cells, numbers and bytes. Then ask how many cells 50 GB have room for.",
         "One cell takes 123,287 * 2,048 * 2 bytes. A grid of side s has s * s cells.",
-        "A cell takes about 0.505 GB, so 49 of them are in 7 * 7, and 99 have room in 50 GB.",
+        "A cell takes about 0.505 GB, so 99 of them have room in 50 GB. Which square is below 99?",
     ),
 )
 def _check_disk(answer):
     cell = 123_287 * 2048 * 2 / 1e9
-    small = 49 * cell
-    expect_close(answer, [small, 9], "the list", tolerance=0.01, misconceptions={
-        "a number takes 2 bytes, not 4": [2 * small, 7],
-        "a grid of half the side has a quarter of the cells": [98 * cell, 9],
-        "10 x 10 cells take 50.5 GB": [small, 10],
-        "this is the number of cells; the side of their grid is asked": [small, 99],
-        "a gigabyte is 10**9 bytes here, not 2**30": [small * 1e9 / 2**30, 9],
+    expect_close(answer, [9, 81 * cell], "the list", tolerance=0.01, misconceptions={
+        "a number takes 2 bytes, not 4": [7, 49 * 2 * cell],
+        "the side comes first, then the gigabytes": [81 * cell, 9],
+        "10 x 10 cells take 50.5 GB": [10, 100 * cell],
+        "this is the number of cells; the side of their grid is asked": [99, 99 * cell],
+        "a gigabyte is 10**9 bytes here, not 2**30": [10, 100 * cell * 1e9 / 2**30],
     })
 
 
