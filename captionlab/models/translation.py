@@ -33,6 +33,8 @@ class Preset(BasePreset):
         subwords: V, entries of the vocabulary; of each of the two if they are not shared.
         shared: whether both languages share one vocabulary and one embedding.
         bpe_dropout: probability, from 0 to 1, that BPE-dropout skips a merge in training.
+        cased: whether the model reads and writes texts as they are, in pieces of bytes.
+        copied_pairs: number of made-up pairs in the training, whose words are to be copied.
 
     `BasePreset` documents the others: width, heads, hidden, encoder_layers, decoder_layers,
     dropout, inner_dropout, activation, norm, num_scenes, training and scst. min_count has no
@@ -44,6 +46,8 @@ class Preset(BasePreset):
     subwords: int
     shared: bool = True
     bpe_dropout: float = 0.0
+    cased: bool = False
+    copied_pairs: int = 0
 
     def input_fields(self) -> tuple[str, ...]:
         """Return the fields of `Batch` that the model reads."""
@@ -110,6 +114,7 @@ PRESETS = {
     ),
 }
 
+PRESETS["cased"] = replace(PRESETS["strong"], cased=True, copied_pairs=3000)
 PRESETS["pupil"] = replace(
     PRESETS["strong"], dropout=0.05, training=replace(PRESETS["strong"].training, epochs=30)
 )

@@ -51,7 +51,7 @@ from ..features.attributes import AttributeDetector, split_fingerprint
 from ..features.base import Processor, reads_images
 from ..files import short_hash
 from ..models import find_preset, model_module, model_presets
-from ..subwords import SubwordVocabulary
+from ..subwords import ByteVocabulary, SubwordVocabulary
 from ..text import Vocabulary
 from ..training.loop import Trainer
 from ..truecasing import Truecaser
@@ -310,7 +310,7 @@ def _description(job: _Job, objective: Objective, config: FitConfig) -> dict:
 
 def _learn_words(run: Run, data: CaptionData) -> None:
     """Let a translator learn the case of words, and which words it knows, if it does not yet."""
-    if not run.translates:
+    if not run.translates or isinstance(run.vocabulary, ByteVocabulary):
         return
     if run.truecaser is None:
         run.truecaser = Truecaser.learn(data.captions("train"), data.language)

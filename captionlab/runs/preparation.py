@@ -29,6 +29,7 @@ from captionlab.features.extraction import (
 from ..captioner import Captioner
 from ..data.batches import CaptionDataset, PixelInput
 from ..data.catalog import load_dataset
+from ..data.copied_words import copied_pairs
 from ..data.datasets import CaptionData, Item, scenes
 from ..data.text_files import warn_of_missing_blanks
 from ..features.attributes import AttributeDetector, load_detector, split_fingerprint
@@ -39,7 +40,7 @@ from ..metrics.translation import score_translations
 from ..models import find_preset
 from ..rewards import CiderD
 from ..scenes.world import Scene
-from ..subwords import SubwordVocabulary
+from ..subwords import ByteVocabulary, SubwordVocabulary
 from ..text import Vocabulary, normalise
 from ..training.config import BasePreset, override_preset
 from .run import Run, caption_split
@@ -191,7 +192,7 @@ def _build_text_processor(
 ) -> tuple[SubwordVocabulary, TextProcessor]:
     """Return the vocabulary of the captions, and the processor with that of the sentences.
 
-    The preset is that of a translator, with `shared` and `subwords`.
+    The preset is that of a translator, with `cased`, `shared` and `subwords`.
     """
     if data.source is None:
         raise ValueError(f"{data.name} has no sentences to translate: use multi30k, or scenes")
@@ -199,12 +200,13 @@ def _build_text_processor(
         data.source: source_sentences(data["train"]),
         data.language: data.captions("train"),
     }
+    pieces = ByteVocabulary if preset.cased else SubwordVocabulary
     if preset.shared:
-        vocabularies = SubwordVocabulary.joint(texts, preset.subwords)
+        vocabularies = pieces.joint(texts, preset.subwords)
     else:
         vocabularies = {}
         for language, sentences in texts.items():
-            vocabularies |= SubwordVocabulary.joint({language: sentences}, preset.subwords)
+            vocabularies |= pieces.joint({language: sentences}, preset.subwords)
     return vocabularies[data.language], TextProcessor(preset, vocabularies[data.source])
 
 
@@ -296,7 +298,7 @@ def _training_set(
         return CaptionDataset(items, vocabulary, inputs=inputs, max_length=preset.max_length,
                               augmentations=views)
     return CaptionDataset(
-        items,
+        [*items, *copied_pairs(items, preset.copied_pairs)],
         vocabulary,
         processor.source_vocabulary,
         max_length=preset.max_length,
