@@ -321,7 +321,8 @@ class ByteVocabulary(SubwordVocabulary):
             vocab_size=size, min_frequency=2, show_progress=False,
             special_tokens=[*Vocabulary.special], initial_alphabet=_BYTE_ALPHABET,
         )
-        tokenizer.train_from_iterator((" " + text for text in chain.from_iterable(texts.values())), trainer)
+        sentences = chain.from_iterable(texts.values())
+        tokenizer.train_from_iterator((" " + text for text in sentences), trainer)
         model = json.loads(tokenizer.to_str())["model"]
         tokens = sorted(model["vocab"], key=model["vocab"].get)
         if len(tokens) > size:
@@ -377,7 +378,7 @@ def vocabulary_from_dict(stored: dict) -> Vocabulary | SubwordVocabulary:
     kinds = {"words": Vocabulary, "subwords": SubwordVocabulary, "bytes": ByteVocabulary}
     # A list, since an unhashable kind is no key of a dictionary but may be looked for in a list.
     if not isinstance(stored, dict) or stored.get("kind") not in list(kinds):
-        raise ValueError("not a stored vocabulary: its 'kind' is none of 'words', 'subwords' and 'bytes'")
+        raise ValueError(f"not a stored vocabulary: its 'kind' is none of {', '.join(kinds)}")
     for key in {"words", "tokens"} & stored.keys():
         if not isinstance(stored[key], list) or not all(isinstance(x, str) for x in stored[key]):
             raise ValueError(f"not a stored vocabulary: its {key} are not a list of texts")

@@ -1,0 +1,82 @@
+"""Made-up pairs share their words, and pieces of bytes give every text back."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from captionlab.data.copied_words import copied_pairs
+from captionlab.data.datasets import Item
+from captionlab.subwords import ByteVocabulary, vocabulary_from_dict
+
+ITEMS = [
+    Item("0", ("Ein Mann aus London liest.",), source="A man from London reads."),
+    Item("1", ("Zwei Hunde rennen.",), source="Two dogs run."),
+    Item("2", ("Die Nummer 12 springt.",), source="Number 12 jumps."),
+]
+TEXTS = [text for item in ITEMS for text in (item.source, *item.captions)]
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> ByteVocabulary:
+    return ByteVocabulary.joint({"en": TEXTS}, size=300)["en"]
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[Item]:
+    return copied_pairs(ITEMS, 300)
+
+
+def test_exchanged_words_are_the_same_in_both_sentences(pairs):
+    patterns = {
+        r"A man from (.+) reads\.": r"Ein Mann aus (.+) liest\.",
+        r"Number (.+) jumps\.": r"Die Nummer (.+) springt\.",
+    }
+    words = set()
+    for pair in pairs[::3]:
+        sources = {german: re.fullmatch(english, pair.source)
+                   for english, german in patterns.items()}
+        [(german, source)] = [one for one in sources.items() if one[1]]
+        target = re.fullmatch(german, pair.captions[0])
+        assert target and target.group(1) == source.group(1)
+        words.add(source.group(1))
+    assert len(words) > 50 and not words & {"London", "12"}
+
+
+def test_framed_sentences_are_whole(pairs):
+    for pair in pairs[1::3]:
+        [item] = [item for item in ITEMS if item.source in pair.source]
+        assert item.captions[0] in pair.captions[0]
+        assert pair.source.replace(item.source, "") == pair.captions[0].replace(item.captions[0], "")
+
+
+def test_words_alone_stay_as_they_are(pairs):
+    assert all(pair.source == pair.captions[0] for pair in pairs[2::3])
+
+
+def test_pairs_depend_on_the_seed_alone(pairs):
+    assert copied_pairs(ITEMS, 300) == pairs != copied_pairs(ITEMS, 300, seed=1)
+
+
+def test_without_shared_words_the_sentences_stay():
+    [pair] = copied_pairs(ITEMS[1:2], 1)
+    assert (pair.source, pair.captions[0]) == ("Two dogs run.", "Zwei Hunde rennen.")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_every_text_comes_back(vocabulary, text):
+    ids = vocabulary.encode(text)
+    assert vocabulary.decode(ids) == text
+    assert vocabulary.encode(vocabulary.split(text)) == ids  # our merges are the library's
+
+
+def test_a_stored_vocabulary_is_the_same(vocabulary):
+    again = vocabulary_from_dict(vocabulary.to_dict())
+    assert isinstance(again, ByteVocabulary)
+    assert again.encode("Ein Крокодил 🐊") == vocabulary.encode("Ein Крокодил 🐊")
+
+
+def test_tokens_without_all_bytes_are_refused(vocabulary):
+    with pytest.raises(ValueError, match="bytes come first"):
+        ByteVocabulary(vocabulary.tokens[:100], [])
