@@ -15,10 +15,10 @@ import captionlab
 
 VALUES = {
     "numbers": ["47291", "3.14", "1,250", "10:45", "2026-11-29", "99.9%", "€1299", "1/16"],
-    "names": ["Siobhán", "Xiongnu", "Łódź", "Jean-Luc Picard", "NASA", "Ольга", "中村",
-              "McKinsey"],
+    "names": ["Siobhán", "Xiongnu", "Łódź", "Jean-Luc Picard", "NASA", "Ольга", "中村", "McKinsey"],
     "addresses": ["https://example.org/a/b?c=1", "www.wikipedia.org", "jane.doe@mail.com",
-                  "@openai_fan", "#nofilter", "report_final.pdf", "ftp://files.net", "C:/temp/x.py"],
+                  "@openai_fan", "#nofilter", "report_final.pdf", "ftp://files.net",
+                  "C:/temp/x.py"],
     "emoji": ["😀", "👍🏽", "❤️", "🚲🚲", "👩‍💻", "🇩🇪", "☂", "🎉!"],
     "marks": ["…", "(?)", "***", "->", "§ 5", "a/b", "“ok”", "[x]"],
 }
