@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from captionlab.cli import app
 from captionlab.course.miniature import serve
 from captionlab.data import downloads
+from captionlab.data.datasets import CaptionData, Item
 from captionlab.metrics import compare, confidence_intervals, find_java, java, spice, tokenize
 from captionlab.metrics.spice import (
     ARCHIVES,
@@ -20,6 +23,7 @@ from captionlab.metrics.spice import (
     score_spice,
     spice_report,
 )
+from captionlab.runs import evaluation
 from captionlab.runs.results import load_result, merge_run
 
 REFERENCES = {
@@ -136,6 +140,36 @@ class TestWithoutTheProgram:
         assert confidence_intervals(scores, 50)["SPICE"] == (low, high)
         assert compare(scores, scores)["SPICE"].difference == 0
         json.dumps(report, allow_nan=False)
+
+
+def test_add_spice_completes_an_evaluation(monkeypatch):
+    seen = {}
+
+    def score(runs, references):
+        seen.update(runs["run"], references=references)
+        return {"run": spice._read_scores([1, 2], printed_scores(0.5, 1.0))}
+
+    monkeypatch.setattr(evaluation, "score_spice", score)
+    items = [Item("1", ("a dog",)), Item("2", ("a cat", "one cat"))]
+    result = {
+        "metadata": {"split": "test", "scorer": {}},
+        "run": {"metrics": {"CIDEr": 1.0}},
+        "captions": [{"image_id": 1, "caption": "a"}, {"image_id": 2, "caption": "b"}],
+    }
+    evaluation.add_spice(result, CaptionData("few", {"test": items}))
+    assert seen == {1: "a", 2: "b", "references": {1: ["a dog"], 2: ["a cat", "one cat"]}}
+    assert result["run"]["metrics"] == {"CIDEr": 1.0, "SPICE": 75}
+    assert set(result["run"]["spice"]) == {"interval", "subscores", "subscore_intervals"}
+    assert result["metadata"]["scorer"] == {"SPICE": spice.SPICE_SCORER}
+
+
+def test_the_command_misses_spice_before_it_captions(monkeypatch, tmp_path):
+    monkeypatch.setattr(spice, "cache_home", lambda: tmp_path)
+    monkeypatch.setenv("CAPTIONLAB_DATA", str(tmp_path))
+    for run, reason in (("scenes", "install-spice"), ("translation", "leave --spice out")):
+        done = CliRunner().invoke(app, ["evaluate", run, "--spice"])
+        assert done.exit_code == 1
+        assert reason in " ".join(done.output.split())
 
 
 def test_a_run_without_spice_replaces_one_with_it(tmp_path):

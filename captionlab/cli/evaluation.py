@@ -50,20 +50,30 @@ def evaluate(
         "--oracle",
         help="For models that read attributes: take them from the reference captions.")] = False,
     truecase: options.Truecase = False,
+    spice: Annotated[bool, typer.Option(
+        "--spice", help="Also compute SPICE and its sub-scores (minutes for thousands).")] = False,
     ensemble: options.Ensemble = None,
     skip_unreadable: options.SkipUnreadable = False,
 ) -> None:
     """Caption a split and score the captions, with the blind control."""
+    from captionlab.metrics.spice import find_spice
     from captionlab.runs import evaluation
     from captionlab.runs.ensembles import load_ensemble
+    from captionlab.runs.preparation import load_run_data
 
     captioner = load_ensemble([run, *(ensemble or ())], boxes=boxes, device=device,
                               precision=precision)
+    if spice and captioner.translates:
+        raise ValueError("SPICE judges captions of pictures: leave --spice out")
+    if spice:
+        find_spice()        # better missed now than after all captions
     source: Any = data
     if skip_unreadable:
         source = options.readable_data(data or str(captioner.metadata.source))
     scores = evaluation.evaluate(captioner, source, split, config, features=features or (),
                                  oracle=oracle, truecase=truecase, check_output=json)
+    if spice:
+        evaluation.add_spice(scores, load_run_data(captioner, source, train=split == "train"))
     print_scores(scores)
     if json:
         echo(f"written to {evaluation.merge_result(captioner, scores)}")
