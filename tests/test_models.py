@@ -4,8 +4,11 @@ import json
 import pickle
 from collections import defaultdict
 from dataclasses import asdict, dataclass, fields, replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import timm
 import torch
 from examples import example_module
 from torch import nn
@@ -16,7 +19,7 @@ from captionlab import models
 from captionlab.data.batches import OWN_INPUTS, Batch, register_input
 from captionlab.data.datasets import scenes
 from captionlab.decoding.beam import beam_search
-from captionlab.features import ImageProcessor, backbone_spec
+from captionlab.features import ImageProcessor, Preprocess, backbone_preprocess, backbone_spec
 from captionlab.features.mean_colours import pixel_grid
 from captionlab.models import (
     cptr,
@@ -673,6 +676,34 @@ class TestPretrainedVit:
         preset = self.preset(f"pretrained={network[1]}", setting)
         with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
             cptr._pretrained_vit(preset)
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize("name", ["deit_tiny_patch16_224", "vit_tiny_patch16_224"])
+    def test_a_vit_of_timm_sees_what_timms_sees(self, name, monkeypatch):
+        """The two expect pictures that are normalised in different ways."""
+        with torch.random.fork_rng():
+            torch.manual_seed(2)
+            network = timm.create_model(name, img_size=48, num_classes=0).eval()
+            for parameter in network.parameters():
+                nn.init.normal_(parameter, std=0.1)     # zeros and ones would hide a slip
+        monkeypatch.setattr(cptr, "Backbone", lambda *_, **__: SimpleNamespace(trunk=network))
+        preset = override_preset(
+            find_preset("cptr", "squeezenet"), [f"pretrained=timm:{name}", "inputs.image_size=48"])
+        assert (preset.width, preset.heads, preset.encoder_layers) == (192, 3, 12)
+        model = cptr.Model(preset, 9).eval()
+        pixels = np.random.default_rng(0).integers(0, 256, (2, 48, 48, 3), np.uint8)
+        images = Preprocess(48).normalise(pixels)
+        model.init_from_data(Batch(images=images))
+        with torch.no_grad():
+            theirs = network.forward_features(
+                backbone_preprocess(f"timm:{name}", 48).normalise(pixels))
+            ours, _ = model.encode_inputs(Batch(images=images))
+        torch.testing.assert_close(ours, theirs[:, 1:], rtol=1e-3, atol=1e-3)
+
+    @pytest.mark.parametrize("name", ["resnet18", "vit_small_patch14_dinov2", "vit_none"])
+    def test_other_networks_of_timm_are_one_line(self, name):
+        with pytest.raises(ValueError, match="no plain ViT|no backbone") as error:
+            self.preset(f"pretrained=timm:{name}")
         assert "\n" not in str(error.value)
 
     def test_the_published_weights_have_the_sizes_of_the_paper(self):

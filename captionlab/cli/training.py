@@ -96,6 +96,9 @@ def train(
         help="For models that read regions: a file, or a detector of torchvision.")] = None,
     detector: Annotated[str | None, typer.Option(
         help="For models that read attributes: name or file of a detector.")] = None,
+    encoder: Annotated[str | None, typer.Option(
+        metavar="timm:NAME",
+        help="For cptr: one of timm's ViTs that the encoder starts from.")] = None,
     max_val_items: Annotated[int, typer.Option(
         min=1, help="How many validation items are captioned after each epoch.")] = 500,
     objective_name: Annotated[str | None, typer.Option(
@@ -131,9 +134,14 @@ def train(
     objective_settings = [text for text in settings or () if text.startswith("objective.")]
     settings = [text for text in settings or () if text not in objective_settings]
     objective = _make_objective(objective_name, teacher or [], objective_settings)
-    for name, value in {"preset": preset, "variant": variant, "detector": detector}.items():
+    given = {"preset": preset, "variant": variant, "detector": detector, "encoder": encoder}
+    for name, value in given.items():
         if start and value:
             raise ValueError(f"a training from {start} keeps its model: leave --{name} out")
+    if encoder and model != "cptr":
+        raise ValueError(f"only cptr takes an encoder, not {model}: leave --encoder out")
+    if encoder:
+        settings = [f"pretrained={encoder}", *settings]
     if start and model:
         raise ValueError(f"{start} has its model: leave {model} out")
     from captionlab.runs.catalog import load

@@ -6,9 +6,12 @@
 __all__ = ['PRESETS', 'PatchEncoder', 'Preset', 'Model', 'whitening', 'whiten', 'copy_vit']
 
 # %% ../../nbs/32_cptr.ipynb #69d06e91
+import re
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
+import timm
 import torch
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer
@@ -18,7 +21,8 @@ from ..captioner import TransformerCaptioner
 from ..data.batches import Batch
 from ..data.inputs import InputConfig
 from ..fast import Dropout
-from ..features.backbones import load_weights
+from ..features.backbones import Backbone, backbone_spec, load_weights
+from ..features.preprocessing import Preprocess
 from ..patches import PatchEmbedding, patchify
 from ..positions import LearnedPositions
 from ..pytorch_layers import copy_attention
@@ -84,8 +88,9 @@ class Preset(BasePreset):
         tied: whether the output shares the word embedding's weights.
         vit: whether the encoder is built as a Vision Transformer is (pre-norm, a final norm, a
             class token and an eps of 1e-6), so that pretrained weights fit.
-        pretrained: weights of torchvision's `vit_b_16` that the encoder starts from, by
-            torchvision's name or a file; "" for random ones. They need `vit`.
+        pretrained: weights that the encoder starts from; "" for random ones. "timm:NAME" stands
+            for one of timm's ViTs, whose sizes the preset then has; else they are those of
+            torchvision's `vit_b_16`, by torchvision's name or a file, and need `vit`.
         encoder_hidden: inner width of the encoder's feed-forward layers; 0 takes `hidden`.
         whiten: whether the projection of the patches starts as their `whitening`.
 
@@ -100,6 +105,12 @@ class Preset(BasePreset):
     pretrained: str = ""
     encoder_hidden: int = 0
     whiten: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.pretrained.startswith("timm:"):
+            for name, value in _vit_sizes(self.pretrained).items():
+                object.__setattr__(self, name, value)
 
     def input_fields(self) -> tuple[str, ...]:
         """Return the fields of `Batch` that the model reads."""
@@ -149,7 +160,7 @@ class Model(TransformerCaptioner):
         """
         if self.preset.pretrained:
             self.patch_encoder.load_state_dict(_pretrained_vit(self.preset).state_dict())
-        if self.preset.whiten:
+        elif self.preset.whiten:
             whiten(self.patch_encoder, batch.require("images"))
 
 # %% ../../nbs/32_cptr.ipynb #2b4b6833
@@ -279,7 +290,10 @@ def _pretrained_vit(preset: Preset) -> PatchEncoder:
         preset.width, preset.encoder_hidden or preset.hidden,
     )
     network.heads = nn.Sequential()     # nobody asks for classes
-    state = load_weights("vit_b_16", preset.pretrained)
+    if preset.pretrained.startswith("timm:"):
+        state = _timm_weights(preset.pretrained, preset.inputs.image_size)
+    else:
+        state = load_weights("vit_b_16", preset.pretrained)
     state = {name: x for name, x in state.items() if not name.startswith("heads.")}
     try:
         network.load_state_dict(state)
@@ -292,3 +306,71 @@ def _pretrained_vit(preset: Preset) -> PatchEncoder:
             f"{tuple(network.encoder.pos_embedding.shape)}; so must layers and hidden sizes"
         ) from None
     return copy_vit(network)
+
+# %% ../../nbs/32_cptr.ipynb #timmvit1
+#| code-fold: true
+#| code-summary: "The sizes of one of timm's ViTs"
+@cache
+def _vit_sizes(name: str) -> dict[str, Any]:
+    """Return the entries of a preset that one of timm's ViTs decides.
+
+    Args:
+        name: "timm:" and the name of the model.
+
+    Raises:
+        ValueError: timm has no such model, or it is no plain ViT.
+    """
+    backbone_spec(name)         # says which names are similar
+    with torch.random.fork_rng(devices=[]):
+        net: Any = timm.create_model(name.removeprefix("timm:"))
+    # Other networks have scaled or shared layers, or no class token, or no norm at the end.
+    names = {re.sub(r"blocks\.\d+", "blocks", key) for key in net.state_dict()}
+    if {key for key in names if not key.startswith("head.")} != _TIMM_NAMES.keys():
+        raise ValueError(f"{name} is no plain ViT with a class token: take another one, "
+                         "such as timm:vit_small_patch16_224")
+    block = net.blocks[0]
+    return {"vit": True, "width": net.embed_dim, "heads": block.attn.num_heads,
+            "encoder_layers": len(net.blocks), "encoder_hidden": block.mlp.fc1.out_features,
+            "patch_size": net.patch_embed.patch_size[0]}
+
+# %% ../../nbs/32_cptr.ipynb #timmvit2
+#| code-fold: true
+#| code-summary: "The weights of one of timm's ViTs"
+_LAYER = "encoder.layers.encoder_layer_{}"
+_TIMM_NAMES = {"cls_token": "class_token", "pos_embed": "encoder.pos_embedding"} | {
+    f"{theirs}.{kind}": f"{ours}{dot}{kind}"
+    for theirs, ours, dot in [
+        ("patch_embed.proj", "conv_proj", "."),
+        ("blocks.norm1", f"{_LAYER}.ln_1", "."),
+        ("blocks.attn.qkv", f"{_LAYER}.self_attention.in_proj", "_"),
+        ("blocks.attn.proj", f"{_LAYER}.self_attention.out_proj", "."),
+        ("blocks.norm2", f"{_LAYER}.ln_2", "."),
+        ("blocks.mlp.fc1", f"{_LAYER}.mlp.0", "."),
+        ("blocks.mlp.fc2", f"{_LAYER}.mlp.3", "."),
+        ("norm", "encoder.ln", "."),
+    ]
+    for kind in ("weight", "bias")
+}       # timm's names of weights, without the number of the block: torchvision's names
+
+
+def _timm_weights(name: str, size: int) -> dict[str, Tensor]:
+    """Return the weights of one of timm's ViTs by torchvision's names, for our pictures.
+
+    Args:
+        name: "timm:" and the name of the model.
+        size: side of the pictures in pixels.
+    """
+    state = {}
+    for key, value in Backbone(name, size=size).trunk.state_dict().items():
+        number = re.search(r"blocks\.(\d+)", key)
+        ours = _TIMM_NAMES[re.sub(r"blocks\.\d+", "blocks", key)]
+        state[ours.format(number[1] if number else "")] = value
+    # Its pictures may have been normalised otherwise than ours: the projection undoes ours first.
+    spec = backbone_spec(name)
+    mean, std, its_mean, its_std = (torch.tensor(x).view(3, 1, 1) for x in (
+        Preprocess.mean, Preprocess.std, spec.mean, spec.std))
+    weight = state["conv_proj.weight"]                              # (D, 3, size, size)
+    shift = weight * (mean - its_mean) / its_std
+    state["conv_proj.bias"] = state["conv_proj.bias"] + shift.sum((1, 2, 3))
+    state["conv_proj.weight"] = weight * std / its_std
+    return state
