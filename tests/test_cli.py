@@ -582,6 +582,9 @@ def test_mistakes_with_runs(few, tmp_path):
     assert "(--data)" in mistake("train", "--from", "mine")
     assert "(--data)" in mistake("train", "--from", "mine", "--skip-unreadable")
     assert "leave vanilla out" in mistake("train", "vanilla", "--from", "mine")
+    vit = ("--encoder", "timm:vit_tiny_patch16_224")
+    assert "leave --encoder out" in mistake("train", "vanilla", "--data", "few.csv", *vit)
+    assert "leave --encoder out" in mistake("train", "--from", "mine", *vit)
     assert "name a model" in mistake("train", "--data", "few.csv")
     command = ("train", "vanilla", "--data", "few.csv")
     for option, value in (
