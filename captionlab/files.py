@@ -172,9 +172,13 @@ def write_json(path: str | Path, content: object) -> None:
 
     Args:
         path: where the file is to be; its folder must exist.
-        content: what JSON can hold.
+        content: what JSON can hold; each entry of a list gets a line.
     """
-    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    if isinstance(content, list):
+        lines = ",\n ".join(json.dumps(entry, ensure_ascii=False) for entry in content)
+        text = f"[\n {lines}\n]\n"
+    else:
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     # A lone surrogate, as in file names that are not UTF-8, becomes an escape of JSON.
     data = text.encode(errors="backslashreplace")
     write_atomically(path, lambda file: file.write(data))

@@ -1,6 +1,7 @@
 """Files: written completely or not at all, with the reason where that fails."""
 
 import errno
+import json
 import os
 import time
 from pathlib import Path
@@ -151,3 +152,11 @@ def test_a_store_keeps_what_another_process_may_be_writing(tmp_path):
     assert [file.name for file in tmp_path.glob("*.part")] == ["features.npy.1.part"]
     remove_partial_files(tmp_path)
     assert list(tmp_path.glob("*.part")) == []
+
+
+def test_each_entry_of_a_list_gets_a_line(tmp_path):
+    for content in ([{"a": 1}, {"b": "é"}], [], {"a": [1]}):
+        write_json(tmp_path / "x.json", content)
+        assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == content
+    write_json(tmp_path / "x.json", [{"a": 1}, {"b": "é"}])
+    assert (tmp_path / "x.json").read_text(encoding="utf-8") == '[\n {"a": 1},\n {"b": "é"}\n]\n'
