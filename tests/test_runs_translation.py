@@ -56,6 +56,8 @@ def test_one_warning_for_all_long_sentences():
 def test_results_come_back_in_the_order_of_the_sentences():
     upper = lambda part, *_: [text.upper() for text in part]  # noqa: E731
     assert translation_module._map_by_length(["ccc", " ", "a"], 1, upper) == ["CCC", "", "A"]
+    numbers = ["12:30 – 14:45", "🎉", "a"]       # what has no letter needs no translation
+    assert translation_module._map_by_length(numbers, 2, upper) == [*numbers[:2], "A"]
     assert translation_module._map_by_length(["ccc", " ", "a"], 2, lambda _, places: [*map(str, places)]) == ["0", "", "2"]
 
 

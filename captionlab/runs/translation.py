@@ -52,12 +52,12 @@ def _map_by_length(
     Padding costs time, and batches of similar length need little.
 
     Args:
-        sentences: any number; empty ones have empty results.
+        sentences: any number; those without a letter stay as they are, and empty ones empty.
         batch_size: most sentences that the function gets.
         function: from a list of sentences, and their places among all, to as many results.
     """
-    results = [""] * len(sentences)
-    rows = [row for row, text in enumerate(sentences) if text.strip()]
+    results = [text if text.strip() else "" for text in sentences]
+    rows = [row for row, text in enumerate(sentences) if any(map(str.isalpha, text))]
     rows.sort(key=lambda row: len(sentences[row]))
     for first in range(0, len(rows), batch_size):
         part = rows[first : first + batch_size]
