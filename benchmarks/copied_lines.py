@@ -8,7 +8,7 @@ alone if it is the whole translation. None of the values is in Multi30K's traini
 none was made by `captionlab.data.copied_words`, from which a translator learns to copy.
 """
 
-import argparse
+import sys
 from collections.abc import Iterator
 
 import captionlab
@@ -51,13 +51,10 @@ def is_whole(value: str, line: str, translation: str) -> bool:
     return value in translation
 
 
-def main() -> None:
-    """Print the lines that fail, and the count of each kind."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("run", nargs="?", default="translation")
-    run = captionlab.load(parser.parse_args().run)
+def main(name: str = "translation") -> None:
+    """Print the lines that a run fails, and how many of each kind come through."""
     rows = list(lines())
-    translations = run.translate([line for _, _, line in rows], beam=5)
+    translations = captionlab.load(name).translate([line for _, _, line in rows], beam=5)
     whole = dict.fromkeys(VALUES, 0)
     for (kind, value, line), translation in zip(rows, translations, strict=True):
         if is_whole(value, line, translation):
@@ -68,4 +65,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2])
