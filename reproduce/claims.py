@@ -1,16 +1,19 @@
-"""Write `results/claims.json`: the papers' differences of CIDEr that our runs may decide, and ours.
+"""Write `results/claims.json`: published differences of CIDEr that our runs may decide, and ours.
 
 The committed captions are scored again, nothing is trained: python -m reproduce.claims
 """
 
+from collections import Counter
 from collections.abc import Iterator
-from statistics import mean
+from itertools import combinations
+from math import sqrt
+from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
 
 from captionlab.data.catalog import load_dataset
-from captionlab.files import write_json
+from captionlab.files import load_json, write_json
 from captionlab.metrics.captions import score_runs
 from captionlab.metrics.files import read_results
 from captionlab.metrics.statistics import bootstrap_counts
@@ -22,10 +25,10 @@ from captionlab.runs.results import (
     seed_spread,
 )
 
-from .rows import load_row, result_name
+from .rows import Settings, load_row, plan_row, result_name
 
 PAPERS = {"position_aware": "Position-Aware", "entangled": "Entangled",
-          "image_transformer": "Image Transformer", "captioners": "captioners"}
+          "image_transformer": "Image Transformer"}
 # Presets whose results count where a pair of rows has none of the protocol's own.
 OTHER_PRESETS = {"scenes": (), "photos": ("small", "squeezenet")}
 # A run with fewer different captions, as a share of the pictures, has collapsed: a difference
@@ -44,31 +47,91 @@ def in_words(paper: str, rows: list[dict[str, Any]]) -> str:
     return f"{PAPERS[paper]}: {first} − {second}"
 
 
-def decidable(protocol: str) -> Iterator[tuple[str, dict[str, Any], list[dict], str]]:
-    """Yield the published differences whose rows we have: table, its content, rows and preset.
+def preset_of(rows: list[dict[str, Any]], protocol: str) -> str | None:
+    """Return the preset with which all rows have runs, None if there is no such preset."""
+    chosen = published_tables()["protocols"][protocol]
+    for preset in (chosen["preset"], *OTHER_PRESETS[protocol]):
+        if all(load_row(row, chosen, preset)["runs"] for row in rows):
+            return preset
+    return None
 
-    Left out are rows that read other kinds of inputs: on scenes some captioners get the true boxes
-    and others a grid; on photos CPTR alone has no pretrained backbone.
+
+def paper_tables() -> dict[str, dict[str, Any]]:
+    """Return the tables of CIDEr that are of one paper: not the comparison of its captioners."""
+    tables = published_tables()["tables"]
+    return {name: table for name, table in tables.items()
+            if table["metric"] == "CIDEr" and table["paper"] in PAPERS}
+
+
+def decidable(protocol: str) -> Iterator[tuple[str, dict[str, Any], list[dict], str]]:
+    """Yield the chosen differences that we can measure: table, its content, rows and preset.
+
+    Chosen are the `comparisons` of `tables.json`. Both rows need a published CIDEr and runs.
     """
-    published = published_tables()
-    chosen = published["protocols"][protocol]
-    for name, table in published["tables"].items():
-        if table["metric"] != "CIDEr" or (name == "captioners" and protocol == "scenes"):
-            continue
+    for name, table in paper_tables().items():
         for pair in table["comparisons"]:
             rows = [table["rows"][row] for row in pair]
-            if not all("CIDEr" in row["published"] for row in rows):
-                continue
-            if name == "captioners" and rows[0]["model"] == "cptr":
-                continue
-            for preset in (chosen["preset"], *OTHER_PRESETS[protocol]):
-                if all(load_row(row, chosen, preset)["runs"] for row in rows):
-                    yield name, table, rows, preset
-                    break
+            preset = preset_of(rows, protocol)
+            if preset and all("CIDEr" in row["published"] for row in rows):
+                yield name, table, rows, preset
+
+
+def count_pairs(protocol: str) -> int:
+    """Return how many pairs of rows the tables have that could have been chosen."""
+    return sum("CIDEr" in first["published"] and "CIDEr" in second["published"]
+               and preset_of([first, second], protocol) is not None
+               for table in paper_tables().values()
+               for first, second in combinations(table["rows"].values(), 2))
+
+
+def training_marks(row: dict[str, Any], chosen: dict[str, Any], preset: str,
+                   run: dict[str, Any]) -> set[Any]:
+    """Return marks of the trainings behind a run: two runs with a mark in common share one.
+
+    A mark is a command of training (with its seed) at a commit, or the losses of the last stage:
+    the same command at another commit may have given the same model.
+    """
+    steps, _ = plan_row(row, chosen | {"preset": preset}, run["seed"], Settings())
+    commit = run.get("trained", run)["commit"]
+    name = result_name(row, chosen, preset)
+    history = load_json(results_home() / f"{name}.seed{run['seed']}.history.json")
+    return {(step.command, commit) for step in steps
+            if step.command.startswith("captionlab train ")} | {
+                tuple(epoch["loss"] for epoch in history)}
+
+
+def shared_trainings(rows: list[dict[str, Any]], chosen: dict[str, Any], preset: str) -> bool:
+    """Return whether a training stands behind runs of both rows."""
+    first, second = (
+        set().union(*(training_marks(row, chosen, preset, run)
+                      for run in load_row(row, chosen, preset)["runs"]))
+        for row in rows)
+    return bool(first & second)
+
+
+def paired_spread(first: dict[int, float], second: dict[int, float]) -> float | None:
+    """Return the half width of the 95 % interval of a mean difference whose seeds are paired.
+
+    Args:
+        first: scores of one row by seed.
+        second: of the other row; a seed stands for the same training in both.
+
+    Returns:
+        Percentage points, by Student's t; None where it is unknown: with a single seed, or if the
+        rows have different ones.
+    """
+    if first.keys() != second.keys() or len(first) < 2:
+        return None
+    # The deviation of a difference is that of one row times the root of 2.
+    deviation = stdev(first[seed] - second[seed] for seed in first) / sqrt(2)
+    return seed_spread((deviation, len(first) - 1), len(first), len(first))
 
 
 def measure_claims(protocol: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the claims on a data set, with half widths of 95 % intervals, and those left out."""
+    """Return the claims on a data set, with half widths of 95 % intervals, and those left out.
+
+    The spread of seeds is None where it is unknown: the rows share a training, with a single seed.
+    """
     chosen = published_tables()["protocols"][protocol]
     found = list(decidable(protocol))
     files = {}      # by the name of a result, those of its runs
@@ -97,19 +160,23 @@ def measure_claims(protocol: str) -> tuple[list[dict[str, Any]], list[dict[str, 
                for one in names for file in files[one]):
             left_out.append(claim)
             continue
-        means = [mean(run["metrics"]["CIDEr"] for run in load_row(row, chosen, preset)["runs"])
-                 for row in rows]
+        scores = [{run["seed"]: run["metrics"]["CIDEr"]
+                   for run in load_row(row, chosen, preset)["runs"]} for row in rows]
+        means = [mean(group.values()) for group in scores]
         pictures = [np.mean([scored[file].per_image["CIDEr"] for file in files[one]], 0)
                     for one in names]               # each (B,)
         low, high = np.percentile(draws @ (pictures[0] - pictures[1]) / len(items), (2.5, 97.5))
-        seeds = [len(files[one]) for one in names]
-        spread = seed_spread(seed_deviation(chosen["data"], rows[0]["stage"]), *seeds)
+        seeds = [len(group) for group in scores]
+        shared = shared_trainings(rows, chosen, preset)
+        spread = (paired_spread(*scores) if shared else
+                  seed_spread(seed_deviation(chosen["data"], rows[0]["stage"]), *seeds))
         claims.append({
             **claim,
             "paper": round(rows[0]["published"]["CIDEr"] - rows[1]["published"]["CIDEr"], 2),
             "ours": round(means[0] - means[1], 2),
             "pictures": round(float(high - low) / 2, 2),
-            "seeds": round(spread, 2),
+            "seeds": None if spread is None else round(spread, 2),
+            "shared": shared,
             "runs": seeds,
         })
     return claims, left_out
@@ -122,5 +189,8 @@ if __name__ == "__main__":
         measured, collapsed = measure_claims(protocol)
         claims += measured
         left_out += collapsed
-    write_json(result_file("claims.json"), {"claims": claims, "left_out": left_out})
-    print(f"{len(claims)} claims")
+    pairs = {protocol: count_pairs(protocol) for protocol in OTHER_PRESETS}
+    write_json(result_file("claims.json"),
+               {"claims": claims, "left_out": left_out, "pairs": pairs})
+    print(f"{len(claims)} claims {dict(Counter(claim['data'] for claim in claims))} of {pairs} "
+          f"pairs, {len(left_out)} left out")

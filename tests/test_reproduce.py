@@ -12,7 +12,13 @@ from captionlab.files import write_json
 from captionlab.models import find_preset, list_models, model_presets
 from captionlab.runs.results import published_tables, seed_deviation, seed_spread
 from captionlab.training.config import override_preset
-from reproduce.claims import decidable, in_words, measure_claims
+from reproduce.claims import (
+    decidable,
+    in_words,
+    measure_claims,
+    paired_spread,
+    shared_trainings,
+)
 from reproduce.rows import Settings, compare, load_row, plan_row, result_name
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -202,12 +208,43 @@ class TestClaims:
             assert claim["ours"] == pytest.approx(difference, abs=0.006)
             assert claim["runs"] == seeds
             assert claim["pictures"] > 0
-            assert claim["seeds"] > 0
+            assert claim["seeds"] is None or claim["seeds"] > 0
 
-    def test_compare_models_with_equal_inputs(self):
-        for claim in CLAIMS:
-            assert "CPTR" not in claim["claim"]
-            assert claim["table"] != "captioners" or claim["data"] == "photos"
+    def test_are_of_one_papers_table(self):
+        assert "captioners" not in {claim["table"] for claim in CLAIMS}
+
+    def test_pair_the_seeds_of_shared_trainings(self):
+        """Differences are −0.3, −3.8 and +1.5: their deviation is 2.7, that of the mean 1.6."""
+        by_name = {(one["data"], one["claim"]): one for one in CLAIMS}
+        oracle = "Entangled: both, with true attributes − both"
+        assert by_name["scenes", oracle]["shared"]
+        scores = [{run["seed"]: run["metrics"]["CIDEr"] for run in
+                   load_row(TABLES["eta-2"]["rows"][row], PROTOCOLS["scenes"])["runs"]}
+                  for row in ("oracle", "eta")]
+        assert by_name["scenes", oracle]["seeds"] == round(paired_spread(*scores), 2)
+        assert by_name["photos", oracle]["seeds"] is None
+        assert by_name["photos", "Entangled: both, self-critical − both"]["seeds"] is None
+        assert by_name["photos", "Entangled: both − regions alone"]["seeds"] > 0
+
+    def test_a_shared_training_is_one_whose_losses_are_the_same(self):
+        """The self-critical models of both on scenes were trained twice, with equal losses; the
+        cross-entropy models of another commit with others."""
+        rows = TABLES["eta-1"]["rows"]
+        scenes = PROTOCOLS["scenes"]
+        assert shared_trainings([rows["two scst"], rows["eta scst"]], scenes, "tiny")
+        assert not shared_trainings([rows["two xe"], rows["eta xe"]], scenes, "tiny")
+
+    def test_a_paired_spread_is_students(self):
+        spread = paired_spread({0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 0.0, 2: 0.0})
+        assert spread == pytest.approx(4.303 / math.sqrt(3))
+        assert paired_spread({0: 1.0}, {0: 0.0}) is None
+        assert paired_spread({0: 1.0, 1: 2.0}, {0: 0.0}) is None
+
+    def test_the_file_names_what_is_left_out(self):
+        stored = json.loads((ROOT / "results" / "claims.json").read_text())
+        assert [(one["data"], one["claim"]) for one in stored["left_out"]] == [
+            ("scenes", "Entangled: regions alone − attributes alone (self-critical)")]
+        assert all(count >= len(CLAIMS) / 2 for count in stored["pairs"].values())
 
     def test_say_once_that_both_models_are_self_critical(self):
         assert ("Image Transformer: full model − two Entangled (self-critical)"

@@ -276,7 +276,7 @@ def published_tables() -> dict:
 
     Returns:
         `tables` by name, such as "eta-5": title, rows with their `published` figures by metric,
-        and `comparisons`, pairs of rows that the paper speaks of; `protocols`, the presets and
+        and `comparisons`, pairs of rows that we chose to compare; `protocols`, the presets and
         seeds of our rows by data; `translation`, results of others on Multi30K.
     """
     return load_json(results_home() / "tables.json")
