@@ -15,18 +15,18 @@ from .registry import add_rubric, exercise
 @exercise(
     "53.1", "By hand", difficulty=1, minutes=5,
     hints=(
-        "The half width is t * s * sqrt(1 / n1 + 1 / n2).",
+        "Two standard deviations of the difference: 2 * s * sqrt(1 / n1 + 1 / n2).",
         "Both rows have three seeds, so the root is that of 2/3.",
-        "1.98 * 4 * 0.816",
+        "2 * 4 * 0.816",
     ),
 )
 def _check_spread(answer):
     root = (2 / 3) ** 0.5
-    expect_close(answer, 1.98 * 4 * root, "the difference", tolerance=0.02, misconceptions={
-        "this is the spread of a single run": 1.98 * 4,
-        "this is the deviation of the difference; multiply it by t": 4 * root,
-        "both means have an error: 1/3 + 1/3 under the root": 1.98 * 4 * (1 / 3) ** 0.5,
-        "this is for one seed of each row": 1.98 * 4 * 2**0.5,
+    expect_close(answer, 2 * 4 * root, "the difference", tolerance=0.02, misconceptions={
+        "this is the spread of a single run": 2 * 4,
+        "this is one standard deviation of the difference; take two": 4 * root,
+        "both means have an error: 1/3 + 1/3 under the root": 2 * 4 * (1 / 3) ** 0.5,
+        "this is for one seed of each row": 2 * 4 * 2**0.5,
     })
 
 # %% ../../nbs/solutions/53_tables.ipynb #s532chk
