@@ -1,9 +1,10 @@
 """The hours of a full run on COCO, from steps of each captioner with its paper's sizes.
 
 The steps are real: model, loss, backward pass, optimiser and moving average, as `captionlab train`
-runs them, with captions of Flickr8k, five a picture. The pictures' features are random numbers in
-memory, so reading them from disk is not counted. Some steps of cross-entropy come first, so that
-the captions that self-critical training samples have usual lengths.
+runs them with `--no-graphs`, with captions of Flickr8k, five a picture. The pictures' features are
+random numbers in memory, so reading them from disk is not counted. Some steps of cross-entropy come
+first, so that the captions that self-critical training samples have usual lengths. Both stages have
+the batch of cross-entropy, as the commands of `results/coco-commands.json` have.
 
 A GPU is needed: python -m benchmarks.coco_steps
 """
@@ -79,14 +80,15 @@ def measure(name: str) -> dict[str, float]:
     ids = caption_ids(preset.max_length)
     batches = batches_of(preset, ids)
     model = model_module(name).Model(preset, VOCABULARY_SIZE)
-    config = replace(preset.training, lr=5e-4, warmup=20, schedule="constant")
+    config = replace(preset.training, lr=5e-4, warmup=20, schedule="constant",
+                     graphs=False)
     xe = step_trainer(model.train(), config, 10_000)
 
     seconds_per_step(xe, batches, WARMUP)
     values = {"xe_seconds": seconds_per_step(xe, batches, XE_STEPS), "pictures": len(batches[0])}
     reward = CiderD([[row[1:] for row in five] for five in ids])
     critic = SelfCritical(model, reward, max_length=preset.max_length or 30)
-    scst = step_trainer(critic, replace(preset.scst, lr=1e-7, precision="no"), 10_000)
+    scst = step_trainer(critic, replace(preset.scst, lr=1e-7, precision="no", graphs=False), 10_000)
     seconds_per_step(scst, batches, 3)
     values["scst_seconds"] = seconds_per_step(scst, batches, SCST_STEPS)
     with torch.inference_mode():
@@ -116,6 +118,7 @@ def main() -> None:
         print(name, rows[name], flush=True)
     content = {
         "features_seconds_per_picture": round(feature_seconds(), 5),
+        "steps": {"xe": XE_STEPS, "scst": SCST_STEPS, "recorded": False},
         "captioners": rows,
         **provenance(),
     }

@@ -63,7 +63,7 @@ def test_every_captioner_goes_from_pictures_to_a_file_for_the_server(home, model
         printed = call(step["miniature"])
         if step["name"] == "features grid":
             assert "skipped: cannot read coco/train2014/COCO_train2014_000000167126.jpg" in printed
-        if step["name"] == "evaluation":
+        if step["name"].startswith("evaluation"):
             assert "30 pictures of coco test" in printed
             for metric in ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr"):
                 assert metric in printed
@@ -71,8 +71,9 @@ def test_every_captioner_goes_from_pictures_to_a_file_for_the_server(home, model
     name = model.replace("_", "-")
     captions = read_results(home / f"server/captions_val2014_{name}_results.json")
     assert len(captions) == len(json.loads(listed.read_text())["images"]) == 80
-    history = json.loads((home / f"runs/coco-{model}/run.json").read_text())["history"]
-    assert len(history) == 2
+    for name, epochs in ((f"coco-{model}-check", 1), (f"coco-{model}", 2)):
+        history = json.loads((home / f"runs/{name}/run.json").read_text())["history"]
+        assert len(history) == epochs
 
 
 @pytest.mark.parametrize("model", COMMANDS)
@@ -82,6 +83,26 @@ def test_the_miniature_takes_the_same_commands_with_other_options(model):
         others = shlex.split(step["miniature"])
         assert words[:3] == others[:3]
         assert set(words) & {"--objective", "--data", "--features", "--preset"} <= set(others)
+
+
+@pytest.mark.parametrize("model", COMMANDS)
+def test_the_self_critical_command_has_the_batch_that_was_timed(model):
+    """So the hours of lesson 52 are those of this command."""
+    timed = json.loads((results_home() / "coco-steps.json").read_text())["captioners"][model]
+    preset = find_preset(model, "paper")
+    assert timed["pictures"] == preset.training.batch_size
+    command = next(step["command"] for step in COMMANDS[model] if step["name"] == "scst")
+    given = re.search(r"--batch-size (\d+)", command)
+    assert timed["pictures"] == (int(given[1]) if given else preset.scst.batch_size)
+
+
+@pytest.mark.parametrize("model", COMMANDS)
+def test_an_epoch_is_checked_before_the_long_training(model):
+    commands = {step["name"]: step["command"] for step in COMMANDS[model]}
+    names = list(commands)
+    assert names.index("check") + 1 == names.index("check score") == names.index("xe") - 1
+    long = commands["xe"].replace(f"runs/coco-{model}", f"runs/coco-{model}-check")
+    assert commands["check"] == f"{long} --epochs 1"
 
 
 def test_the_first_cell_of_the_lesson_installs_the_package(monkeypatch):

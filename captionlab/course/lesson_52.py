@@ -6,12 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/solutions/52_coco.ipynb #s52impt0
-from dataclasses import fields
-
-from ..models import find_preset
-from ..runs.results import results_home
-from ..untrusted import load_json
-from .expectations import expect_close, expect_equal, expect_type
+from .expectations import expect_close
 from .registry import exercise
 
 # %% ../../nbs/solutions/52_coco.ipynb #s521chk
@@ -36,43 +31,39 @@ def _check_disk(answer):
 
 # %% ../../nbs/solutions/52_coco.ipynb #s522chk
 @exercise(
-    "52.2", "Commands", difficulty=1, minutes=10,
+    "52.2", "Hours of another GPU", difficulty=1, minutes=10,
     hints=(
-        "{step['name'] for step in commands[model]} for each of the two.",
-        "The intersection of two sets is written with &.",
-        "One step makes features, the others train, evaluate and write the file for the server.",
+        "An epoch has 113,287 / 15 steps, in both stages.",
+        "Hours are epochs * steps * seconds / 3600: one product for each stage.",
+        "`math.ceil(hours / 12)` counts the sessions, the last of which is not full.",
     ),
 )
-def _check_shared(answer):
-    commands = load_json(results_home() / "coco-commands.json")
-    names = {
-        model: {step["name"] for step in commands[model]}
-        for model in ("entangled", "image_transformer")
-    }
-    shared = names["entangled"] & names["image_transformer"]
-    regions = {name for name in shared if name.startswith("features")}
-    expect_equal(answer, shared, "the set", misconceptions={
-        "these are all steps of entangled": names["entangled"],
-        "the other steps have the same names, too": regions,
-        "both read features of regions": shared - regions,
+def _check_hours(answer):
+    xe = 15 * 113_287 / 15 * 0.2 / 3600
+    scst = 5 * 113_287 / 15 * 0.9 / 3600
+    hours = xe + scst
+    expect_close(answer, [hours, 2], "the list", tolerance=0.02, misconceptions={
+        "the self-critical epochs are missing": [xe, 1],
+        "the epochs of cross-entropy are missing": [scst, 1],
+        "a step has 15 photos": [15 * hours, 20],
+        "the hours come first, then the sessions": [2, hours],
+        "a session that is not full counts, too": [hours, hours / 12],
     })
 
 # %% ../../nbs/solutions/52_coco.ipynb #s523chk
 @exercise(
-    "52.3", "A misspelled name", difficulty=1, minutes=5,
+    "52.3", "How many facts", difficulty=2, minutes=10,
     hints=(
-        "Run the command in a terminal, or with ! before it in a cell.",
-        "The message is one line: the setting, what to write, and the names.",
-        "The list begins after the words `one of`.",
+        "The margin is 2 * (2 * mean * (1 - mean) / n) ** 0.5, with the mean of both shares.",
+        "Set the margin equal to the difference, 0.12, and solve for n.",
+        "`8 * mean * (1 - mean) / 0.12**2` is 136.9, and the next whole number is asked.",
     ),
 )
-def _check_name(answer):
-    first = fields(find_preset("vanilla", "paper"))[0].name
-    expect_type(answer, str, "a name, a string")
-    expect_equal(answer, first, "the name", misconceptions={
-        "this is the name as it was misspelled": "widht",
-        "this is the value": "64",
-        "the message lists the names in the order of the preset, not of the alphabet": "activation",
+def _check_facts(answer):
+    expect_close(answer, 137, "the number", tolerance=0.001, misconceptions={
+        "two standard errors are asked, not one": 35,
+        "both shares are uncertain, not only one": 69,
+        "with 136 facts the margin is still a little larger than the difference": 136,
     })
 
 # %% ../../nbs/solutions/52_coco.ipynb #s524chk
@@ -83,9 +74,9 @@ _FLOPS_RATIO = 3.16
 @exercise(
     "52.4", "More pixels", difficulty=2, minutes=15,
     hints=(
-        "There are (384 / 16)**2 patches instead of (224 / 16)**2.",
-        "Most of the work grows with the number of patches, attention's products with its square.",
-        "The quotient is a little larger than that of the numbers of patches, 2.94.",
+        "`replace(preset, inputs=replace(preset.inputs, image_size=224))` is the other preset.",
+        "`model_module('cptr').Model(preset, 9_500).encode(batch)`; `random_inputs` makes a batch.",
+        "`counter.get_total_flops()` for 384 by that for 224; the patches alone would give 2.94.",
     ),
 )
 def _check_pixels(answer):
