@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain, pairwise
+from typing import Any
 
 from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -100,17 +101,35 @@ def _learn_pieces(
     Raises:
         ValueError: the letters and bytes alone are more than `size`.
     """
+    sentences = (
+        " ".join(split_words(text, language)) for language in texts for text in texts[language]
+    )
+    return _train_bpe(sentences, pre_tokenizers.Metaspace(), _SPECIAL_TOKENS, _alphabet(texts),
+                      size=size)
+
+
+def _train_bpe(sentences: Iterable[str], split: Any, special: list[str], alphabet: list[str], *,
+               size: int) -> tuple[list[str], list[list[str]]]:
+    """Return the tokens in order of their ids, and the merges in order.
+
+    Args:
+        sentences: to learn from.
+        split: the library's pre-tokenizer; no piece crosses its words.
+        special: the first tokens.
+        alphabet: letters that are tokens even where they do not occur.
+        size: number of tokens, at most.
+
+    Raises:
+        ValueError: the letters and special tokens alone are more than `size`.
+    """
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.pre_tokenizer = split
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=2,
-        special_tokens=_SPECIAL_TOKENS,
-        initial_alphabet=_alphabet(texts),
+        special_tokens=special,
+        initial_alphabet=alphabet,
         show_progress=False,
-    )
-    sentences = (
-        " ".join(split_words(text, language)) for language in texts for text in texts[language]
     )
     tokenizer.train_from_iterator(sentences, trainer)
     model = json.loads(tokenizer.to_str())["model"]
@@ -315,19 +334,10 @@ class ByteVocabulary(SubwordVocabulary):
         cls, texts: Mapping[str | None, Iterable[str]], size: int = 8192
     ) -> dict[str | None, "ByteVocabulary"]:
         """Learn one vocabulary for the languages in `texts`, the same for each."""
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = _BYTE_SPLIT
-        trainer = trainers.BpeTrainer(
-            vocab_size=size, min_frequency=2, show_progress=False,
-            special_tokens=[*Vocabulary.special], initial_alphabet=_BYTE_ALPHABET,
-        )
-        sentences = chain.from_iterable(texts.values())
-        tokenizer.train_from_iterator((" " + text for text in sentences), trainer)
-        model = json.loads(tokenizer.to_str())["model"]
-        tokens = sorted(model["vocab"], key=model["vocab"].get)
-        if len(tokens) > size:
-            raise ValueError(f"{size} tokens are too few: bytes alone are {len(tokens)}")
-        return dict.fromkeys(texts, cls(tokens, model["merges"]))
+        sentences = (" " + text for text in chain.from_iterable(texts.values()))
+        tokens, merges = _train_bpe(sentences, _BYTE_SPLIT, [*Vocabulary.special], _BYTE_ALPHABET,
+                                    size=size)
+        return dict.fromkeys(texts, cls(tokens, merges))
 
     def split(self, text: str) -> list[str]:
         """Return the words of a text, a character for each byte; Ġ is the space before a word."""
