@@ -78,7 +78,7 @@ _FRAMES = ["{word}: {text}", "{word} - {text}", "({word}) {text}", "{text} {word
 
 
 def _exchange(texts: Sequence[str], rng: random.Random) -> list[str]:
-    """Return sentences in which each word that all of them share is another one."""
+    """Return sentences whose shared words with a capital or digits are exchanged for others."""
     words = [set(re.findall(r"\w+", text)) for text in texts]
     shared = [word for word in sorted(set.intersection(*words)) if not word.islower()]
     new = {}
