@@ -8,84 +8,147 @@ __all__ = ['copied_pairs']
 # %% ../../nbs/library/data/copied_words.ipynb #cpwo0003
 import random
 import re
+import string
+from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 
 from .datasets import Item
 
 # %% ../../nbs/library/data/copied_words.ipynb #cpwo0005
 _SYLLABLES = [first + vowel + last for first in ["", *"bcdfghjklmnpqrstvwxyz", "sch", "th"]
               for vowel in "aeiouäöüéóąø" for last in ["", *"klmnrstxz"]]
-_SCRIPTS = [(0x3B1, 0x3C9), (0x430, 0x44F), (0x5D0, 0x5EA), (0x627, 0x64A), (0x905, 0x939),
+_SCRIPTS = [(0x3B1, 0x3C9), (0x410, 0x44F), (0x5D0, 0x5EA), (0x627, 0x64A), (0x905, 0x939),
             (0x3041, 0x3096), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3)]      # Greek to Korean
 _EMOJI = [(0x1F300, 0x1F5FF), (0x1F600, 0x1F64F), (0x1F680, 0x1F6C5), (0x1F90C, 0x1F9FF),
-          (0x2600, 0x26FF), (0x2702, 0x27B0)]
+          (0x1F1E6, 0x1F1FF), (0x2600, 0x26FF), (0x2702, 0x27B0)]
 _EMOJI_ENDS = ["", "", "", "\ufe0f", "\U0001f3fd", "\u200d\U0001f4bb"]  # colour, skin, a laptop
-_MARKS = ["…", "–", "—", "***", ":-)", "(!)", "=>", "&", "§", "°C", "+/-", "?!", "~", "|", "•"]
+_MARKS = ["…", "–", "—", "§", "°C", "•", "«", "»", "“", "”", "„", *string.punctuation]
+_AROUND = ["({})", "[{}]", "<{}>", "“{}”", "'{}'", "*{}*", "§ {}", "{} & {}", "{}/{}", "~{}", "{}+"]
 
 
-def _syllables(rng: random.Random, most: int) -> str:
-    return "".join(rng.choices(_SYLLABLES, k=rng.randint(1, most))) or "o"
-
-
-def _characters(rng: random.Random, ranges: Sequence[tuple[int, int]], most: int) -> str:
-    first, last = rng.choice(ranges)
-    return "".join(chr(rng.randint(first, last)) for _ in range(rng.randint(1, most)))
-
-
-def _make_name(rng: random.Random) -> str:
-    kind = rng.random()
-    if kind < 0.15:
-        return _characters(rng, _SCRIPTS, 6)
-    if kind < 0.25:
-        return _syllables(rng, 2).upper()
-    names = [_syllables(rng, 3).capitalize() for _ in range(rng.choice((1, 1, 1, 2)))]
-    return rng.choice((" ", " ", "-", "")).join(names)
-
-
-def _make_number(rng: random.Random) -> str:
-    digits = str(rng.randrange(10 ** rng.randint(1, 7)))
-    few = rng.randrange(100)
-    return rng.choice((digits, digits, f"{few}.{digits}", f"{few},{digits}", f"{few % 24}:{few:02}",
-                       f"{digits}%", f"€{digits}", f"${few}.50", f"{few}/{digits}", f"#{digits}",
-                       f"+{few} {digits} {few}", f"20{few:02}-{few % 12 + 1:02}-{few % 28 + 1:02}",
-                       f"{few}°", f"{few}x{digits}", f"{_syllables(rng, 1).upper()}-{digits}"))
-
-
-def _make_address(rng: random.Random) -> str:
-    one, two, three = (_syllables(rng, 3) for _ in range(3))
-    host = f"{one}.{rng.choice(('com', 'org', 'de', 'net', 'io'))}"
-    return rng.choice((f"https://{host}/{two}?{three}={rng.randrange(1000)}", f"www.{host}",
-                       f"http://{two}.{host}/{three}", f"{two}@{host}", f"@{one}", f"#{one}",
-                       f"{one}_{two}.{rng.choice(('jpg', 'txt', 'py'))}", f"{one}/{two}/{three}"))
-
-
-def _make_emoji(rng: random.Random) -> str:
-    return _characters(rng, _EMOJI, 2) + rng.choice(_EMOJI_ENDS)
-
-
-def _make_word(rng: random.Random) -> str:
-    """Return a word that stays as it is in every language: a name, number, address, emoji or mark.
+class _WordMaker:
+    """Makes words that stay as they are in every language.
 
     Args:
         rng: source of chance.
+        words: of real sentences, of which parts are used.
     """
-    make = rng.choices((_make_name, _make_number, _make_address, _make_emoji), (5, 4, 2, 2))[0]
-    return rng.choice(_MARKS) if rng.random() < 0.05 else make(rng)
+
+    def __init__(self, rng: random.Random, words: Sequence[str]):
+        self.rng = rng
+        self.words = words
+
+    def part(self) -> str:
+        """Return a word in small letters: a real one, the ends of two, or some syllables."""
+        one, two = (self.rng.choice(self.words).lower() for _ in range(2))
+        syllables = "".join(self.rng.choices(_SYLLABLES, k=self.rng.randint(1, 3))) or "o"
+        return self.rng.choice((one, one[:(len(one) + 1) // 2] + two[len(two) // 2:], syllables))
+
+    def characters(self, ranges: Sequence[tuple[int, int]], most: int) -> str:
+        """Return at most so many characters of one of the ranges."""
+        first, last = self.rng.choice(ranges)
+        return "".join(chr(self.rng.randint(first, last))
+                       for _ in range(self.rng.randint(1, most)))
+
+    def name(self) -> str:
+        """Return a name or an abbreviation."""
+        kind = self.rng.random()
+        if kind < 0.15:
+            return self.characters(_SCRIPTS, 6).capitalize()
+        if kind < 0.25:
+            return "".join(self.rng.choices(string.ascii_uppercase, k=self.rng.randint(2, 5)))
+        names = [self.part().capitalize() for _ in range(self.rng.choice((1, 1, 1, 2)))]
+        return self.rng.choice((" ", " ", "-", "")).join(names)
+
+    def number(self) -> str:
+        """Return a number, a price, a date or a code."""
+        digits = str(self.rng.randrange(10 ** self.rng.randint(1, 7)))
+        few = self.rng.randrange(100)
+        three = f"{self.rng.randrange(1000):03}"
+        sign = self.rng.choice("€$£#+-~")
+        unit = self.rng.choice(("%", "°", "x", "km", "kg", "th"))
+        code = "".join(self.rng.choices(string.ascii_uppercase, k=self.rng.randint(1, 3)))
+        return self.rng.choice((
+            digits, digits, digits, f"{few}.{digits}", f"{few},{three}", f"{few % 24}:{three[:2]}",
+            f"{digits}{unit}", f"{few}.{three[0]}{unit}", f"{sign}{digits}", f"{sign}{few}.50",
+            f"{few}/{digits}", f"+{few} {digits} {three}", f"{few}x{three}", f"{code}-{digits}",
+            f"{code}{few}", f"20{few:02}-{few % 12 + 1:02}-{few % 28 + 1:02}",
+            f"{few % 28 + 1}.{few % 12 + 1}.20{few:02}"))
+
+    def address(self) -> str:
+        """Return the address of a page or a person, or the name of a file."""
+        one, two, three = (self.part() for _ in range(3))
+        host = f"{one}.{self.rng.choice(('com', 'org', 'de', 'net', 'io', 'co.uk'))}"
+        file = f"{two}.{self.rng.choice(('jpg', 'txt', 'py', 'pdf', 'csv', 'html'))}"
+        page = self.rng.choice(("", f"/{file}", f"/{two}/{three}", f"?{two}={len(three)}"))
+        scheme = self.rng.choice(("https://", "http://", "ftp://", "www.", "", "https://www."))
+        folder = self.rng.choice(("C:/", "/", "~/", "", f"{one}/", f"{one}_", f"{one}-"))
+        return self.rng.choice((f"{scheme}{host}{page}", f"{scheme}{host}{page}",
+                                f"{two}@{host}", f"{two}.{three}@{host}", f"@{one}_{two}",
+                                f"@{one}", f"#{one}", f"#{one}{two}", folder + file,
+                                f"{folder}{three}/{file}"))
+
+    def emoji(self) -> str:
+        """Return one or two emoji."""
+        return self.characters(_EMOJI, 2) + self.rng.choice(_EMOJI_ENDS)
+
+    def mark(self) -> str:
+        """Return some marks, or marks around a word or number."""
+        if self.rng.random() < 0.5:
+            return "".join(self.rng.choices(_MARKS, k=self.rng.randint(1, 3)))
+        inner = self.rng.choice((self.part, self.number))
+        return self.rng.choice(_AROUND).format(inner(), inner())
+
+    def word(self) -> str:
+        """Return a word of any kind."""
+        kinds = (self.name, self.number, self.address, self.emoji, self.mark)
+        return self.rng.choices(kinds, (5, 5, 3, 2, 2))[0]()
 
 # %% ../../nbs/library/data/copied_words.ipynb #cpwo0008
 _FRAMES = ["{word}: {text}", "{word} - {text}", "({word}) {text}", "{text} {word}",
            "{text} ({word})", "{text} {word} {word}", '{text} "{word}"']
+_AFTER = ["{old} {new}", "{old} {new}", "{old} ({new})", '{old} "{new}"', "{old}, {new},",
+          "{old}: {new}"]
 
 
-def _exchange(texts: Sequence[str], rng: random.Random) -> list[str]:
-    """Return sentences whose shared words with a capital or digits are exchanged for others."""
-    words = [set(re.findall(r"\w+", text)) for text in texts]
-    shared = [word for word in sorted(set.intersection(*words)) if not word.islower()]
-    new = {}
-    for word in shared:
-        new[word] = _make_number(rng) if word.isdigit() else _make_word(rng)
-    return [re.sub(r"\w+", lambda found: new.get(found.group(), found.group()), text)
-            for text in texts]
+def _split(text: str) -> list[str]:
+    return re.findall(r"\w+", text)
+
+
+def _translated_words(items: Sequence[Item], least: float = 0.6) -> set[tuple[str, str]]:
+    """Return words of the sentences, each with its translation.
+
+    Args:
+        items: sentences with translations.
+        least: Dice's coefficient, from 0 to 1: twice the pairs with both words, over the pairs with
+            the one plus those with the other.
+    """
+    pairs = [(set(_split(str(item.source))), set(_split(item.captions[0]))) for item in items]
+    sources = Counter(word for words, _ in pairs for word in words)
+    targets = Counter(word for _, words in pairs for word in words)
+    both = Counter((one, two) for words, translated in pairs
+                   for one, two in product(words, translated)
+                   if one == two or min(sources[one], targets[two]) >= 5)   # others: by chance
+    return {(one, two) for (one, two), count in both.items()
+            if 2 * count >= least * (sources[one] + targets[two])}
+
+
+def _put_inside(
+    texts: Sequence[str], known: set[tuple[str, str]], maker: _WordMaker
+) -> list[str]:
+    """Return a sentence and its translation with a new word at the same place, if one is known."""
+    words = [Counter(_split(text)) for text in texts]
+    once = [sorted(word for word, count in counts.items() if count == 1) for counts in words]
+    places = [pair for pair in product(*once) if pair in known]
+    if not places:
+        return [*texts]
+    form = maker.rng.choice((*_AFTER, "{new}", "{new}", "{new}", "{new}"))
+    before = maker.rng.choice(("", "", r"(?:\w+ )?"))      # an article goes, too
+    new = maker.word()
+    return [re.sub(rf"\b{before if form == '{new}' else ''}{re.escape(old)}\b",
+                   lambda found: form.format(old=found.group(), new=new), text)
+            for old, text in zip(maker.rng.choice(places), texts, strict=True)]
 
 
 def copied_pairs(items: Sequence[Item], number: int, seed: int = 0) -> list[Item]:
@@ -96,27 +159,25 @@ def copied_pairs(items: Sequence[Item], number: int, seed: int = 0) -> list[Item
         number: of the pairs.
         seed: of the words, and of the sentences that they are put into.
     """
+    if not number:
+        return []
+    known = _translated_words(items)
+    texts = [text for item in items for text in (str(item.source), item.captions[0])]
+    words = sorted({word for text in texts for word in _split(text)})
     rng = random.Random(seed)
-    sharing = [item for item in items if _shares_words(item)]
+    maker = _WordMaker(rng, words)
     pairs = []
     for count in range(number):
-        kind = count % 3
-        item = rng.choice(sharing if kind == 0 and sharing else items)
-        texts = [str(item.source), rng.choice(item.captions)]
-        if kind == 0:
-            texts = _exchange(texts, rng)
-        elif kind == 1:
+        item = rng.choice(items)
+        texts = [str(item.source), item.captions[0]]
+        if count % 2 == 0:
+            texts = _put_inside(texts, known, maker)
+        elif count % 4 == 1:
             frame = rng.choice(_FRAMES)
-            word = _make_word(rng)
+            word = maker.word()
             texts = [frame.format(word=word, text=text) for text in texts]
         else:
-            words = [_make_word(rng) for _ in range(rng.randint(1, 4))]
-            texts = [rng.choice((" ", " ", ", ")).join(words)] * 2
+            alone = [maker.word() for _ in range(rng.randint(1, 3))]
+            texts = [rng.choice((" ", " ", ", ")).join(alone)] * 2
         pairs.append(Item(f"copied {count}", (texts[1],), source=texts[0]))
     return pairs
-
-
-def _shares_words(item: Item) -> bool:
-    """Return whether a word with a capital or digits is in a sentence and its translation."""
-    words = set(re.findall(r"\w+", str(item.source))) & set(re.findall(r"\w+", item.captions[0]))
-    return any(not word.islower() for word in words)

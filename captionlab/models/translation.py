@@ -114,7 +114,10 @@ PRESETS = {
     ),
 }
 
-PRESETS["cased"] = replace(PRESETS["strong"], cased=True, copied_pairs=3000)
+PRESETS["small"] = replace(
+    PRESETS["strong"], cased=True, copied_pairs=6000,
+    training=replace(PRESETS["strong"].training, epochs=32),
+)
 PRESETS["pupil"] = replace(
     PRESETS["strong"], dropout=0.05, training=replace(PRESETS["strong"].training, epochs=30)
 )
