@@ -177,7 +177,7 @@ def copied_pairs(items: Sequence[Item], number: int, seed: int = 0) -> list[Item
             word = maker.word()
             texts = [frame.format(word=word, text=text) for text in texts]
         else:
-            alone = [maker.word() for _ in range(rng.randint(1, 3))]
+            alone = [maker.word() for _ in range(rng.randint(1, 2))]
             texts = [rng.choice((" ", " ", ", ")).join(alone)] * 2
         pairs.append(Item(f"copied {count}", (texts[1],), source=texts[0]))
     return pairs

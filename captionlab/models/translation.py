@@ -115,8 +115,8 @@ PRESETS = {
 }
 
 PRESETS["small"] = replace(
-    PRESETS["strong"], cased=True, copied_pairs=6000,
-    training=replace(PRESETS["strong"].training, epochs=32),
+    PRESETS["strong"], cased=True, copied_pairs=5000,
+    training=replace(PRESETS["strong"].training, epochs=24),
 )
 PRESETS["pupil"] = replace(
     PRESETS["strong"], dropout=0.05, training=replace(PRESETS["strong"].training, epochs=30)
