@@ -27,7 +27,7 @@ COMMANDS = (
     "caption scenes photos --out captions.json --length-penalty 0.5",
     "caption scenes 1.png --sample --top-p 0.9 --top-k 3 --temperature 0.8 --seed 1",
     "caption scenes 0.png --require red --suppress blue --max-length 9 --no-repeat-ngram 2",
-    "translate translation two-dogs --beam 2 --truecase --no-copy",
+    "translate translation two-dogs --beam 2",
     "translate translation --file lines.txt --device cpu --precision fp32",
     "train cptr --data own.csv --out run --epochs 1 --warmup 1 --set width=16 --lr 0.001",
     "train --from scenes --data own.csv --out tuned --epochs 1 --warmup 1 --batch-size 2",

@@ -82,7 +82,7 @@ def _run(folder: Path) -> Callable[[], object]:
 
 
 def _translator(folder: Path) -> Callable[[], object]:
-    vocabulary = SubwordVocabulary.build(CAPTIONS, 400, "en")
+    vocabulary = SubwordVocabulary.build(CAPTIONS, 400)
     preset = TRANSLATORS["tiny"]
     torch.manual_seed(0)
     model = Translator(preset, len(vocabulary)).eval()

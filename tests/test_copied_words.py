@@ -1,26 +1,17 @@
-"""Made-up pairs share their words, and pieces of bytes give every text back."""
+"""Made-up pairs share words that nobody has seen."""
 
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from captionlab.data.copied_words import _translated_words, copied_pairs
 from captionlab.data.datasets import Item
-from captionlab.subwords import ByteVocabulary, vocabulary_from_dict
 
 ITEMS = [
     Item("0", ("Ein Mann aus London liest.",), source="A man from London reads."),
     Item("1", ("Zwei Hunde rennen.",), source="Two dogs run."),
     Item("2", ("Die Nummer 12 springt.",), source="Number 12 jumps."),
 ]
-TEXTS = [text for item in ITEMS for text in (item.source, *item.captions)]
-
-
-@pytest.fixture(scope="module")
-def vocabulary() -> ByteVocabulary:
-    return ByteVocabulary.joint({"en": TEXTS}, size=300)["en"]
 
 
 @pytest.fixture(scope="module")
@@ -69,21 +60,3 @@ def test_words_that_stand_in_the_same_pairs_translate_each_other():
     ] * 3]
     assert _translated_words(items, least=0.9) == {
         ("a", "ein"), ("dog", "Hund"), ("man", "Mann"), ("runs", "rennt"), ("sits", "sitzt")}
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_every_text_comes_back(vocabulary, text):
-    ids = vocabulary.encode(text)
-    assert vocabulary.decode(ids) == text
-    assert vocabulary.encode(vocabulary.split(text)) == ids  # our merges are the library's
-
-
-def test_a_stored_vocabulary_is_the_same(vocabulary):
-    again = vocabulary_from_dict(vocabulary.to_dict())
-    assert isinstance(again, ByteVocabulary)
-    assert again.encode("Ein Крокодил 🐊") == vocabulary.encode("Ein Крокодил 🐊")
-
-
-def test_tokens_without_all_bytes_are_refused(vocabulary):
-    with pytest.raises(ValueError, match="bytes come first"):
-        ByteVocabulary(vocabulary.tokens[:100], [])

@@ -59,7 +59,7 @@ def number_of(item):
 def noisy_rows(count=11):
     """Rows with two views, subword dropout and noise: everything that draws random numbers."""
     items = [Item(str(n), (TEXTS[n % 4], TEXTS[(n + 1) % 4])) for n in range(count)]
-    pieces = SubwordVocabulary.joint({"en": TEXTS * 3}, 220)["en"]
+    pieces = SubwordVocabulary.build(TEXTS * 3, 320)
     views = [{"grid": number_of}, {"grid": lambda item: -number_of(item)}]
     return CaptionDataset(items, pieces, inputs=views[0], augmentations=views[1:], dropout=0.3)
 

@@ -18,7 +18,7 @@ ROWS = [
     ["files", "lazy", "untrusted", "arguments"],
     [
         "fast", "attention", "masks", "positions", "patches", "blocks", "pytorch_layers",
-        "visualise", "text", "subwords", "copying", "truecasing", "word_lists",
+        "visualise", "text", "subwords",
     ],
     ["scenes"],
     ["data"],

@@ -18,7 +18,6 @@ from captionlab.data import load_image
 from captionlab.metrics.translation import judge_translations, score_translations
 from captionlab.subwords import SubwordVocabulary
 from captionlab.text import Vocabulary
-from captionlab.truecasing import Truecaser
 
 PIXELS = np.zeros((8, 8, 3), np.uint8)
 # A function makes each input anew: a generator can be read once.
@@ -80,7 +79,6 @@ def functions():
         "text processor": translator.processor,
         "Vocabulary.build": Vocabulary.build,
         "SubwordVocabulary.build": lambda value: SubwordVocabulary.build(value, 300),
-        "Truecaser.learn": lambda value: Truecaser.learn(value, "de"),
         "hypotheses": lambda value: judge_translations(value, words, ter=False),
         "references": lambda value: score_translations(words, value, ter=False),
     }
@@ -88,7 +86,7 @@ def functions():
 
 NAMES = (
     "caption", "generate", "stream", "processor", "pixels", "preprocess", "load_image", "translate",
-    "text processor", "Vocabulary.build", "SubwordVocabulary.build", "Truecaser.learn",
+    "text processor", "Vocabulary.build", "SubwordVocabulary.build",
     "hypotheses", "references",
 )  # fmt: skip
 

@@ -618,11 +618,6 @@ class TestEvaluation:
         with pytest.raises(ValueError, match="two pictures"):
             evaluate(trained[0], replace(world, splits=world.splits | {"test": world["test"][:1]}))
 
-    def test_captions_of_pictures_have_no_case(self, trained, world):
-        """Before: their result was named "truecased", with the same captions."""
-        with pytest.raises(ValueError, match="leave truecase"):
-            evaluate(trained[0], world, truecase=True)
-
     def test_the_quick_score_judges_each_caption_by_its_picture(self, world, monkeypatch):
         items = world["test"]
         captions = [item.captions[0] for item in items]
@@ -931,7 +926,7 @@ def test_translators_that_read_other_pieces_are_not_fused():
     other = replace(
         one,
         processor=TextProcessor(
-            one.processor.preset, SubwordVocabulary.joint({"en": ["a dog runs"]}, 280)["en"]
+            one.processor.preset, SubwordVocabulary.build(["a dog runs"], 280)
         ),
     )
     with pytest.raises(ValueError, match="different vocabularies"):

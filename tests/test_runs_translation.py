@@ -64,7 +64,7 @@ def test_results_come_back_in_the_order_of_the_sentences():
 @pytest.mark.slow
 def test_every_sentence_of_a_real_text_is_translated():
     run = captionlab.load("translation")
-    translation = run.translate(STORY, truecase=True)
+    translation = run.translate(STORY)
     for word in ("Mann", "Bank", "Hund", "Gras", "Kinder", "Ballons"):
         assert word in translation
     assert translation.count(".") == 3
@@ -73,7 +73,7 @@ def test_every_sentence_of_a_real_text_is_translated():
     long = long.replace(". An", ", and an").replace(". ", ", ") * 2
     with pytest.warns(UserWarning, match="longer than those of the training"):
         parts = run.translate(long)
-    assert parts.count("hund") >= 2
+    assert parts.lower().count("hund") >= 2
 
 
 def test_a_sentence_that_cannot_be_copied_does_not_stop_the_others():

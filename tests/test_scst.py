@@ -309,7 +309,7 @@ class TestTranslations:
 
     def test_words_are_judged_and_not_their_pieces(self):
         german = SubwordVocabulary.build(
-            ["ein roter kreis", "ein rotes quadrat"], 200, language="de"
+            ["ein roter kreis", "ein rotes quadrat"], 300
         )
         told, near, far = (
             german.encode(words)[1:]

@@ -18,7 +18,7 @@ CAPTIONS = [
     "the dog runs on grass",
 ] * 3
 WORDS = Vocabulary.build(CAPTIONS)
-PIECES = SubwordVocabulary.build(CAPTIONS, size=200)
+PIECES = SubwordVocabulary.build(CAPTIONS, size=300)
 
 
 @given(st.text())
@@ -31,7 +31,7 @@ def test_normalising_twice_changes_nothing(text):
 @given(st.text())
 def test_subwords_write_every_text(text):
     ids = PIECES.encode(text)
-    assert PIECES.decode(ids) == " ".join(normalise(text))
+    assert PIECES.decode(ids) == text.encode(errors="replace").decode()
     assert ids[0] == 1
     assert ids[-1] == 2
     assert not {0, 1, 2, 3} & set(ids[1:-1])
@@ -40,7 +40,7 @@ def test_subwords_write_every_text(text):
 @given(st.text(string.printable), st.floats(0.01, 1), st.integers(0, 9))
 def test_dropout_changes_the_pieces_and_never_the_text(text, dropout, seed):
     ids = PIECES.encode(text, dropout, random.Random(seed))
-    assert PIECES.decode(ids) == " ".join(normalise(text))
+    assert PIECES.decode(ids) == text
     assert ids == PIECES.encode(text, dropout, random.Random(seed))
     assert len(ids) >= len(PIECES.encode(text))
 
@@ -48,15 +48,7 @@ def test_dropout_changes_the_pieces_and_never_the_text(text, dropout, seed):
 @given(st.text("\u2581abdegnorstu \u00e4\u00df\u4e2d", max_size=40))
 def test_our_pieces_are_the_library_s(text):
     ranks = {pair: rank for rank, pair in enumerate(PIECES.merges)}
-    names = []
-    for word in normalise(text):
-        for piece in bpe_encode("\u2581" + word, ranks):
-            parts = (
-                [piece]
-                if piece in PIECES.tokens
-                else [f"<0x{value:02X}>" for value in piece.encode()]
-            )
-            names += parts
+    names = [piece for word in PIECES.split(text) for piece in bpe_encode(word, ranks)]
     assert PIECES.encode(text) == [1, *map(PIECES.tokens.index, names), 2]
 
 
@@ -92,7 +84,7 @@ def test_minimum_count_and_order():
 
 
 def test_learning_merges_is_repeatable():
-    assert SubwordVocabulary.build(CAPTIONS, 200).to_dict() == PIECES.to_dict()
+    assert SubwordVocabulary.build(CAPTIONS, 300).to_dict() == PIECES.to_dict()
 
 
 @pytest.mark.parametrize("built", [WORDS, PIECES])
@@ -153,9 +145,7 @@ def test_real_captions_make_the_round_trip(real_data):
     captions = [line.split("\t")[1] for line in lines]
     built = SubwordVocabulary.build(captions, 2000)
     assert len(built) == 2000
-    assert all(
-        built.decode(built.encode(caption)) == " ".join(normalise(caption)) for caption in captions
-    )
+    assert all(built.decode(built.encode(caption)) == caption for caption in captions)
 
 
 def test_how_an_emoji_is_drawn_is_no_word():

@@ -170,12 +170,10 @@ def translate(
         metavar="FILE", help="A text file, one sentence a line.")] = None,
     *,
     config: "GenerationConfig",
-    truecase: options.Truecase = False,
-    copy: options.Copy = True,
     device: options.Device = None,
     precision: options.Precision = "fp32",
 ) -> None:
-    """Translate sentences, line by line; unknown names and numbers are copied."""
+    """Translate sentences, line by line."""
     if bool(sentences) == bool(file):
         raise ValueError("give sentences, or --file FILE, or - for standard input")
     from tqdm import tqdm
@@ -198,7 +196,7 @@ def translate(
     with tqdm(total=total, unit="", desc="translated", leave=False, disable=None) as bar:
         remaining = iter(lines)
         while chunk := list(islice(remaining, size)):
-            translations = translator.translate(chunk, config, truecase=truecase, copy=copy)
+            translations = translator.translate(chunk, config)
             tqdm.write("\n".join(map(printable, translations)))
             sys.stdout.flush()
             bar.update(len(chunk))

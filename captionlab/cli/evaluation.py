@@ -49,7 +49,6 @@ def evaluate(
     oracle: Annotated[bool, typer.Option(
         "--oracle",
         help="For models that read attributes: take them from the reference captions.")] = False,
-    truecase: options.Truecase = False,
     spice: Annotated[bool, typer.Option(
         "--spice", help="Also compute SPICE and its sub-scores (minutes for thousands).")] = False,
     ensemble: options.Ensemble = None,
@@ -71,7 +70,7 @@ def evaluate(
     if skip_unreadable:
         source = options.readable_data(data or str(captioner.metadata.source))
     scores = evaluation.evaluate(captioner, source, split, config, features=features or (),
-                                 oracle=oracle, truecase=truecase, check_output=json)
+                                 oracle=oracle, check_output=json)
     if spice:
         evaluation.add_spice(scores, load_run_data(captioner, source, train=split == "train"))
     print_scores(scores)

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['RunName', 'RunForPictures', 'TrainingData', 'EvaluationData', 'Split', 'Seed',
            'WriteResult', 'PHOTO_RUN', 'Images', 'Device', 'Precision', 'AttentionFile',
-           'CaptionFile', 'Scores', 'ResumeJob', 'Truecase', 'Copy', 'Ensemble',
-           'FeatureFolders', 'SkipUnreadable', 'Boxes', 'Epochs', 'LearningRate',
-           'Warmup', 'Workers', 'BatchSize', 'Accumulation', 'Checkpointing', 'Compile',
-           'Graphs', 'MinCount', 'Settings', 'Patience', 'split_run', 'find_pictures',
-           'readable_data', 'with_generation', 'is_given']
+           'CaptionFile', 'Scores', 'ResumeJob', 'Ensemble', 'FeatureFolders',
+           'SkipUnreadable', 'Boxes', 'Epochs', 'LearningRate', 'Warmup', 'Workers',
+           'BatchSize', 'Accumulation', 'Checkpointing', 'Compile', 'Graphs', 'MinCount',
+           'Settings', 'Patience', 'split_run', 'find_pictures', 'readable_data',
+           'with_generation', 'is_given']
 
 # %% ../../nbs/library/cli/options.ipynb #0e732e6c
 import inspect
@@ -113,10 +113,6 @@ ResumeJob = Annotated[bool, typer.Option(
 
 
 # %% ../../nbs/library/cli/options.ipynb #f7009056
-Truecase = Annotated[bool, typer.Option(
-    "--truecase", help="Of a translator: write upper case where the training sentences do.")]
-Copy = Annotated[bool, typer.Option(
-    help="Copy names, numbers and foreign words that the translator does not know.")]
 Ensemble = Annotated[list[str] | None, typer.Option(
     "--ensemble", metavar="RUN",
     help="Another run whose probabilities are averaged; may be given several times.")]

@@ -33,7 +33,6 @@ class Preset(BasePreset):
         subwords: V, entries of the vocabulary; of each of the two if they are not shared.
         shared: whether both languages share one vocabulary and one embedding.
         bpe_dropout: probability, from 0 to 1, that BPE-dropout skips a merge in training.
-        cased: whether the model reads and writes texts as they are, in pieces of bytes.
         copied_pairs: number of made-up pairs in the training, whose words are to be copied.
 
     `BasePreset` documents the others: width, heads, hidden, encoder_layers, decoder_layers,
@@ -46,7 +45,6 @@ class Preset(BasePreset):
     subwords: int
     shared: bool = True
     bpe_dropout: float = 0.0
-    cased: bool = False
     copied_pairs: int = 0
 
     def input_fields(self) -> tuple[str, ...]:
@@ -107,7 +105,7 @@ PRESETS = {
     ),
     "tiny": Preset(
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=1, dropout=0.0,
-        subwords=400,
+        subwords=600,
         training=TrainingConfig(
             epochs=4, max_tokens=1500, lr=3e-3, warmup=100, label_smoothing=0.0, ema_decay=0.98,
         ),
@@ -115,7 +113,7 @@ PRESETS = {
 }
 
 PRESETS["small"] = replace(
-    PRESETS["strong"], cased=True, copied_pairs=5000,
+    PRESETS["strong"], copied_pairs=5000,
     training=replace(PRESETS["strong"].training, epochs=24),
 )
 PRESETS["pupil"] = replace(

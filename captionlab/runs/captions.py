@@ -101,7 +101,7 @@ def _word_spans(vocabulary: Vocabulary | SubwordVocabulary,
     if isinstance(vocabulary, Vocabulary):
         return [(place, place + 1) for place in range(count)]
     begins = [place for place in range(count)
-              if place == 0 or vocabulary.tokens[ids[place]].startswith("▁")]
+              if place == 0 or vocabulary.tokens[ids[place]].startswith("Ġ")]
     return list(pairwise([*begins, count]))         # none if there is only eos
 
 # %% ../../nbs/library/runs/captions.ipynb #capt0012

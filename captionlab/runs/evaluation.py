@@ -173,7 +173,6 @@ def evaluate(
     meteor: bool = True,
     features: Folders = (),
     oracle: bool = False,
-    truecase: bool = False,
     check_output: bool = False,
     **settings: Any,
 ) -> dict:
@@ -188,8 +187,6 @@ def evaluate(
         meteor: whether to compute METEOR.
         features: folders of feature stores, see `FitConfig`.
         oracle: whether to take attributes from the true captions instead of the detector.
-        truecase: as for `Run.translate`, for translators alone; the result has the variant
-            "truecased".
         check_output: whether `merge_result` will follow; a result file of other settings is then
             refused before the work.
         settings: of `GenerationConfig`, instead of `config`, such as `beam=5`.
@@ -199,8 +196,8 @@ def evaluate(
         COCO's result format. `merge_result` writes it.
 
     Raises:
-        ValueError: the run reads no attributes that an oracle could give, or has no case to give
-            to words; a setting is out of its range, or the result file is of other settings.
+        ValueError: the run reads no attributes that an oracle could give; a
+            setting is out of its range, or the result file is of other settings.
         RuntimeError: captions are to be scored and there is no Java.
     """
     config = GenerationConfig.resolve(config, settings)
@@ -209,20 +206,16 @@ def evaluate(
     if not items:
         raise ValueError(f"the split {split} of {data.name} is empty: nothing to evaluate")
     if not run.translates:
-        if truecase:
-            raise ValueError("captions of pictures get no case: leave truecase (--truecase) out")
         find_java()  # the scorers need it; better missed now than after all captions
     inputs = _load_inputs(run, data, items, features)
     if oracle:
         run, inputs = _use_oracle_attributes(run, inputs)
-    if truecase:
-        run = _as_variant(run, "truecased")
     metadata = result_metadata(run, data, split, config)
     row = _result_run(run)
     if check_output:
         check_mergeable(result_name(metadata), metadata, row, later=["scorer"])
     others = derangement(len(items), run.metadata.seed) if blind else []
-    captions = caption_split(run, items, inputs, config, truecase=truecase)
+    captions = caption_split(run, items, inputs, config)
     candidates = {"metrics": captions}
     if blind:
         candidates["blind"] = [captions[other] for other in others]

@@ -42,7 +42,6 @@ from captionlab.training.config import (
 )
 
 from ..captioner import CaptionerWrapper
-from ..copying import Copier
 from ..data.batches import collate
 from ..data.datasets import CaptionData
 from ..data.text_files import warn_of_missing_blanks
@@ -51,10 +50,9 @@ from ..features.attributes import AttributeDetector, split_fingerprint
 from ..features.base import Processor, reads_images
 from ..files import short_hash
 from ..models import find_preset, model_module, model_presets
-from ..subwords import ByteVocabulary, SubwordVocabulary
+from ..subwords import SubwordVocabulary
 from ..text import Vocabulary
 from ..training.loop import Trainer
-from ..truecasing import Truecaser
 from .catalog import load
 from .extension import extend_model, extend_vocabulary, freeze_vision
 from .novelty import pooled_items
@@ -253,7 +251,6 @@ def fit(
         seconds += run.metadata.train_seconds or 0      # of its start
         run.metadata = replace(run.metadata, **origin, history=trainer.history,
                                train_seconds=round(seconds, 1))
-        _learn_words(run, job.setup.data)
         if trainer.accelerator.is_main_process:
             run.save(out)
     return run
@@ -306,17 +303,6 @@ def _description(job: _Job, objective: Objective, config: FitConfig) -> dict:
         "all_weights": config.all_weights,
         **preset,
     }
-
-
-def _learn_words(run: Run, data: CaptionData) -> None:
-    """Let a translator learn the case of words, and which words it knows, if it does not yet."""
-    if not run.translates or isinstance(run.vocabulary, ByteVocabulary):
-        return
-    if run.truecaser is None:
-        run.truecaser = Truecaser.learn(data.captions("train"), data.language)
-    if run.copier is None and data.source:
-        pairs = [(str(item.source), text) for item in data["train"] for text in item.captions]
-        run.copier = Copier.learn(pairs, (data.source, data.language), run.vocabulary)
 
 # %% ../../nbs/library/runs/fitting.ipynb #fitt0011
 def _preset_variant(model: str, preset_name: str, preset: BasePreset) -> str | None:

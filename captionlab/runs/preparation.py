@@ -40,7 +40,7 @@ from ..metrics.translation import score_translations
 from ..models import find_preset
 from ..rewards import CiderD
 from ..scenes.world import Scene
-from ..subwords import ByteVocabulary, SubwordVocabulary
+from ..subwords import SubwordVocabulary
 from ..text import Vocabulary, normalise
 from ..training.config import BasePreset, override_preset
 from .run import Run, caption_split
@@ -192,22 +192,17 @@ def _build_text_processor(
 ) -> tuple[SubwordVocabulary, TextProcessor]:
     """Return the vocabulary of the captions, and the processor with that of the sentences.
 
-    The preset is that of a translator, with `cased`, `shared` and `subwords`.
+    The preset is that of a translator, with `shared` and `subwords`.
     """
     if data.source is None:
         raise ValueError(f"{data.name} has no sentences to translate: use multi30k, or scenes")
-    texts: dict[str | None, list[str]] = {
-        data.source: source_sentences(data["train"]),
-        data.language: data.captions("train"),
-    }
-    pieces = ByteVocabulary if preset.cased else SubwordVocabulary
+    sources = source_sentences(data["train"])
+    captions = data.captions("train")
     if preset.shared:
-        vocabularies = pieces.joint(texts, preset.subwords)
-    else:
-        vocabularies = {}
-        for language, sentences in texts.items():
-            vocabularies |= pieces.joint({language: sentences}, preset.subwords)
-    return vocabularies[data.language], TextProcessor(preset, vocabularies[data.source])
+        vocabulary = SubwordVocabulary.build([*sources, *captions], preset.subwords)
+        return vocabulary, TextProcessor(preset, vocabulary)
+    vocabulary = SubwordVocabulary.build(captions, preset.subwords)
+    return vocabulary, TextProcessor(preset, SubwordVocabulary.build(sources, preset.subwords))
 
 
 def _open_detector(

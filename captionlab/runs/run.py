@@ -25,7 +25,6 @@ from captionlab.runs.captions import (
 
 from ..arguments import list_texts, one_or_many
 from ..captioner import Captioner, Memory
-from ..copying import Copier
 from ..data.batches import Batch, collate
 from ..data.datasets import Item
 from ..decoding.beam import Hypothesis
@@ -37,7 +36,6 @@ from ..features.picture_inputs import Picture, is_one_picture
 from ..subwords import SubwordVocabulary
 from ..text import Vocabulary
 from ..training.devices import PRECISIONS, check_device, resolve_precision
-from ..truecasing import Truecaser
 from .novelty import NoveltyDetector
 from .storage import RunMetadata, read_run, write_run
 from .translation import source_sentences, translate_texts
@@ -302,8 +300,6 @@ class Run(_PictureRun):
         processor: turns pictures or sentences into the model's inputs.
         metadata: model, data, seed, history and so on.
         novelty: warns in `caption` of pictures unlike the training pictures; None for no check.
-        truecaser: of a translator, for `translate(..., truecase=True)`; None if it has none.
-        copier: of a translator, so that unknown words are copied; None if it has none.
         members: the runs of an ensemble, this one's parts; see `ensemble`.
     """
 
@@ -312,8 +308,6 @@ class Run(_PictureRun):
     processor: Processor
     metadata: RunMetadata = field(default_factory=RunMetadata)
     novelty: NoveltyDetector | None = None
-    truecaser: Truecaser | None = None
-    copier: Copier | None = None
     members: "tuple[Run, ...]" = ()
 
     def save(self, folder: str | os.PathLike) -> Path:
@@ -385,8 +379,8 @@ class Run(_PictureRun):
         return self
 
     def translate(self, sentences: str | Iterable[str], config: GenerationConfig | None = None, *,
-                  batch_size: int = 32, truecase: bool = False, split: bool = True,
-                  copy: bool = True, **settings: Any) -> str | list[str]:
+                  batch_size: int = 32, split: bool = True,
+                  **settings: Any) -> str | list[str]:
         """Translate a sentence, or any iterable of B sentences.
 
         Args:
@@ -394,25 +388,18 @@ class Run(_PictureRun):
                 one without words, such as "12345", as it is.
             config: how; by default beam search with a beam of 5.
             batch_size: sentences of similar length that go through the model together.
-            truecase: whether words get the case that they have in the training sentences; without
-                it translations are in lower case.
             split: whether a text of several sentences is translated sentence by sentence, and a
                 sentence longer than `max_length` of the preset in parts, with a warning.
-            copy: whether unknown names, numbers and foreign words stay as they are, see `Copier`;
-                without effect on other sentences.
             settings: of `GenerationConfig`, instead of `config`, such as `beam=1`.
 
         Returns:
             The translation, or B translations in the order of the sentences.
 
         Raises:
-            ValueError: the run captions pictures, or has no truecaser and `truecase` asks for one.
+            ValueError: the run captions pictures.
         """
         if not self.translates:
             raise ValueError("this run captions pictures and translates nothing: use caption")
-        if truecase and self.truecaser is None:
-            raise ValueError("this run has no truecaser: leave truecase (--truecase) out, or set "
-                             "its truecaser to Truecaser.learn(sentences, language)")
         texts, is_one = list_texts(sentences, "sentences")
         translations = translate_texts(
             self,
@@ -420,8 +407,6 @@ class Run(_PictureRun):
             GenerationConfig.resolve(config, settings, beam=5),
             batch_size=batch_size,
             split=split,
-            truecaser=self.truecaser if truecase else None,
-            copier=self.copier if copy else None,
         )
         return translations[0] if is_one else translations
 
@@ -431,8 +416,6 @@ def caption_split(
     items: Sequence[Item],
     inputs: InputTransforms,
     config: GenerationConfig | None = None,
-    *,
-    truecase: bool = False,
     **settings: Any,
 ) -> list[str]:
     """Return the captions, or translations, of a data set's items, in their order.
@@ -442,16 +425,15 @@ def caption_split(
         items: B pictures or sentences.
         inputs: from `input_transforms`: functions from an item to its tensors, such as (N, D).
         config: as for `Run.caption`, also for translations.
-        truecase: as for `Run.translate`; of captions without effect.
         settings: as for `Run.caption`.
     """
     config = GenerationConfig.resolve(config, settings)
     # A GPU takes hardly longer for more of them.
     batch_size = 32 if run.device.type == "cpu" else 128
     if run.translates:
-        # Whole and by the model alone, as in training, whatever the sentence of an item holds.
+        # Whole, as in training, whatever the sentence of an item holds.
         return list(run.translate(source_sentences(items), config, batch_size=batch_size,
-                                  truecase=truecase, split=False, copy=False))
+                                  split=False))
     captions = []
     for first in range(0, len(items), batch_size):
         part = items[first : first + batch_size]

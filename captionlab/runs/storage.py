@@ -24,7 +24,6 @@ from torch import Tensor
 import captionlab
 
 from ..captioner import Captioner
-from ..copying import Copier
 from ..features.attributes import AttributeDetector, load_detector, save_detector
 from ..features.base import Processor, reads_images
 from ..features.image_processor import ImageProcessor
@@ -34,7 +33,6 @@ from ..models import model_module, preset_from_dict
 from ..subwords import vocabulary_from_dict
 from ..training.checkpoint import plain_names
 from ..training.config import BasePreset
-from ..truecasing import Truecaser
 from ..untrusted import check_regular, load_json
 from .novelty import load_novelty, save_novelty
 
@@ -326,7 +324,7 @@ def _load_run_detector(folder: Path, trained_spec: dict) -> AttributeDetector | 
     return detector
 
 
-_OUR_FILES = r"((weights|attributes)-[0-9a-f]+|novelty)\.safetensors|(truecaser|copier)\.json"
+_OUR_FILES = r"((weights|attributes)-[0-9a-f]+|novelty)\.safetensors"
 
 
 def _remove_old_files(folder: Path, current: list[str]) -> None:
@@ -357,10 +355,6 @@ def write_run(run: "Run", folder: Path) -> None:
         files.append(name)
     if run.novelty is not None:
         files.append(save_novelty(run.novelty, folder).name)
-    if run.truecaser is not None:
-        files.append(run.truecaser.save(folder).name)
-    if run.copier is not None:
-        files.append(run.copier.save(folder).name)
     content = {
         "format": _FORMAT,
         "captionlab": captionlab.__version__,
@@ -428,6 +422,4 @@ def read_run(folder: Path, weights: str | None, boxes: str | os.PathLike | None)
         "processor": processor,
         "metadata": RunMetadata.from_dict(metadata),
         "novelty": load_novelty(folder),
-        "truecaser": Truecaser.load(folder),
-        "copier": Copier.load(folder),
     }

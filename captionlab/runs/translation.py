@@ -6,22 +6,13 @@
 __all__ = ['source_sentences', 'translate_texts']
 
 # %% ../../nbs/library/runs/translation.ipynb #e22931d6
-import math
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from ..captioner import Memory
-from ..copying import COPY_MARKS, Copier, MarkedText, keeps_numbers
 from ..data.datasets import Item
-from ..decoding.config import GenerationConfig, generate_hypotheses
-from ..subwords import SubwordVocabulary, sentence_tokenizer
-from ..truecasing import Truecaser
+from ..decoding.config import GenerationConfig
 
 if TYPE_CHECKING:
     from captionlab.runs.run import Run
@@ -120,104 +111,7 @@ def _split_texts(
         )
     return parts
 
-# %% ../../nbs/library/runs/translation.ipynb #cpwd0001
-@dataclass(frozen=True)
-class _WholeWords:
-    """Forbid that some words are written twice, or as the beginning of a longer word.
-
-    Args:
-        sequences: the ids of each word.
-        continuations: ids of the pieces that continue a word.
-    """
-
-    sequences: Sequence[Sequence[int]]
-    continuations: Sequence[int]
-
-    def __call__(self, ids: Tensor, log_probs: Tensor) -> Tensor:
-        """Return the log-probabilities `(R, C, V)` of the next tokens; see `Constraint`."""
-        log_probs = log_probs.clone()
-        for sequence in self.sequences:
-            if ids.shape[-1] < len(sequence):
-                continue
-            windows = ids.unfold(-1, len(sequence), 1)                  # (R, C, W, n)
-            stands = (windows == ids.new_tensor(sequence)).all(-1)      # (R, C, W)
-            ends = stands[..., -1:]
-            log_probs[..., self.continuations] = (
-                log_probs[..., self.continuations].masked_fill(ends, -math.inf)
-            )
-            first = log_probs[..., sequence[0]]
-            log_probs[..., sequence[0]] = first.masked_fill(stands.any(-1), -math.inf)
-        return log_probs
-
-# %% ../../nbs/library/runs/translation.ipynb #cpwd0004
-def _search_stand_ins(
-    run: "Run", memory: Memory, stand_ins: Sequence[str], config: GenerationConfig
-) -> str:
-    """Return the best translation that holds stand-ins, each replaced by one of `COPY_MARKS`.
-
-    Args:
-        run: of the translator.
-        memory: of one sentence.
-        stand_ins: words that stand in the sentence.
-        config: of the search; its required words come first.
-
-    Raises:
-        ValueError: no translation holds all of them.
-    """
-    # Only a translator of subwords gets a copier in training.
-    vocabulary = cast("SubwordVocabulary", run.vocabulary)
-    sequences = [vocabulary.encode(word)[1:-1] for word in stand_ins]
-    required = []
-    states = 1
-    for word, sequence in zip(stand_ins, sequences, strict=True):
-        if states * (len(sequence) + 1) <= 64:
-            required.append(word)
-            states *= len(sequence) + 1
-    pieces = enumerate(vocabulary.tokens)
-    # A hyphen may follow: "in einem London-Hemd".
-    inner = [number for number, piece in pieces if number > 3 and piece[0] not in "▁-"]
-    config = replace(config, num_captions=1, required_words=[*config.required_words, *required])
-    [[best]] = generate_hypotheses(run.model, memory, vocabulary, config,
-                                   max_length=run.max_length,
-                                   constraints=[_WholeWords(sequences, inner)])
-    words = vocabulary.words(best.ids)
-    marks = dict(zip(stand_ins, COPY_MARKS, strict=False))
-    parts = [[marks.get(part, part) for part in word.split("-")] for word in words]
-    return sentence_tokenizer(vocabulary.language or "").join(["-".join(one) for one in parts])
-
 # %% ../../nbs/library/runs/translation.ipynb #cpwd0006
-_PIECE = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)      # what to translate, and what is around it
-_REPEATED = re.compile(r"\b(\w+)(?: \1\b)+")         # as a translator writes of a word alone
-
-
-def _translate_around(
-    text: str, spans: Sequence[tuple[int, int]], function: Callable[[list[str]], list[str]]
-) -> tuple[MarkedText, str]:
-    """Return what stays of a text, and the translation of the rest, with marks where that stood.
-
-    Args:
-        text: with its case.
-        spans: first and last place of what stays as it is; see `Copier.fixed_spans`.
-        function: translates a list of pieces.
-    """
-    pieces = []
-    end = 0
-    words = []
-    for mark, (first, last) in zip(COPY_MARKS, spans, strict=False):
-        pieces += [text[end:first], mark]
-        words.append(text[first:last])
-        end = last
-    pieces.append(text[end:])
-    parts = [cast("re.Match[str]", _PIECE.fullmatch(piece)).groups() for piece in pieces]
-    todo = [number for number, piece in enumerate(pieces) if any(map(str.isalpha, piece))]
-    translations = function([parts[number][1] for number in todo]) if todo else []
-    for number, translation in zip(todo, translations, strict=True):
-        before, _, after = parts[number]
-        once = _REPEATED.sub(r"\1", translation.rstrip(" ."))
-        pieces[number] = before + once + after
-    return MarkedText(text, [], words), "".join(pieces)
-
-
 def translate_texts(
     run: "Run",
     texts: Sequence[str],
@@ -225,8 +119,6 @@ def translate_texts(
     *,
     batch_size: int,
     split: bool = True,
-    truecaser: Truecaser | None = None,
-    copier: Copier | None = None,
 ) -> list[str]:
     """Return the translations of B texts, in their order.
 
@@ -236,33 +128,9 @@ def translate_texts(
         config: how.
         batch_size: as for `Run.translate`.
         split: likewise.
-        truecaser: gives the words their case; None leaves them in lower case.
-        copier: finds unknown words, which are copied; None leaves them to the model.
     """
-    of_piece = replace(config, required_words=())   # a piece need not hold what its text must
-
     def translate_part(part: list[str], places: list[int]) -> list[str]:
-        marked = [copier.mark(text) if copier else MarkedText(text, [], []) for text in part]
-        batch = run.processor([one.text for one in marked])
-        translations = run.caption_batch(batch, config, places)
-        for row, (text, one) in enumerate(zip(part, marked, strict=True)):
-            if not copier:
-                continue
-            found = True
-            if one.stand_ins:
-                memory = run.encode(batch.select(torch.tensor([row])))
-                try:
-                    translations[row] = _search_stand_ins(run, memory, one.stand_ins, config)
-                except ValueError:      # no translation holds all stand-ins
-                    found = False
-            is_good = found and keeps_numbers(text, one.restore(translations[row]))
-            if not (is_good and copier.has_words(text)):
-                marked[row], translations[row] = _translate_around(
-                    text, copier.fixed_spans(text),
-                    lambda texts: run.caption_batch(run.processor(texts), of_piece),
-                )
-        cased = map(truecaser, translations) if truecaser else translations
-        return [one.restore(text) for one, text in zip(marked, cased, strict=True)]
+        return run.caption_batch(run.processor(part), config, places)
 
     def count_tokens(text: str) -> int:
         return run.processor([text]).require("source").shape[1]
