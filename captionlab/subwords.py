@@ -8,6 +8,7 @@ __all__ = ['bpe_encode', 'SubwordVocabulary', 'vocabulary_from_dict']
 # %% ../nbs/library/subwords.ipynb #e377a62f
 import json
 import random
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -18,12 +19,21 @@ from .text import Vocabulary
 
 # %% ../nbs/library/subwords.ipynb #a5eac672
 _BYTE_SPLIT = pre_tokenizers.ByteLevel(add_prefix_space=False)
-_BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())    # a visible character for each byte
+_VISIBLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = [byte for byte in range(256) if byte not in _VISIBLE]
+_BYTES = {chr(byte): byte for byte in _VISIBLE}
+_BYTES |= {chr(256 + number): byte for number, byte in enumerate(_OTHERS)}
 
 
 def _prepare(text: str) -> str:
     """Return a text with the space before its first word; half a character becomes `?`."""
     return " " + text.encode(errors="replace").decode()
+
+
+def _readable(piece: str) -> str:
+    """Return a piece as people read it, with Ġ for its space and a number for half a character."""
+    text = bytes(_BYTES[character] for character in piece).decode(errors="backslashreplace")
+    return re.sub("^ ", "Ġ", text)
 
 # %% ../nbs/library/subwords.ipynb #ff2227f2
 def _learn_pieces(texts: Iterable[str], size: int) -> tuple[list[str], list[list[str]]]:
@@ -39,7 +49,7 @@ def _learn_pieces(texts: Iterable[str], size: int) -> tuple[list[str], list[list
     Raises:
         ValueError: the special tokens and the bytes alone are more than `size`.
     """
-    first = [*Vocabulary.special, *_BYTES]
+    first = [*Vocabulary.special, *sorted(_BYTES)]
     if len(first) > size:
         raise ValueError(f"{size} tokens are too few: special ones and bytes alone are "
                          f"{len(first)}")
@@ -49,7 +59,7 @@ def _learn_pieces(texts: Iterable[str], size: int) -> tuple[list[str], list[list
         vocab_size=size,
         min_frequency=2,
         special_tokens=[*Vocabulary.special],
-        initial_alphabet=_BYTES,
+        initial_alphabet=sorted(_BYTES),
         show_progress=False,
     )
     tokenizer.train_from_iterator(map(_prepare, texts), trainer)
@@ -122,11 +132,15 @@ class SubwordVocabulary:
     Any text comes back as it is written.
 
     Args:
-        tokens: every token in order of its id: the four special ones, the 256 bytes, the pieces.
+        pieces: every token in order of its id: the four special ones, the 256 bytes, the others; a
+            character stands for each byte.
         merges: the pairs to merge, in the order in which they were learned.
 
+    Attributes:
+        tokens: the same as people read them: Ġ is the space before a word.
+
     Raises:
-        ValueError: `tokens` does not begin with the special tokens and the bytes.
+        ValueError: `pieces` does not begin with the special tokens and the bytes.
 
     Source:
         Sennrich et al. 2016, on bytes as in Radford et al. 2019 (GPT-2), section 2.2.
@@ -134,13 +148,14 @@ class SubwordVocabulary:
 
     pad, bos, eos, unk = 0, 1, 2, 3
 
-    def __init__(self, tokens: Sequence[str], merges: Iterable[Sequence[str]]):
-        self.tokens = list(tokens)
+    def __init__(self, pieces: Sequence[str], merges: Iterable[Sequence[str]]):
+        self.pieces = list(pieces)
+        self.tokens = [_readable(piece) for piece in self.pieces]
         self.merges = [_as_pair(merge) for merge in merges]
-        first = [*Vocabulary.special, *_BYTES]
-        if self.tokens[: len(first)] != first:
+        first = [*Vocabulary.special, *sorted(_BYTES)]
+        if self.pieces[: len(first)] != first:
             raise ValueError("not a subword vocabulary: special tokens and bytes come first")
-        self._ids = {token: number for number, token in enumerate(self.tokens)}
+        self._ids = {piece: number for number, piece in enumerate(self.pieces)}
         self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
         self._tokenizer = _build_tokenizer(self._ids, self.merges)
 
@@ -150,7 +165,7 @@ class SubwordVocabulary:
         return cls(*_learn_pieces(list_texts(texts, "texts")[0], size))
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return len(self.pieces)
 
     def split(self, text: str) -> list[str]:
         """Return the words of a text, a character for each byte; Ġ is the space before a word."""
@@ -184,12 +199,12 @@ class SubwordVocabulary:
     def to_dict(self) -> dict:
         """Return the vocabulary as a dictionary that JSON can hold."""
         merges = [list(pair) for pair in self.merges]
-        return {"kind": "subwords", "tokens": self.tokens, "merges": merges}
+        return {"kind": "subwords", "pieces": self.pieces, "merges": merges}
 
     @classmethod
     def from_dict(cls, stored: dict) -> "SubwordVocabulary":
         """Return the vocabulary that `to_dict` described. Reading it executes no code."""
-        return cls(stored["tokens"], stored["merges"])
+        return cls(stored["pieces"], stored["merges"])
 
 # %% ../nbs/library/subwords.ipynb #6b9224ee
 def vocabulary_from_dict(stored: dict) -> Vocabulary | SubwordVocabulary:
@@ -202,7 +217,7 @@ def vocabulary_from_dict(stored: dict) -> Vocabulary | SubwordVocabulary:
     # A list, since an unhashable kind is no key of a dictionary but may be looked for in a list.
     if not isinstance(stored, dict) or stored.get("kind") not in list(kinds):
         raise ValueError(f"not a stored vocabulary: its 'kind' is none of {', '.join(kinds)}")
-    for key in {"words", "tokens"} & stored.keys():
+    for key in {"words", "pieces"} & stored.keys():
         if not isinstance(stored[key], list) or not all(isinstance(x, str) for x in stored[key]):
             raise ValueError(f"not a stored vocabulary: its {key} are not a list of texts")
     try:

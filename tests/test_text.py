@@ -49,7 +49,13 @@ def test_dropout_changes_the_pieces_and_never_the_text(text, dropout, seed):
 def test_our_pieces_are_the_library_s(text):
     ranks = {pair: rank for rank, pair in enumerate(PIECES.merges)}
     names = [piece for word in PIECES.split(text) for piece in bpe_encode(word, ranks)]
-    assert PIECES.encode(text) == [1, *map(PIECES.tokens.index, names), 2]
+    assert PIECES.encode(text) == [1, *map(PIECES.pieces.index, names), 2]
+
+
+def test_tokens_can_be_read():
+    spelled = SubwordVocabulary.build(["mit Äpfeln", "mit Äpfeln"], 300)
+    tokens = [spelled.tokens[number] for number in spelled.encode("mit Äpfeln é")]
+    assert tokens == ["<bos>", "Ġmit", "ĠÄpfeln", "Ġ", "\\xc3", "\\xa9", "<eos>"]
 
 
 @given(st.lists(st.sampled_from(WORDS.tokens[4:]), max_size=20))
@@ -105,7 +111,7 @@ def test_stored_as_json_and_back(built):
         {"kind": "pickle"},
         {"kind": ["words"]},
         {"kind": "words"},
-        {"kind": "subwords", "tokens": []},
+        {"kind": "subwords", "pieces": []},
     ],
 )
 def test_something_else_is_one_clear_line(stored):

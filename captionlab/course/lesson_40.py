@@ -96,12 +96,12 @@ def _check_mirrored(mirrored_hits):
     hints=(
         "The sentence without its first piece, without its second, and so on, is a batch.",
         "Subtract the bits of the whole sentence. Which row is largest in the column of grünen?",
-        "The pieces begin with ▁; bos and eos stay in the sentence.",
+        "The pieces begin with Ġ; bos and eos stay in the sentence.",
     ),
 )
 def _check_piece(answer):
     expect_type(answer, str, "an English word")
-    expect_equal(answer.strip().strip("▁"), "green", "the word", misconceptions={
+    expect_equal(answer.strip().strip("Ġ"), "green", "the word", misconceptions={
         "the noun decides the ending only; another word decides that a colour is named": "couch",
         "this is the word for which mann costs most": "man",
         "look in the column of grünen, not of einem": "a",
