@@ -384,8 +384,8 @@ class Run(_PictureRun):
         """Translate a sentence, or any iterable of B sentences.
 
         Args:
-            sentences: in the language that it was trained to read; an empty one stays empty, and
-                one without words, such as "12345", as it is.
+            sentences: in the language that it was trained to read; several blanks count as one. An
+                empty one stays empty, and one without words, such as "12345", as it is.
             config: how; by default beam search with a beam of 5.
             batch_size: sentences of similar length that go through the model together.
             split: whether a text of several sentences is translated sentence by sentence, and a

@@ -130,7 +130,8 @@ def translate_texts(
         split: likewise.
     """
     def translate_part(part: list[str], places: list[int]) -> list[str]:
-        return run.caption_batch(run.processor(part), config, places)
+        spaced = [" ".join(text.split()) for text in part]      # as in the training sentences
+        return run.caption_batch(run.processor(spaced), config, places)
 
     def count_tokens(text: str) -> int:
         return run.processor([text]).require("source").shape[1]
