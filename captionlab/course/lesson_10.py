@@ -119,7 +119,7 @@ def _make_world():
 def _lengthen(dropout):
     """Return how many times as many pieces a hundred captions have with this dropout."""
     world = _make_world()
-    subwords = SubwordVocabulary.build(world, 300)
+    subwords = SubwordVocabulary.build(world, 400)
     draw = random.Random(0)
     plain = sum(len(subwords.encode(caption)) - 2 for caption in world[:100])
     drawn = sum(len(subwords.encode(caption, dropout, draw)) - 2 for caption in world[:100])
