@@ -31,9 +31,9 @@ def _prepare(text: str) -> str:
 
 
 def _readable(piece: str) -> str:
-    """Return a piece as people read it, with Ġ for its space and a number for half a character."""
+    """Return a piece as people read it: Ġ for its space, `<d0>` for a part of a character."""
     text = bytes(_BYTES[character] for character in piece).decode(errors="backslashreplace")
-    return re.sub("^ ", "Ġ", text)
+    return re.sub(r"\\x(..)", r"<\1>", text).replace(" ", "Ġ")
 
 # %% ../nbs/library/subwords.ipynb #ff2227f2
 def _learn_pieces(texts: Iterable[str], size: int) -> tuple[list[str], list[list[str]]]:
