@@ -177,8 +177,8 @@ def _picture_generator(seed: int, number: int) -> torch.Generator:
 @torch.no_grad()
 def generate_hypotheses(model: Captioner, memory: Memory,
                         vocabulary: Vocabulary | SubwordVocabulary, config: GenerationConfig, *,
-                        max_length: int, numbers: Iterable[int] | None = None,
-                        constraints: Sequence[Constraint] = ()) -> list[list[Hypothesis]]:
+                        max_length: int, numbers: Iterable[int] | None = None
+                        ) -> list[list[Hypothesis]]:
     """Generate captions of B pictures.
 
     Args:
@@ -189,7 +189,6 @@ def generate_hypotheses(model: Captioner, memory: Memory,
         max_length: the largest number of tokens where the configuration gives none.
         numbers: of the B pictures among all that are captioned; with the seed they decide what is
             sampled. From 0 by default.
-        constraints: besides those of the configuration.
 
     Returns:
         For each picture N captions of shape `(T,)`: the best first, or as they were sampled.
@@ -201,7 +200,7 @@ def generate_hypotheses(model: Captioner, memory: Memory,
     if config.min_length > longest:
         raise ValueError(f"min_length is {config.min_length} and this run writes at most "
                          f"{max_length} tokens: give max_length, too")
-    constraints = list(constraints)
+    constraints: list[Constraint] = []
     if config.min_length > 1:
         constraints.append(MinLength(config.min_length))
     if config.no_repeat_ngram:
