@@ -411,7 +411,7 @@ def make_validate_fn(
         if not run.translates:
             return {"score": _quick_cider(candidate, items, inputs)}
         sentences = source_sentences(items)
-        translations = candidate.translate(sentences, beam=1, batch_size=128, copy=False)
+        translations = candidate.translate(sentences, beam=1, batch_size=128)
         references = [item.captions[0] for item in items]
         return {"score": score_translations(translations, references, ter=False)["BLEU"]}
 
