@@ -109,6 +109,12 @@ def shared_trainings(rows: list[dict[str, Any]], chosen: dict[str, Any], preset:
     return bool(first & second)
 
 
+def machines_of(runs: list[dict[str, Any]]) -> list[str]:
+    """Return the kinds of machine that trained these runs: "CPU", "GPU" or both."""
+    machines = [run.get("trained", run)["machine"] for run in runs]
+    return sorted({"GPU" if "NVIDIA" in machine else "CPU" for machine in machines})
+
+
 def paired_spread(first: dict[int, float], second: dict[int, float]) -> float | None:
     """Return the half width of the 95 % interval of a mean difference whose seeds are paired.
 
@@ -178,6 +184,8 @@ def measure_claims(protocol: str) -> tuple[list[dict[str, Any]], list[dict[str, 
             "seeds": None if spread is None else round(spread, 2),
             "shared": shared,
             "runs": seeds,
+            "machines": machines_of([run for row in rows
+                                     for run in load_row(row, chosen, preset)["runs"]]),
         })
     return claims, left_out
 

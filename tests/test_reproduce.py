@@ -15,6 +15,7 @@ from captionlab.training.config import override_preset
 from reproduce.claims import (
     decidable,
     in_words,
+    machines_of,
     measure_claims,
     paired_spread,
     shared_trainings,
@@ -233,6 +234,12 @@ class TestClaims:
         scenes = PROTOCOLS["scenes"]
         assert shared_trainings([rows["two scst"], rows["eta scst"]], scenes, "tiny")
         assert not shared_trainings([rows["two xe"], rows["eta xe"]], scenes, "tiny")
+
+    def test_names_the_machines_behind_a_claim(self):
+        by_name = {(one["data"], one["claim"]): one["machines"] for one in CLAIMS}
+        assert by_name["photos", "Entangled: both − attributes alone"] == ["CPU", "GPU"]
+        assert by_name["photos", "Entangled: both − regions alone"] == ["CPU"]
+        assert machines_of([{"machine": "2 cores, NVIDIA"}]) == ["GPU"]
 
     def test_a_paired_spread_is_students(self):
         spread = paired_spread({0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 0.0, 2: 0.0})
