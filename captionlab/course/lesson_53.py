@@ -73,12 +73,12 @@ add_rubric(
     "53.4", "Read a paper", difficulty=1, minutes=5,
     hints=(
         "Is it said why the two figures differ?",
-        "What changes between two trainings of the same model?",
+        "What changes between two trainings of the same model? What else may differ?",
         "Compare 2.7 points with the differences inside each table.",
     ),
     criteria=(
-        "says that the same model differs by 2.7 points between the two tables",
+        "says that what seems to be the same model differs by 2.7 points between the two tables",
         "says that another training may explain that, and that the paper does not say so",
-        "says that differences of one or two points between single runs show nothing",
+        "says that such single runs cannot tell a difference of one or two points",
     ),
 )
