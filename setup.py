@@ -8,7 +8,8 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 # Captions are large: those of a few runs are read, of all others the scores are enough.
-CAPTIONS = ("scenes/*", "flickr8k/human.*", "flickr8k/*-squeezenet-*", "multi30k/*-strong-xe.*",
+CAPTIONS = ("scenes/*", "flickr8k/human.*", "flickr8k/*-squeezenet-*", "flickr8k/*-small-xe.*",
+            "flickr8k/*-small-scst.seed*", "multi30k/*-strong-xe.*",
             "multi30k/*-strong-distilled*", "multi30k/*-paper-xe.*")
 
 

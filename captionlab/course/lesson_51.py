@@ -38,7 +38,7 @@ add_rubric(
     criteria=(
         "names the runs that are ahead by more than chance in each of the two metrics",
         "names a conclusion that changes",
-        "says why: CIDEr weighs rare n-grams, BLEU-4 counts all n-grams alike",
+        "says why: this seed is good in BLEU-4, or CIDEr weighs rare n-grams and BLEU-4 none",
     ),
 )
 
