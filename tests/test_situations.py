@@ -291,8 +291,8 @@ class TestTranslate:
         (tmp_path / "lines.txt").write_text("A dog runs.\n65 and 1934.\nA cat sleeps.\n")
         lines = success("translate", "translation", "--file", tmp_path / "lines.txt").splitlines()
         assert len(lines) == 3
-        assert "hund" in lines[0]
-        assert "katze" in lines[2]
+        assert "Hund" in lines[0]
+        assert "Katze" in lines[2]
 
     def test_several_may_come_from_anything(self):
         run = captionlab.load("translation")
