@@ -31,7 +31,7 @@ def _check_counts(answer):
 add_rubric(
     "51.2", "Another metric", difficulty=2, minutes=15,
     hints=(
-        "compare(scores, first) has the differences of all metrics.",
+        "compare(scores[name][seed], scores[\"plain, xe\"][0]) has the differences of all metrics.",
         "Which intervals do not reach zero, in each of the two metrics?",
         "What does each of the two metrics count?",
     ),
