@@ -385,7 +385,7 @@ class Run(_PictureRun):
 
         Args:
             sentences: in the language that it was trained to read; several blanks count as one. An
-                empty one stays empty, and one without words, such as "12345", as it is.
+                empty one stays empty, and one without words, such as an address, as it is.
             config: how; by default beam search with a beam of 5.
             batch_size: sentences of similar length that go through the model together.
             split: whether a text of several sentences is translated sentence by sentence, and a

@@ -33,6 +33,10 @@ def source_sentences(items: Sequence[Item]) -> list[str]:
     return sentences
 
 # %% ../../nbs/library/runs/translation.ipynb #f300e6d4
+# Letters, perhaps with marks around them; no number, address or name of a file.
+_WORD = re.compile(r"(?<!\S)\W*[^\W\d_]+(?:['’-][^\W\d_]+)*\W*(?!\S)")
+
+
 def _map_by_length(
     sentences: Sequence[str],
     batch_size: int,
@@ -43,12 +47,12 @@ def _map_by_length(
     Padding costs time, and batches of similar length need little.
 
     Args:
-        sentences: any number; those without a letter stay as they are, and empty ones empty.
+        sentences: any number; those without a word stay as they are, and empty ones empty.
         batch_size: most sentences that the function gets.
         function: from a list of sentences, and their places among all, to as many results.
     """
     results = [text if text.strip() else "" for text in sentences]
-    rows = [row for row, text in enumerate(sentences) if any(map(str.isalpha, text))]
+    rows = [row for row, text in enumerate(sentences) if _WORD.search(text)]
     rows.sort(key=lambda row: len(sentences[row]))
     for first in range(0, len(rows), batch_size):
         part = rows[first : first + batch_size]
