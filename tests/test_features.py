@@ -749,7 +749,7 @@ class TestWindows:
                     ImageProcessor(preset("pyramid", corner_crop=zoom)),
                     as_photos(scenes(train=1, val=1, test=1)),
                     {},
-                    corner_crops=True,
+                    with_extras=True,
                 )
 
 

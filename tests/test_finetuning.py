@@ -258,13 +258,13 @@ class TestFinetuned:
         asked = []
 
         def prepare(*arguments, **settings):
-            asked.append((settings["fixed_captions"], settings["corner_crops"]))
+            asked.append((settings["fixed_captions"], settings["with_extras"]))
             raise InterruptedError
 
         monkeypatch.setattr(fitting, "prepare_training", prepare)
         for keeps_data, start in ((False, NewModel("vanilla", BRIEF)), (False, trained[1]),
                                   (True, trained[1])):
-            mine = type("Mine", (CrossEntropy,), {"fixed_captions": True, "corner_crops": False,
+            mine = type("Mine", (CrossEntropy,), {"fixed_captions": True, "with_extras": False,
                                                   "keeps_data": keeps_data})
             data = None if keeps_data else shouting
             with pytest.raises(InterruptedError):

@@ -328,7 +328,7 @@ def _prepare(
     return prepare_training(data, vocabulary, processor, features=config.features or (),
                             max_val_items=config.max_val_items,
                             fixed_captions=objective.fixed_captions,
-                            corner_crops=objective.corner_crops)
+                            with_extras=objective.with_extras)
 
 
 def _source_name(data: DataSource) -> str:

@@ -47,13 +47,13 @@ class Objective:
         stage: of a new model that is trained with it, in its metadata and results.
         keeps_data: whether a run that is trained further with it keeps its data and vocabulary.
         fixed_captions: whether the tokens of a caption are the same each time it is read.
-        corner_crops: whether the preset's corner crops of pictures are used.
+        with_extras: whether the preset's corner crops and made-up pairs are used, too.
     """
 
     stage: ClassVar[str]
     keeps_data: ClassVar[bool] = False
     fixed_captions: ClassVar[bool] = False
-    corner_crops: ClassVar[bool] = True
+    with_extras: ClassVar[bool] = True
 
     def recipe(self, preset: BasePreset) -> TrainingConfig:
         """Return the hyper-parameters with which a run goes on with its own data."""
@@ -201,7 +201,7 @@ class SCST(Objective):
     stage: ClassVar[str] = "scst"
     keeps_data: ClassVar[bool] = True
     fixed_captions: ClassVar[bool] = True       # rewards compare words, which pieces do not change
-    corner_crops: ClassVar[bool] = False
+    with_extras: ClassVar[bool] = False
 
     def __post_init__(self):
         check_count("samples", self.samples, 2)

@@ -247,13 +247,13 @@ def _augmentations(preset: BasePreset) -> list[dict]:
 
 
 def _augmented_inputs(
-    processor: ImageProcessor, data: CaptionData, inputs: InputTransforms, *, corner_crops: bool
+    processor: ImageProcessor, data: CaptionData, inputs: InputTransforms, *, with_extras: bool
 ) -> list[InputTransforms]:
     """Return the inputs of each other view of the training pictures; none for scenes."""
     if any(isinstance(item.image, Scene) for item in data["train"]):
         return []
     preset = processor.preset
-    if not corner_crops:
+    if not with_extras:
         preset = replace(preset, inputs=replace(preset.inputs, corner_crop=1.0))
     train_split = CaptionData(data.name, {"train": data["train"]})
     views: list[InputTransforms] = []
@@ -274,7 +274,7 @@ def _training_set(
     inputs: InputTransforms,
     *,
     fixed_captions: bool = False,
-    corner_crops: bool = True,
+    with_extras: bool = True,
 ) -> CaptionDataset:
     """Return the data set that a model learns from: inputs, token ids and all views of a picture.
 
@@ -284,16 +284,18 @@ def _training_set(
         processor: of the model.
         inputs: from `input_transforms`: functions from an item to its tensors, such as (N, D).
         fixed_captions: whether BPE-dropout acts on sources alone, as teachers need it.
-        corner_crops: whether the corner crops of the preset are among the views.
+        with_extras: whether the preset's corner crops and made-up pairs are used, too.
     """
     items = data["train"]
     preset: Any = processor.preset  # that of a translator has more fields
     if reads_images(processor):
-        views = _augmented_inputs(processor, data, inputs, corner_crops=corner_crops)
+        views = _augmented_inputs(processor, data, inputs, with_extras=with_extras)
         return CaptionDataset(items, vocabulary, inputs=inputs, max_length=preset.max_length,
                               augmentations=views)
+    if with_extras:
+        items = [*items, *copied_pairs(items, preset.copied_pairs)]
     return CaptionDataset(
-        [*items, *copied_pairs(items, preset.copied_pairs)],
+        items,
         vocabulary,
         processor.source_vocabulary,
         max_length=preset.max_length,
@@ -342,7 +344,7 @@ def prepare_training(
     features: Folders = (),
     max_val_items: int = 500,
     fixed_captions: bool = False,
-    corner_crops: bool = True,
+    with_extras: bool = True,
 ) -> TrainingSetup:
     """Return the setup of a training, with all features computed and validation items read.
 
@@ -353,7 +355,7 @@ def prepare_training(
         features: feature stores; what they lack is computed into the cache folder.
         max_val_items: how many validation items are captioned after each epoch.
         fixed_captions: whether BPE-dropout acts on sources alone, as teachers need it.
-        corner_crops: whether the corner crops of the preset are among the views.
+        with_extras: whether the preset's corner crops and made-up pairs are used, too.
 
     Raises:
         ValueError: an item has no features, a picture is broken, or a store does not fit.
@@ -364,7 +366,7 @@ def prepare_training(
     inputs = input_transforms(processor, stores)
     probe_inputs(inputs, val_items)
     examples = _training_set(data, vocabulary, processor, inputs,
-                             fixed_captions=fixed_captions, corner_crops=corner_crops)
+                             fixed_captions=fixed_captions, with_extras=with_extras)
     _warn_of_cut_captions(examples)
     return TrainingSetup(data, inputs, val_items, examples)
 
