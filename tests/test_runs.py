@@ -186,7 +186,7 @@ class TestFormats:
 
     def test_a_packaged_run_has_the_hash_of_its_result_file(self):
         run = captionlab.load("translation")
-        result = results.load_result("multi30k/translation-small-scst")
+        result = results.load_result("multi30k/translation-small-xe")
         row = next(row for row in result["runs"] if row["seed"] == run.metadata.seed)
         assert evaluation._result_run(run)["made"] == row["made"]
 
@@ -194,7 +194,7 @@ class TestFormats:
     @pytest.mark.parametrize("split", ["test_2017_flickr", "test_2017_mscoco"])
     def test_the_packaged_translator_on_the_later_test_sets(self, real_data, split):
         """The stored translations score what the row says, searched as decided for `test`."""
-        name = "multi30k/translation-small-scst"
+        name = "multi30k/translation-small-xe"
         result = results.load_result(f"{name}-{split}")
         stored = results.result_file(f"{name}-{split}.seed0.captions.json").read_text()
         items = load_dataset("multi30k")[split]
