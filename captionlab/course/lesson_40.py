@@ -103,7 +103,7 @@ def _check_piece(answer):
     expect_type(answer, str, "an English word")
     expect_equal(answer.strip().strip("Ġ"), "green", "the word", misconceptions={
         "the noun decides the ending only; another word decides that a colour is named": "couch",
-        "this is the word for which mann costs most": "man",
+        "this is the word for which Mann costs most": "man",
         "look in the column of grünen, not of einem": "a",
     })
 
