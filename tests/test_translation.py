@@ -230,7 +230,7 @@ class TestRun:
     @pytest.mark.slow
     def test_it_learns(self, trained):
         history = trained[0].metadata.history
-        assert history[1]["loss"] < history[0]["loss"] - 0.5
+        assert history[1]["loss"] < history[0]["loss"] - 0.3
         assert "score" in history[0]
 
     @pytest.mark.slow
@@ -242,8 +242,6 @@ class TestRun:
         assert (
             again.processor.source_vocabulary.to_dict() == run.processor.source_vocabulary.to_dict()
         )
-        assert again.processor.source_vocabulary.language == "en"
-        assert again.vocabulary.language == "de"
 
     @pytest.mark.slow
     def test_vocabularies_apart(self, world, tmp_path):
