@@ -34,7 +34,7 @@ def source_sentences(items: Sequence[Item]) -> list[str]:
 
 # %% ../../nbs/library/runs/translation.ipynb #f300e6d4
 # Letters, perhaps with marks around them; no number, address or name of a file.
-_WORD = re.compile(r"(?<!\S)\W*[^\W\d_]+(?:['’-][^\W\d_]+)*\W*(?!\S)")
+_WORD = re.compile(r"(?<!\S)[^\w\s]*[^\W\d_]+(?:['’-][^\W\d_]+)*[^\w\s]*(?!\S)")
 
 
 def _map_by_length(
