@@ -181,6 +181,15 @@ PRESETS = {
             epochs=10, max_tokens=8 * 18, lr=8e-4, warmup=1000, precision="auto",
         ),
     ),
+    "small": Preset(
+        inputs=InputConfig(image_size=144, hflip=True, corner_crop=0.8),
+        width=256, heads=4, hidden=1024, encoder_layers=4, decoder_layers=3, dropout=0.2,
+        norm="pre", patch_size=16, min_count=5, max_length=18, vit=True, whiten=True,
+        training=TrainingConfig(
+            epochs=16, max_tokens=8 * 18, lr=8e-4, encoder_lr_scale=0.3, warmup=1000,
+            precision="auto",
+        ),
+    ),
     "tiny": Preset(
         inputs=InputConfig(image_size=48),
         width=96, heads=4, hidden=192, encoder_layers=1, decoder_layers=2, dropout=0.0,
@@ -189,6 +198,12 @@ PRESETS = {
         training=TrainingConfig(epochs=6, batch_size=12, lr=3e-3, warmup=100, label_smoothing=0.0),
     ),
 }
+_SQUEEZENET = PRESETS["squeezenet"]
+PRESETS["ablation"] = replace(
+    _SQUEEZENET,
+    training=replace(_SQUEEZENET.training, epochs=8),
+    scst=replace(_SQUEEZENET.scst, epochs=4),
+)
 
 # %% ../../nbs/32_cptr.ipynb #3fcd14d8
 def whitening(patches: Tensor, width: int, eps: float = 0.01) -> tuple[Tensor, Tensor]:
