@@ -9,7 +9,7 @@ training photos alone, and a frozen EfficientNet-Lite2, which has seen ImageNet,
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 
 from captionlab.data.catalog import load_dataset
-from captionlab.data.datasets import Item
+from captionlab.data.datasets import CaptionData, Item
 from captionlab.features.backbones import Backbone
 from captionlab.features.preprocessing import Preprocess
 from captionlab.models import find_preset
@@ -37,7 +37,7 @@ def teacher_maps(items: list[Item], backbone: Backbone) -> Tensor:
     """Return the backbone's maps of R pictures, `(R, D, h, w)` in half precision."""
     maps = []
     for first in range(0, len(items), 16):
-        images = backbone.preprocess([item.image for item in items[first:first + 16]])
+        images = backbone.preprocess([item.picture() for item in items[first:first + 16]])
         maps.append(backbone(images).half())
     return torch.cat(maps).permute(0, 3, 1, 2)
 
@@ -110,10 +110,11 @@ class Student(nn.Module):
         sines = sinusoids(side, vit.hidden_dim // 2)
         rows = torch.cat([sines.repeat_interleave(side, 0), sines.repeat(side, 1)], 1)
         vit.encoder.pos_embedding[0, 1:] = rows
-        for layer in vit.encoder.layers:
+        layers: list[Any] = list(vit.encoder.layers)
+        for layer in layers:
             self._start_attention(layer.self_attention)
 
-    def _start_attention(self, attention: nn.MultiheadAttention) -> None:
+    def _start_attention(self, attention: Any) -> None:
         """Set the weights of one self-attention; the factors are those of the source."""
         width, head = attention.embed_dim, attention.head_dim
         identity = torch.eye(width)
@@ -155,7 +156,7 @@ class Photos:
 
     def __init__(self, items: list[Item], backbone: Backbone):
         shrink = Preprocess(SIZE)
-        self.pixels = torch.from_numpy(np.stack([shrink.pixels(item.image) for item in items]))
+        self.pixels = torch.from_numpy(np.stack([shrink.pixels(item.picture()) for item in items]))
         self.mean, self.std = (torch.tensor(x)[:, None, None] for x in shrink.byte_scale)
         self.maps = teacher_maps(items, backbone)
 
@@ -164,6 +165,13 @@ class Photos:
         images = (self.pixels[rows].permute(0, 3, 1, 2) - self.mean) / self.std
         targets = cut(self.maps[rows], windows, self.maps.shape[-1])
         return cut(images, windows, size), targets.flatten(2).transpose(1, 2)
+
+    def whole(self, rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Return some whole pictures, and targets, as `windows` does."""
+        return self.windows(rows, torch.eye(2, 3).expand(len(rows), -1, -1), size)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
 
 
 @torch.no_grad()
@@ -175,66 +183,79 @@ def explained(student: Student, photos: Photos, mean: Tensor) -> float:
         photos: that it has not learned from.
         mean: `(K,)`, the prediction that explains nothing.
     """
-    size = student.vit.image_size
     errors, variances = [], []
-    for rows in torch.arange(len(photos.pixels)).split(50):
-        images, targets = photos.windows(rows, torch.eye(2, 3).expand(len(rows), -1, -1), size)
+    for rows in torch.arange(len(photos)).split(50):
+        images, targets = photos.whole(rows, student.vit.image_size)
         every = torch.arange(targets.shape[1]).expand(len(rows), -1)
         errors.append((student(images, every) - targets).square().mean((1, 2)))
         variances.append((targets - mean).square().mean((1, 2)))
     return 100 * (1 - torch.cat(errors).sum() / torch.cat(variances).sum()).item()
 
 
+def load_photos(data: CaptionData) -> tuple[Photos, Photos]:
+    """Return the training photos and 300 validation photos, both with the same K targets."""
+    backbone = Backbone(TEACHER)
+    train, val = (Photos(items, backbone) for items in (data["train"], data["val"][:300]))
+    mean, directions = principal_directions(train.maps[::6])
+    for photos in (train, val):
+        photos.maps = project(photos.maps, mean, directions)
+    return train, val
+
+
+def learn(student: Student, photos: Photos, rows: Tensor, share: float,
+          generator: torch.Generator) -> Tensor:
+    """Return the mean squared error of a step.
+
+    Args:
+        student: that predicts.
+        photos: that it learns from.
+        rows: numbers of the B photos of this step.
+        share: of the patches that are read and predicted.
+        generator: of windows, contrast, brightness and patches.
+    """
+    windows = random_windows(len(rows), generator)
+    images, targets = photos.windows(rows, windows, student.vit.image_size)
+    contrast, brightness = torch.rand(2, len(rows), 1, 1, 1, generator=generator)
+    images = images * (0.7 + 0.6 * contrast) + (brightness - 0.5)
+    shuffled = torch.rand(targets.shape[:2], generator=generator).argsort(1)
+    kept = shuffled[:, :round(share * targets.shape[1])]
+    wanted = targets.gather(1, kept[..., None].expand(-1, -1, NUM_TARGETS))
+    return F.mse_loss(student(images, kept), wanted)
+
+
 def pretrain(
     out: Annotated[Path, typer.Argument(help="File of the weights, for --set pretrained=FILE.")],
     *,
     views: Annotated[int, typer.Option(min=1, help="Windows of photos that are seen.")] = 130_000,
-    batch_size: Annotated[int, typer.Option(min=1)] = 16,
-    lr: Annotated[float, typer.Option(min=0)] = 1.5e-3,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Windows per step.")] = 16,
+    lr: Annotated[float, typer.Option(min=0, help="Peak of the learning rate.")] = 1.5e-3,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights and windows.")] = 0,
 ) -> None:
     """Train the encoder of CPTR's preset `small`, and write it as torchvision names its weights."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     preset = find_preset("cptr", "small")
     assert isinstance(preset, Preset)
-    size = preset.inputs.image_size
-    data = load_dataset("flickr8k")
-    backbone = Backbone(TEACHER)
-    train, val = (Photos(items, backbone) for items in (data["train"], data["val"][:300]))
-    mean, directions = principal_directions(train.maps[::6])
-    for photos in (train, val):
-        photos.maps = project(photos.maps, mean, directions)
+    train, val = load_photos(load_dataset("flickr8k"))
     mean = train.maps.float().mean((0, 2, 3))
     student = Student(preset)
-    first = torch.arange(min(400, len(train.pixels)))
-    student.start(train.windows(first, torch.eye(2, 3).expand(len(first), -1, -1), size)[0])
+    student.start(train.whole(torch.arange(min(400, len(train))), student.vit.image_size)[0])
     optimizer = torch.optim.AdamW(student.parameters(), lr, betas=(0.9, 0.98), weight_decay=0.05)
     steps = views // batch_size
     order: list[Tensor] = []
     begin = time.perf_counter()
     for step in range(steps):
-        if not order:
-            order = list(torch.randperm(len(train.pixels), generator=generator).split(batch_size))
-        rows = order.pop()
-        images, targets = train.windows(rows, random_windows(len(rows), generator), size)
-        contrast, brightness = torch.rand(2, len(rows), 1, 1, 1, generator=generator)
-        images = images * (0.7 + 0.6 * contrast) + (brightness - 0.5)
-        # Half of the patches are enough until the last tenth of the steps.
+        order = order or list(torch.randperm(len(train), generator=generator).split(batch_size))
+        optimizer.param_groups[0]["lr"] = lr * cosine(step, 500, steps)
+        # Half of the patches take half of the time; the last tenth of the steps reads all.
         share = 0.5 if step < 0.9 * steps else 1.0
-        shuffled = torch.rand(targets.shape[:2], generator=generator).argsort(1)
-        kept = shuffled[:, :round(share * targets.shape[1])]
-        wanted = targets.gather(1, kept[..., None].expand(-1, -1, NUM_TARGETS))
-        for group in optimizer.param_groups:
-            group["lr"] = lr * cosine(step, 500, steps)
         optimizer.zero_grad()
-        F.mse_loss(student(images, kept), wanted).backward()
+        learn(student, train, order.pop(), share, generator).backward()
         nn.utils.clip_grad_norm_(student.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % 500 == 0 or step + 1 == steps:
-            share = explained(student, val, mean)
             print(f"{(step + 1) * batch_size:7,} views, {time.perf_counter() - begin:5.0f} s: "
-                  f"{share:.1f} % of the variance explained on val", flush=True)
+                  f"{explained(student, val, mean):.1f} % of the variance explained", flush=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     torch.save(student.vit.state_dict(), out)
 

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+import captionlab
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGED = {"photos", "scenes", "translation"}
 
@@ -186,6 +188,7 @@ def test_starts_and_teachers_can_be_made():
 def test_seconds_cover_every_stage():
     """A run that starts from another took longer than that one."""
     seconds = {made(run): run.run.get("train_seconds") for run in TRAINED if made(run)}
+    seconds |= {name: captionlab.load(name).metadata.train_seconds for name in PACKAGED}
     for run in TRAINED:
         if run.result.get("stage", "").endswith("scst") and "train_seconds" in run.run:
             start = Path(option(run.arguments, "--from")[0]).name
