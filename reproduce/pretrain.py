@@ -22,10 +22,12 @@ from captionlab.data.catalog import load_dataset
 from captionlab.data.datasets import CaptionData, Item
 from captionlab.features.backbones import Backbone
 from captionlab.features.preprocessing import Preprocess
+from captionlab.files import write_json
 from captionlab.models import find_preset
 from captionlab.models.cptr import Preset, whitening
 from captionlab.patches import patchify
 from captionlab.positions import sinusoids
+from captionlab.runs.results import provenance, result_file
 from captionlab.training.config import cosine
 
 TEACHER = "timm:tf_efficientnet_lite2"
@@ -37,7 +39,7 @@ def teacher_maps(items: list[Item], backbone: Backbone) -> Tensor:
     """Return the backbone's maps of R pictures, `(R, D, h, w)` in half precision."""
     maps = []
     for first in range(0, len(items), 16):
-        images = backbone.preprocess([item.picture() for item in items[first:first + 16]])
+        images = backbone.preprocess([item.image for item in items[first:first + 16]])
         maps.append(backbone(images).half())
     return torch.cat(maps).permute(0, 3, 1, 2)
 
@@ -156,7 +158,7 @@ class Photos:
 
     def __init__(self, items: list[Item], backbone: Backbone):
         shrink = Preprocess(SIZE)
-        self.pixels = torch.from_numpy(np.stack([shrink.pixels(item.picture()) for item in items]))
+        self.pixels = torch.from_numpy(np.stack([shrink.pixels(item.image) for item in items]))
         self.mean, self.std = (torch.tensor(x)[:, None, None] for x in shrink.byte_scale)
         self.maps = teacher_maps(items, backbone)
 
@@ -230,6 +232,8 @@ def pretrain(
     batch_size: Annotated[int, typer.Option(min=1, help="Windows per step.")] = 16,
     lr: Annotated[float, typer.Option(min=0, help="Peak of the learning rate.")] = 1.5e-3,
     seed: Annotated[int, typer.Option(min=0, help="Of weights and windows.")] = 0,
+    json: Annotated[bool, typer.Option(
+        "--json", help="Write what it learned to results/flickr8k/cptr-encoder.json.")] = False,
 ) -> None:
     """Train the encoder of CPTR's preset `small`, and write it as torchvision names its weights."""
     torch.manual_seed(seed)
@@ -243,6 +247,7 @@ def pretrain(
     optimizer = torch.optim.AdamW(student.parameters(), lr, betas=(0.9, 0.98), weight_decay=0.05)
     steps = views // batch_size
     order: list[Tensor] = []
+    history = []
     begin = time.perf_counter()
     for step in range(steps):
         order = order or list(torch.randperm(len(train), generator=generator).split(batch_size))
@@ -250,14 +255,24 @@ def pretrain(
         # Half of the patches take half of the time; the last tenth of the steps reads all.
         share = 0.5 if step < 0.9 * steps else 1.0
         optimizer.zero_grad()
-        learn(student, train, order.pop(), share, generator).backward()
+        learn(student, train, order.pop(0), share, generator).backward()
         nn.utils.clip_grad_norm_(student.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % 500 == 0 or step + 1 == steps:
-            print(f"{(step + 1) * batch_size:7,} views, {time.perf_counter() - begin:5.0f} s: "
-                  f"{explained(student, val, mean):.1f} % of the variance explained", flush=True)
+            history.append({
+                "views": (step + 1) * batch_size,
+                "seconds": round(time.perf_counter() - begin, 1),
+                "explained": round(explained(student, val, mean), 2),
+            })
+            print(history[-1], flush=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     torch.save(student.vit.state_dict(), out)
+    if json:
+        what = "percent of the variance of the teacher's maps explained on 300 validation photos"
+        options = f"--views {views} --batch-size {batch_size} --lr {lr} --seed {seed}"
+        result = {"what": what, "command": f"python -m reproduce.pretrain {out} {options}",
+                  "history": history, **provenance()}
+        write_json(result_file("flickr8k/cptr-encoder.json"), result)
 
 
 if __name__ == "__main__":
