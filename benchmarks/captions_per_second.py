@@ -1,8 +1,8 @@
 """How many photos a second does each captioner of the preset `small` caption on a CPU?
 
 From the files to the captions, with the backbone, in batches of 16 and a beam of 3. The weights are
-random, so every caption gets 12 tokens, about the mean of trained captioners. Boxes are those of the
-file; finding them is not counted.
+random, so every caption gets 12 tokens, about the mean of trained captioners. Finding boxes is not
+counted: they are those of a file.
 """
 
 import json
@@ -58,7 +58,8 @@ def main() -> None:
             seconds[name].append(timed(lambda run=run: run.caption(files, config)))
     speeds = {name: NUM_PHOTOS / median(times) for name, times in seconds.items()}
     result = {
-        "what": "photos captioned per second, preset small, beam 3, 12 tokens, one thread, known boxes",
+        "what": "photos captioned per second, preset small, beam 3, 12 tokens, one thread, "
+                "known boxes",
         "photos": NUM_PHOTOS,
         "speeds": {name: round(speed, 2) for name, speed in speeds.items()},
         **provenance(),
