@@ -14,7 +14,12 @@ from typer.testing import CliRunner
 
 from captionlab import files
 from captionlab.cli import app
-from captionlab.course.miniature import prepare_miniature, serve, write_archives
+from captionlab.course.miniature import (
+    miniature_pictures,
+    prepare_miniature,
+    serve,
+    write_archives,
+)
 from captionlab.data import catalog
 from captionlab.features import attributes, extraction
 from captionlab.metrics.files import read_results
@@ -24,6 +29,7 @@ from captionlab.runs.results import results_home
 from captionlab.training.config import override_preset
 
 COMMANDS = json.loads((results_home() / "coco-commands.json").read_text())
+PICTURES = 240      # more than by default, as in lesson 52, which has 700
 
 
 def call(command: str) -> str:
@@ -40,7 +46,7 @@ def home(tmp_path_factory):
     """A data folder with the miniature, downloaded from a server; the folder to work in, too."""
     root = tmp_path_factory.mktemp("coco")
     (root / "home").mkdir()
-    served = write_archives(root / "served")
+    served = write_archives(root / "served", PICTURES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CAPTIONLAB_DATA", str(root / "home"))
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
@@ -50,8 +56,8 @@ def home(tmp_path_factory):
         with serve(served) as address:
             printed = call(f"captionlab data get coco --mirror {address}")
         assert "cannot be read and is left out: 167126" in printed
-        assert "train 139, val 30, test 30" in printed
-        prepare_miniature(root / "home")
+        assert "train 167, val 36, test 36" in printed
+        prepare_miniature(root / "home", PICTURES)
         yield root / "home"
 
 
@@ -64,16 +70,28 @@ def test_every_captioner_goes_from_pictures_to_a_file_for_the_server(home, model
         if step["name"] == "features grid":
             assert "skipped: cannot read coco/train2014/COCO_train2014_000000167126.jpg" in printed
         if step["name"].startswith("evaluation"):
-            assert "30 pictures of coco test" in printed
+            assert "36 pictures of coco test" in printed
             for metric in ("BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr"):
                 assert metric in printed
     listed = home / "coco/annotations/captions_val2014.json"
     name = model.replace("_", "-")
     captions = read_results(home / f"server/captions_val2014_{name}_results.json")
-    assert len(captions) == len(json.loads(listed.read_text())["images"]) == 80
+    assert len(captions) == len(json.loads(listed.read_text())["images"]) == 96
     for name, epochs in ((f"coco-{model}-check", 1), (f"coco-{model}", 2)):
         history = json.loads((home / f"runs/{name}/run.json").read_text())["history"]
         assert len(history) == epochs
+
+
+def test_every_picture_of_the_lesson_has_regions(tmp_path):
+    """Its archives and its regions are those of the same pictures."""
+    lesson = Path(__file__).parents[1] / "nbs" / "52_coco.ipynb"
+    cells = ["".join(cell["source"]) for cell in json.loads(lesson.read_text())["cells"]]
+    cell = next(cell for cell in cells if "prepare_miniature(home" in cell)
+    archives, regions = map(int, re.findall(r"count=(\d+)", cell))
+    prepare_miniature(tmp_path, count=regions)
+    lines = (tmp_path / "coco/regions.tsv").read_text().splitlines()
+    listed = [picture.image_id for picture in miniature_pictures(archives)]
+    assert [int(line.partition("\t")[0]) for line in lines] == listed
 
 
 @pytest.mark.parametrize("model", COMMANDS)

@@ -276,11 +276,12 @@ def serve(folder: Path | str) -> Iterator[str]:
         server.server_close()
 
 # %% ../../nbs/library/course/miniature.ipynb #mini0021
-def prepare_miniature(home: Path | str) -> None:
+def prepare_miniature(home: Path | str, count: int = 200) -> None:
     """Write random weights and regions for the miniature, where its commands look for them.
 
     Args:
         home: the data folder, which `CAPTIONLAB_DATA` names.
+        count: of the pictures that have regions, as for `write_archives`.
     """
     weights = Path(home) / "weights"
     weights.mkdir(parents=True, exist_ok=True)
@@ -294,4 +295,4 @@ def prepare_miniature(home: Path | str) -> None:
         }
     for name, network in networks.items():
         torch.save(network.state_dict(), weights / f"{name}.pth")
-    write_regions(Path(home) / "coco" / "regions.tsv")
+    write_regions(Path(home) / "coco" / "regions.tsv", count)
