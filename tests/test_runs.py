@@ -1209,6 +1209,12 @@ def test_a_program_that_was_run_as_a_module_is_named_as_a_shell_needs_it(monkeyp
     assert folder.run_command_line() == "python -m captionlab train vanilla"
 
 
+def test_a_kernel_is_no_command_that_anybody_could_repeat(monkeypatch):
+    kernel = ["/opt/lib/ipykernel_launcher.py", "-f", "/tmp/kernel-1.json"]
+    monkeypatch.setattr(sys, "argv", kernel)
+    assert folder.run_command_line() == "captionlab.fit in a notebook"
+
+
 def test_a_folder_that_has_a_data_sets_name_does_not_replace_its_results(trained):
     run, _ = trained
     few = CaptionData("flickr8k", {"test": [Item("a", ("a dog",))]})

@@ -104,6 +104,8 @@ def set_device(device: str | None) -> None:
 def run_command_line() -> str:
     """Return how this program was called, without the folders of this machine."""
     program, *arguments = sys.argv
+    if Path(program).stem == "ipykernel_launcher":      # its arguments are a temporary file
+        return "captionlab.fit in a notebook"
     # What `python -m captionlab` runs is the file `captionlab/__main__.py`.
     is_module = Path(program).name == "__main__.py"
     command = ["python", "-m", "captionlab"] if is_module else [_without_folders(program)]
