@@ -530,6 +530,55 @@ def test_an_end_in_the_middle_of_a_second_try_is_not_complete(tmp_path):
         FeatureStore.open(tmp_path / "s")
 
 
+class TestSomeAreNeeded:
+    """Who reads a few pictures waits for their chunks alone; the store grows with what is asked."""
+
+    def fill(self, folder, calls, broken=(), **options):
+        def compute(names):
+            calls.append("".join(names))
+            rows = np.float32([[[ord(name)]] for name in names])
+            return rows, {name: "unreadable" for name in names if name in broken}
+
+        return fill_store(folder, list("abcdef"), compute, shape=(1, 1), spec=TOY, chunk_size=2,
+                          num_workers=1, **options)
+
+    def test_and_each_chunk_is_computed_once(self, tmp_path):
+        calls = []
+        some = self.fill(tmp_path / "s", calls, needed=["d"])
+        assert calls == ["cd"] and len(some) == 2 and "d" in some and "a" not in some
+        with pytest.raises(ValueError, match=r"not complete \(4 of 6 pictures missing\)"):
+            FeatureStore.open(tmp_path / "s")
+        sent = pickle.loads(pickle.dumps(some))         # as to a process that reads data
+        assert sent["d"].item() == ord("d")
+        with pytest.raises(ValueError, match="no features of a"):
+            sent["a"]
+        assert self.fill(tmp_path / "s", calls, needed=["c", "f"])["f"].item() == ord("f")
+        assert calls == ["cd", "ef"]
+        whole = self.fill(tmp_path / "s", calls)
+        assert calls == ["cd", "ef", "ab"] and len(whole) == 6
+        assert content(tmp_path / "s") == content(self.fill(tmp_path / "t", []).folder)
+
+    def test_and_what_was_skipped_elsewhere_stays_known(self, tmp_path):
+        calls = []
+        self.fill(tmp_path / "s", calls, broken="a", needed=["a"])
+        some = self.fill(tmp_path / "s", calls, broken="f", needed=["f"])
+        assert list(some.skipped) == ["a", "f"] and calls == ["ab", "ef"]
+        whole = self.fill(tmp_path / "s", calls)
+        assert not whole.skipped and sorted(calls[2:]) == ["ab", "cd", "ef"]
+
+    def test_and_a_damaged_row_of_an_interrupted_job_is_not_taken_for_done(self, tmp_path):
+        self.fill(tmp_path / "s", [])
+        manifest = tmp_path / "s" / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"complete":true', '"complete":false'))
+        rows = np.load(tmp_path / "s" / "features.npy", mmap_mode="r+")
+        rows[1] = 0
+        rows.flush()
+        self.fill(tmp_path / "s", [], needed=["f"])
+        calls = []
+        whole = self.fill(tmp_path / "s", calls)
+        assert calls == ["ab"] and whole["b"].item() == ord("b")
+
+
 class TestExchangedPictures:
     """Files of the same names are not the same pictures."""
 

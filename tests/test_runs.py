@@ -723,6 +723,22 @@ class TestEyes:
             atol=2e-3,
         )
 
+    def test_only_what_is_read_is_computed(self, photos, net, monkeypatch):
+        seen = []
+        load = ImageProcessor.load
+        monkeypatch.setattr(
+            ImageProcessor, "load",
+            lambda self, picture, name: seen.append(name) or load(self, picture, name),
+        )
+        many = [replace(item, name=f"{number}-{item.name}") for number in range(50)
+                for item in photos["train"]]         # more than a chunk
+        world = CaptionData("many", {"train": many, "test": photos["test"]})
+        processor = ImageProcessor(self.NET, weights="0")
+        (store,) = open_feature_stores(processor, world, items=world["test"])
+        assert {item.name for item in world["test"]} <= set(seen) and len(seen) < 128
+        (whole,) = open_feature_stores(processor, world, items=world.items)
+        assert whole.folder == store.folder and sorted(seen) == sorted(x.name for x in world.items)
+
     def test_scenes_seen_by_a_network_are_stored_apart_for_each_number_of_them(self, net):
         """Training reads more scenes than evaluation, both under the name of the data set."""
         processor = ImageProcessor(self.NET, weights="0")
@@ -738,16 +754,14 @@ class TestEyes:
     def test_a_picture_without_features_is_named_before_training(self, net):
         processor = ImageProcessor(self.NET, weights="0")
         few, more = (scenes(train=some, val=1, test=1, novel=0) for some in (2, 3))
-        stores = open_feature_stores(processor, few)
-        extraction.require_features(stores, few["train"])
+        open_feature_stores(processor, few, items=few["train"])
         with pytest.raises(ValueError, match="1 of 3 pictures have no features"):
-            extraction.require_features(stores, more["train"])
+            open_feature_stores(processor, few, items=more["train"])
         item = few["train"][0]
         with pytest.raises(ValueError, match=f"two pictures are both {item.name}"):
-            extraction.require_features(
-                stores,
-                [item, replace(few["train"][1], name="", image=Path("elsewhere") / item.name)],
-            )
+            elsewhere = Path("elsewhere") / item.name
+            other = replace(few["train"][1], name="", image=elsewhere)
+            open_feature_stores(processor, few, items=[item, other])
 
     def test_other_weights_are_noticed(self, photos, net):
         made = ImageProcessor(self.NET, weights="0").describe()

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..captioner import Captioner, Memory
 from ..decoding.config import GenerationConfig
 from ..decoding.generation import BOS, EOS, PAD
-from ..features.extraction import input_transforms, open_feature_stores, require_features
+from ..features.extraction import input_transforms, open_feature_stores
 from ..files import check_writable, read_json_object, write_json
 from ..runs.evaluation import result_metadata, result_name
 from ..runs.preparation import DataSource, Folders, load_run_data
@@ -131,8 +131,7 @@ def evaluate_faithfulness(
     if check_output:
         _faithfulness_file(metadata)
     items = data[split]
-    stores = open_feature_stores(run.processor, data, features)
-    require_features(stores, items)
+    stores = open_feature_stores(run.processor, data, features, items)
     inputs = input_transforms(run.processor, stores, cache_bytes=0)
     rows = []
     for first in range(0, len(items), batch_size):

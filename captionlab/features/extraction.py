@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['InputTransforms', 'GridSize', 'GridSizes', 'FEATURE_KINDS', 'map_spec', 'extract_maps',
            'extract_regions', 'extract_attributes', 'ExtractionConfig',
-           'extract_features', 'open_feature_stores', 'store_kinds', 'require_features',
-           'probe_inputs', 'input_transforms']
+           'extract_features', 'open_feature_stores', 'store_kinds', 'probe_inputs',
+           'input_transforms']
 
 # %% ../../nbs/library/features/extraction.ipynb #06a45a7e
 import os
@@ -284,23 +284,27 @@ def open_feature_stores(
     processor: Processor,
     data: CaptionData,
     folders: str | os.PathLike | Sequence[str | os.PathLike] = (),
+    items: Sequence[Item] | None = None,
 ) -> list[FeatureStore]:
-    """Return the features of all pictures of a data set; compute those that are missing.
+    """Return the features of the pictures of a data set; compute those that are missing.
 
-    An interrupted computation is resumed.
+    An interrupted computation is resumed. The items are checked here, before a training, which
+    would otherwise fail after an hour; without stores their pictures are decoded.
 
     Args:
         processor: of the model.
         data: the data set.
         folders: stores made by `captionlab features extract`; what they lack is computed into the
             cache folder.
+        items: of the data set, those that will be read; None for all, which are not checked then.
 
     Returns:
         The stores, with rows such as (N, D); none if the model needs no network.
 
     Raises:
-        ValueError: a store was made another way than the model needs, the model takes none, or a
-            file would give the boxes of one picture to two.
+        ValueError: a store was made another way than the model needs, the model takes none, a
+            file would give the boxes of one picture to two, or an item has no features or a
+            picture that cannot be read (all are listed).
     """
     if reads_images(processor) and isinstance(processor.boxes, RegionFile):
         names = [match_name(processor.boxes, item.name, item.image) for item in data.items]
@@ -312,6 +316,7 @@ def open_feature_stores(
             raise ValueError(
                 "this model computes its inputs itself and takes no features: leave them out"
             )
+        _require_features([], items or ())
         return []
     if isinstance(folders, str | os.PathLike):
         folders = [folders]
@@ -319,7 +324,8 @@ def open_feature_stores(
     available = {kind for store in stores for kind in store_kinds(store)}
     missing = [kind for kind in processor.feature_kinds if kind not in available]
     if missing:
-        stores.append(_extract_missing(processor, data, missing))
+        stores.append(_extract_missing(processor, data, missing, items))
+    _require_features(stores, items or ())
     return stores
 
 # %% ../../nbs/library/features/extraction.ipynb #c485b52b
@@ -373,20 +379,8 @@ def _adopt_weights(processor: ImageProcessor, store: FeatureStore) -> None:
         processor.weights = weights
 
 # %% ../../nbs/library/features/extraction.ipynb #68003f61
-def require_features(stores: Sequence[FeatureStore], items: Sequence[Item]) -> None:
-    """Raise a `ValueError` unless each item has features of its own in all stores.
-
-    Called before a training, which would otherwise fail after an hour. Without stores the pictures
-    are decoded, since the model reads them.
-
-    Args:
-        stores: from `open_feature_stores`.
-        items: that will be read.
-
-    Raises:
-        ValueError: an item has no features, or a picture that cannot be read (all are listed), or
-            two items would share features.
-    """
+def _require_features(stores: Sequence[FeatureStore], items: Sequence[Item]) -> None:
+    """Raise a `ValueError` unless each item has features of its own in all stores."""
     if not stores:
         _check_missing("cannot be read", find_unreadable(items), len(items))
     for store in stores:
@@ -429,16 +423,18 @@ def probe_inputs(inputs: InputTransforms, items: Sequence[Item]) -> None:
 
 # %% ../../nbs/library/features/extraction.ipynb #9fdebb8a
 def _extract_missing(
-    processor: ImageProcessor, data: CaptionData, kinds: Sequence[str]
+    processor: ImageProcessor, data: CaptionData, kinds: Sequence[str],
+    items: Sequence[Item] | None,
 ) -> FeatureStore:
-    """Return a complete store of some kinds of features in the cache folder."""
+    """Return a store in the cache folder with some kinds of features of the items."""
     if processor.dtype != torch.float32:        # stored features are made with all digits
         processor = copy(processor)
         vars(processor).pop("backbone", None)       # is opened again
         processor.to(dtype=torch.float32)
     out = cache_home() / "features" / _cache_key(processor, data, kinds)
     images = {item.name: _image_of(item) for item in data.items}
-    return store_features(processor, images, out, kinds)
+    needed = None if items is None else [item.name for item in items]
+    return store_features(processor, images, out, kinds, needed=needed)
 
 
 def _image_of(item: Item) -> Picture:

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
@@ -239,10 +239,10 @@ class FeatureStore:
         return cls(folder, manifest, arrays)
 
     def __len__(self) -> int:
-        return len(self.names) - len(self.skipped)
+        return int((self.arrays["checksums"] > 0).sum())
 
     def __contains__(self, name: str) -> bool:
-        return name in self.rows and name not in self.skipped
+        return name in self.rows and bool(self.arrays["checksums"][self.rows[name]] > 0)
 
     def __getitem__(self, names: str | Sequence[str]) -> Tensor | dict[str, Tensor]:
         """Return features (N, D) of one name, or (B, N, D) of B names, as 32-bit floats.
@@ -276,13 +276,21 @@ class FeatureStore:
 
     def __reduce__(self):
         # A pickled memory map would be the whole array. Worker processes open the store anew.
-        return FeatureStore.open, (self.folder,)
+        return _open_as_it_is, (self.folder,)
+
+
+def _open_as_it_is(folder: Path) -> FeatureStore:
+    """Open a store that may lack rows."""
+    manifest: Any = _read_manifest(folder)
+    arrays: Any = _open_arrays(folder, manifest)
+    return FeatureStore(folder, manifest, arrays)
 
 # %% ../../nbs/library/features/store.ipynb #69a89fb7
 def fill_store(folder: str | os.PathLike, names: Sequence[str], compute: ComputeFn, *,
                shape: FeatureShape, spec: dict, chunk_size: int = 128,
                num_workers: int | None = None,
-               images: Mapping[str, object] | None = None) -> FeatureStore:
+               images: Mapping[str, object] | None = None,
+               needed: Collection[str] | None = None) -> FeatureStore:
     """Fill a store chunk by chunk, on all cores; chunks that are already there stay.
 
     Args:
@@ -296,9 +304,10 @@ def fill_store(folder: str | os.PathLike, names: Sequence[str], compute: Compute
         num_workers: threads; by default as many as there are cores, 16 at most.
         images: name to image. The sizes of those that are files are kept, so that other files of
             the same names are noticed.
+        needed: names of images; chunks without any of them are left for later. None for all.
 
     Returns:
-        The complete store.
+        The store, complete unless only some images are needed.
 
     Raises:
         ValueError: the folder holds other features, or those of other images, or a feature does
@@ -313,32 +322,35 @@ def fill_store(folder: str | os.PathLike, names: Sequence[str], compute: Compute
                 "sizes": sizes, "skipped": {}, "complete": False}
     manifest = _begin_store(folder, json.loads(json.dumps(manifest)))
     # Chunks with skipped images are among them: the files may be mended.
-    todo = _unfinished_chunks(folder, manifest)
-    if not todo:
-        return FeatureStore.open(folder)
-    # A job that ends before the last chunk must not look complete.
-    _write_manifest(folder, manifest | {"complete": False})
-    fill = partial(_fill_chunk, folder, manifest, compute)
-    num_workers = num_workers or min(16, os.cpu_count() or 1)
-    remaining = sum(len(manifest["names"][chunk]) for chunk in todo)
-    skipped: dict[str, str] = {}
-    with tqdm(total=len(names), initial=len(names) - remaining, unit="picture",
-              desc="features") as bar:
-        for num_filled, reasons in _run_parallel(fill, todo, num_workers):
-            skipped |= reasons
-            bar.update(num_filled)
-    skipped = {name: skipped[name] for name in names if name in skipped}
-    _write_manifest(folder, manifest | {"skipped": skipped, "complete": True})
-    return FeatureStore.open(folder)
+    wanted = set(names if needed is None else needed)
+    todo = [chunk for chunk in _unfinished_chunks(folder, manifest)
+            if not wanted.isdisjoint(names[chunk])]
+    if todo or not manifest["complete"]:
+        # A job that ends before the last chunk must not look complete.
+        _write_manifest(folder, manifest | {"complete": False})
+        fill = partial(_fill_chunk, folder, manifest, compute)
+        num_workers = num_workers or min(16, os.cpu_count() or 1)
+        filled = {name for chunk in todo for name in names[chunk]}
+        skipped = {name: reason for name, reason in manifest["skipped"].items()
+                   if name not in filled}
+        with tqdm(total=len(filled), unit="picture", desc="features") as bar:
+            for num_filled, reasons in _run_parallel(fill, todo, num_workers):
+                skipped |= reasons
+                bar.update(num_filled)
+        skipped = {name: skipped[name] for name in names if name in skipped}
+        _write_manifest(folder, manifest | {"skipped": skipped, "complete": True})
+    return FeatureStore.open(folder) if needed is None else _open_as_it_is(folder)
 
 
 def _unfinished_chunks(folder: Path, manifest: dict) -> list[slice]:
-    """Return the chunks with a row that is not there or, after an interruption, not intact."""
+    """Return the chunks with a row that is not there; unwrite what an interruption has damaged."""
     arrays: Any = _open_arrays(folder, manifest)        # `_begin_store` has made them
     done = arrays["checksums"] > 0
     if not manifest["complete"]:        # the system may have stopped before all was written
         for row in done.nonzero()[0]:
-            done[row] = arrays["checksums"][row] == _row_checksum(arrays, row)
+            if arrays["checksums"][row] != _row_checksum(arrays, row):
+                done[row] = False
+                _write_rows(folder / "checksums.npy", row, np.zeros(1, np.int64))
     size = manifest["chunk"]
     starts = range(0, len(done), size)
     return [slice(start, start + size) for start in starts if not done[start:start + size].all()]
@@ -459,6 +471,7 @@ def store_features(
     chunk_size: int = 128,
     num_workers: int | None = None,
     spec: dict | None = None,
+    needed: Collection[str] | None = None,
 ) -> FeatureStore:
     """Extract features of many pictures into a store; run it again to resume.
 
@@ -471,10 +484,11 @@ def store_features(
         chunk_size: pictures in a chunk.
         num_workers: threads; as many as there are cores by default.
         spec: how the features are made; by default as the extractor says.
+        needed: names of the pictures that will be read; None for all. Few others are done.
 
     Returns:
-        The complete store: rows of shape (N, D) of a grid, else such rows by name. Its `skipped`
-        says which pictures have no features, and why.
+        The store, complete unless only some pictures are needed: rows of shape (N, D) of a grid,
+        else such rows by name. Its `skipped` says which pictures have no features, and why.
 
     Raises:
         ValueError: `out` holds other features, or those of other pictures.
@@ -498,4 +512,5 @@ def store_features(
     shape = unwrap({name: tuple(rows.shape[1:]) for name, rows in example.items()})
     spec = (spec or extractor.feature_spec(kinds)) | {"batch": batch_size}
     return fill_store(out, list(images), _batched(read, forward, shape, batch_size), shape=shape,
-                      spec=spec, chunk_size=chunk_size, num_workers=num_workers, images=images)
+                      spec=spec, chunk_size=chunk_size, num_workers=num_workers, images=images,
+                      needed=needed)

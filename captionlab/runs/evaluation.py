@@ -21,7 +21,6 @@ from captionlab.features.extraction import (
     InputTransforms,
     input_transforms,
     open_feature_stores,
-    require_features,
     store_kinds,
 )
 
@@ -236,8 +235,7 @@ def _load_inputs(
     members = run.members or (run,)
     assigned = _assign_stores(features, members)
     for member, folders in zip(members, assigned, strict=True):
-        stores = open_feature_stores(member.processor, data, folders)
-        require_features(stores, items)
+        stores = open_feature_stores(member.processor, data, folders, items)
         found = input_transforms(member.processor, stores, cache_bytes=0)   # items are read once
         inputs = found | inputs     # where several make a field, that of the first run counts
     return inputs

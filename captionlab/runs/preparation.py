@@ -23,7 +23,6 @@ from captionlab.features.extraction import (
     input_transforms,
     open_feature_stores,
     probe_inputs,
-    require_features,
 )
 
 from ..captioner import Captioner
@@ -361,8 +360,7 @@ def prepare_training(
         ValueError: an item has no features, a picture is broken, or a store does not fit.
     """
     val_items = data.splits.get("val", [])[:max_val_items]
-    stores = open_feature_stores(processor, data, features)
-    require_features(stores, data["train"] + val_items)
+    stores = open_feature_stores(processor, data, features, data["train"] + val_items)
     inputs = input_transforms(processor, stores)
     probe_inputs(inputs, val_items)
     examples = _training_set(data, vocabulary, processor, inputs,
