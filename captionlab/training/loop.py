@@ -509,6 +509,7 @@ def live_plot() -> Callable[[list[dict]], None]:
             ax.plot([record["epoch"] for record in records],
                     [record[name] for record in records], "o-")
             ax.set(xlabel="epoch", title=name)
+            ax.locator_params(axis="x", integer=True)
         handle.update(figure)       # pyright: ignore[reportOptionalMemberAccess]
 
     return draw
