@@ -4,8 +4,8 @@ The committed captions are scored again, nothing is trained: python -m reproduce
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from itertools import combinations
+from collections.abc import Iterator, Sequence
+from itertools import chain, combinations
 from math import sqrt
 from statistics import mean, stdev
 from typing import Any
@@ -19,6 +19,7 @@ from captionlab.metrics.files import read_results
 from captionlab.metrics.statistics import bootstrap_counts
 from captionlab.runs.results import (
     published_tables,
+    repeated_results,
     result_file,
     results_home,
     seed_deviation,
@@ -133,10 +134,43 @@ def paired_spread(first: dict[int, float], second: dict[int, float]) -> float | 
     return seed_spread((deviation, len(first) - 1), len(first), len(first))
 
 
+def half_width(values: np.ndarray) -> float:
+    """Return half the width of the interval that holds 95 % of the values."""
+    low, high = np.percentile(values, (2.5, 97.5))
+    return float(high - low) / 2
+
+
+def own_errors(scores: Sequence[np.ndarray], draws: np.ndarray) -> float:
+    """Return the squared half width over pictures that is one training's own.
+
+    Two trainings of a row have nothing but their own errors between them: half of the mean square
+    belongs to each. Other seeds exchange these errors, so the chance of seeds has them, too.
+
+    Args:
+        scores: of each picture, for each of several trainings of a row, (B,).
+        draws: how often each draw of pictures has each, (R, B).
+    """
+    squares = [half_width(draws @ (first - second) / len(first)) ** 2
+               for first, second in combinations(scores, 2)]
+    return mean(squares) / 2
+
+
+def pooled_errors(groups: Sequence[Sequence[np.ndarray]], draws: np.ndarray) -> float:
+    """Return `own_errors` over several rows, weighted by degrees of freedom."""
+    errors = [own_errors(scores, draws) for scores in groups]
+    return float(np.average(errors, weights=[len(scores) - 1 for scores in groups]))
+
+
+def caption_files(name: str, runs: list[dict[str, Any]]) -> list[str]:
+    """Return the files with the captions of a result's runs."""
+    return [f"{name}.seed{run['seed']}.captions.json" for run in runs]
+
+
 def measure_claims(protocol: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the claims on a data set, with half widths of 95 % intervals, and those left out.
 
-    The spread of seeds is None where it is unknown: the rows share a training, with a single seed.
+    `common` is what is left of `pictures` without the trainings' own errors, which `seeds` has,
+    too. Both are None where they are unknown: the rows share a training, with a single seed.
     """
     chosen = published_tables()["protocols"][protocol]
     found = list(decidable(protocol))
@@ -144,14 +178,20 @@ def measure_claims(protocol: str) -> tuple[list[dict[str, Any]], list[dict[str, 
     for _, _, rows, preset in found:
         for row in rows:
             name = result_name(row, chosen, preset)
-            runs = load_row(row, chosen, preset)["runs"]
-            files[name] = [f"{name}.seed{run['seed']}.captions.json" for run in runs]
+            files[name] = caption_files(name, load_row(row, chosen, preset)["runs"])
+    repeated = {}   # by stage, the files of each row with several seeds
+    for stage in {row["stage"] for _, _, rows, _ in found for row in rows}:
+        repeated[stage] = [caption_files(name, runs)
+                           for name, runs in repeated_results(chosen["data"], stage).items()]
     captions = {file: read_results(results_home() / file)
-                for group in files.values() for file in group}
+                for group in chain(files.values(), *repeated.values()) for file in group}
     items = load_dataset(chosen["data"])["test"]
     references = {item.image_id: list(item.captions) for item in items}
     scored = score_runs(captions, references, meteor=False)
+    cider = {file: scores.per_image["CIDEr"] for file, scores in scored.items()}    # each (B,)
     draws = bootstrap_counts(len(items))            # (1000, B)
+    of_one_run = {stage: pooled_errors([[cider[file] for file in group] for group in groups], draws)
+                  for stage, groups in repeated.items()}
     claims = []
     left_out = []
     for name, table, rows, preset in found:
@@ -169,18 +209,25 @@ def measure_claims(protocol: str) -> tuple[list[dict[str, Any]], list[dict[str, 
         scores = [{run["seed"]: run["metrics"]["CIDEr"]
                    for run in load_row(row, chosen, preset)["runs"]} for row in rows]
         means = [mean(group.values()) for group in scores]
-        pictures = [np.mean([scored[file].per_image["CIDEr"] for file in files[one]], 0)
-                    for one in names]               # each (B,)
-        low, high = np.percentile(draws @ (pictures[0] - pictures[1]) / len(items), (2.5, 97.5))
+        pictures = [[cider[file] for file in files[one]] for one in names]
+        averages = [np.mean(group, 0) for group in pictures]            # each (B,)
+        of_pictures = half_width(draws @ (averages[0] - averages[1]) / len(items))
         seeds = [len(group) for group in scores]
         shared = shared_trainings(rows, chosen, preset)
-        spread = (paired_spread(*scores) if shared else
-                  seed_spread(seed_deviation(chosen["data"], rows[0]["stage"]), *seeds))
+        if shared:
+            spread = paired_spread(*scores)
+            own = None if spread is None else own_errors(
+                [first - second for first, second in zip(*pictures, strict=True)], draws) / seeds[0]
+        else:
+            spread = seed_spread(seed_deviation(chosen["data"], rows[0]["stage"]), *seeds)
+            own = sum((own_errors(group, draws) if len(group) > 1 else of_one_run[row["stage"]])
+                      / len(group) for row, group in zip(rows, pictures, strict=True))
         claims.append({
             **claim,
             "paper": round(rows[0]["published"]["CIDEr"] - rows[1]["published"]["CIDEr"], 2),
             "ours": round(means[0] - means[1], 2),
-            "pictures": round(float(high - low) / 2, 2),
+            "pictures": round(of_pictures, 2),
+            "common": None if own is None else round(sqrt(max(0, of_pictures**2 - own)), 2),
             "seeds": None if spread is None else round(spread, 2),
             "shared": shared,
             "runs": seeds,

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from captionlab.files import write_json
+from captionlab.metrics.statistics import bootstrap_counts
 from captionlab.models import find_preset, list_models, model_presets
 from captionlab.runs.results import published_tables, seed_deviation, seed_spread
 from captionlab.training.config import override_preset
@@ -17,6 +19,7 @@ from reproduce.claims import (
     in_words,
     machines_of,
     measure_claims,
+    own_errors,
     paired_spread,
     shared_trainings,
 )
@@ -212,6 +215,8 @@ class TestClaims:
             assert claim["runs"] == seeds
             assert claim["pictures"] > 0
             assert claim["seeds"] is None or claim["seeds"] > 0
+            assert (claim["common"] is None) == (claim["seeds"] is None)
+            assert claim["common"] is None or 0 <= claim["common"] < claim["pictures"]
 
     def test_are_of_one_papers_table(self):
         assert "captioners" not in {claim["table"] for claim in CLAIMS}
@@ -242,6 +247,14 @@ class TestClaims:
         assert by_name["photos", "Entangled: both − attributes alone"] == ["CPU", "GPU"]
         assert by_name["photos", "Entangled: both − regions alone"] == ["CPU"]
         assert machines_of([{"machine": "2 cores, NVIDIA"}]) == ["GPU"]
+
+    def test_the_own_errors_of_a_training_are_those_that_another_does_not_share(self):
+        """Deviation 20 over 400 pictures: that of a mean is 1, the half width 1.96."""
+        rng = np.random.default_rng(0)
+        pictures = rng.normal(0, 50, 400)
+        trainings = pictures + rng.normal(0, 20, (3, 400))
+        own = own_errors(trainings, bootstrap_counts(400))
+        assert own == pytest.approx(1.96**2, rel=0.2)
 
     def test_a_paired_spread_is_students(self):
         spread = paired_spread({0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 0.0, 2: 0.0})

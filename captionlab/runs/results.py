@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['results_home', 'result_file', 'load_result', 'diff_metadata', 'check_mergeable',
            'merge_run', 'provenance', 'format_metric', 'results_table',
-           'published_tables', 'seed_deviation', 'seed_spread']
+           'published_tables', 'repeated_results', 'seed_deviation', 'seed_spread']
 
 # %% ../../nbs/library/runs/results.ipynb #1ad8addc
 import json
@@ -288,17 +288,17 @@ _QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.
               120: 1.980}
 
 
-def seed_deviation(data: str, stage: str) -> tuple[float, int]:
-    """Return the deviation of CIDEr between seeds on a data set, and its degrees of freedom.
+def repeated_results(data: str, stage: str) -> dict[str, list[dict]]:
+    """Return the runs of each result with CIDEr of several seeds, on a test split.
 
     Args:
         data: name of the data set.
         stage: "xe" or "scst"; where no result of that stage has two seeds, the others count.
 
     Returns:
-        The pooled standard deviation in percentage points, NaN without any result of two seeds.
+        By the name of the result, such as "scenes/entangled-tiny-xe".
     """
-    groups: dict[str, list[list[float]]] = {}
+    groups: dict[str, dict[str, list[dict]]] = {}
     for file in sorted((results_home() / data).glob("*.json")):
         if "." in file.stem:                # captions and histories
             continue
@@ -308,10 +308,24 @@ def seed_deviation(data: str, stage: str) -> tuple[float, int]:
             continue
         if result.get("split") != "test":
             continue
-        scores = [run["metrics"]["CIDEr"] for run in result["runs"] if "CIDEr" in run["metrics"]]
-        if len(scores) > 1:
-            groups.setdefault(result.get("stage", ""), []).append(scores)
-    chosen = groups.get(stage) or [*groups.get("xe", []), *groups.get("scst", [])]
+        runs = [run for run in result["runs"] if "CIDEr" in run["metrics"]]
+        if len(runs) > 1:
+            groups.setdefault(result.get("stage", ""), {})[f"{data}/{file.stem}"] = runs
+    return groups.get(stage) or {**groups.get("xe", {}), **groups.get("scst", {})}
+
+
+def seed_deviation(data: str, stage: str) -> tuple[float, int]:
+    """Return the deviation of CIDEr between seeds on a data set, and its degrees of freedom.
+
+    Args:
+        data: name of the data set.
+        stage: as for `repeated_results`.
+
+    Returns:
+        The pooled standard deviation in percentage points, NaN without any result of two seeds.
+    """
+    chosen = [[run["metrics"]["CIDEr"] for run in runs]
+              for runs in repeated_results(data, stage).values()]
     freedom = sum(len(scores) - 1 for scores in chosen)
     if not freedom:
         return float("nan"), 0
