@@ -105,7 +105,7 @@ def test_the_miniature_takes_the_same_commands_with_other_options(model):
 
 @pytest.mark.parametrize("model", COMMANDS)
 def test_the_self_critical_command_has_the_batch_that_was_timed(model):
-    """So the hours of lesson 52 are those of this command."""
+    """So the hours of lesson 52 have the batch of this command."""
     timed = json.loads((results_home() / "coco-steps.json").read_text())["captioners"][model]
     preset = find_preset(model, "paper")
     assert timed["pictures"] == preset.training.batch_size
