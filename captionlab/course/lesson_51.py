@@ -36,7 +36,7 @@ add_rubric(
         "What does each of the two metrics count?",
     ),
     criteria=(
-        "names the runs that are ahead by more than chance in each of the two metrics",
+        "names the runs that are ahead or behind by more than chance in each of the two metrics",
         "names a conclusion that changes",
         "says why: this seed is good in BLEU-4, or CIDEr weighs rare n-grams and BLEU-4 none",
     ),
