@@ -291,6 +291,8 @@ _QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.
 def repeated_results(data: str, stage: str) -> dict[str, list[dict]]:
     """Return the runs of each result with CIDEr of several seeds, on a test split.
 
+    Results without trainings of their own, such as true attributes, are left out.
+
     Args:
         data: name of the data set.
         stage: "xe" or "scst"; where no result of that stage has two seeds, the others count.
@@ -307,6 +309,9 @@ def repeated_results(data: str, stage: str) -> dict[str, list[dict]]:
         except ValueError:                  # trials and other tables
             continue
         if result.get("split") != "test":
+            continue
+        variant = result.get("variant", "")
+        if variant == "oracle" or "+" in variant:       # the trainings of other results
             continue
         runs = [run for run in result["runs"] if "CIDEr" in run["metrics"]]
         if len(runs) > 1:
