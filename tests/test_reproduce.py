@@ -169,10 +169,11 @@ class TestVerdict:
         assert compare(scores["visual"], scores["visual"])[1] == "as committed"
 
 
-def write_result(results: Path, name: str, scores: list[float], stage: str = "xe") -> None:
+def write_result(results: Path, name: str, scores: list[float], stage: str = "xe",
+                 **more: str) -> None:
     runs = [{"seed": seed, "metrics": {"CIDEr": score}} for seed, score in enumerate(scores)]
     (results / name).parent.mkdir(exist_ok=True)
-    write_json(results / f"{name}.json", {"stage": stage, "split": "test", "runs": runs})
+    write_json(results / f"{name}.json", {"stage": stage, "split": "test", "runs": runs, **more})
 
 
 class TestSeeds:
@@ -184,6 +185,12 @@ class TestSeeds:
         deviation, freedom = seed_deviation("scenes", "xe")
         assert freedom == 3
         assert deviation == pytest.approx(math.sqrt((1 * 2 + 2 * 12) / 3))
+
+    def test_results_with_the_trainings_of_others_do_not_count(self, own_results):
+        write_result(own_results, "scenes/a-tiny-xe", [10.0, 12.0])
+        write_result(own_results, "scenes/a-oracle-tiny-xe", [20.0, 90.0], variant="oracle")
+        write_result(own_results, "scenes/a-b+c-tiny-xe", [20.0, 90.0], variant="b+c")
+        assert seed_deviation("scenes", "xe") == (pytest.approx(math.sqrt(2)), 1)
 
     def test_other_stages_count_where_a_stage_has_no_second_seed(self, own_results):
         write_result(own_results, "scenes/a-tiny-xe", [10.0, 12.0])
