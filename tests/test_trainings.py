@@ -55,7 +55,8 @@ def test_a_training_is_begun_or_goes_on(was_begun, calls, tmp_path):
         out.mkdir()
     train_or_load("start", "data", out=str(out), epochs=2)
     begun, drawn = calls
-    assert begun == ("fit", "start", "data", None, "run", was_begun, {"epochs": 2})
+    assert begun == ("fit", "start", "data", None, "run", was_begun,
+                     {"adapt": True, "epochs": 2})
     assert drawn[0]["epoch"] == 1
 
 

@@ -51,12 +51,14 @@ def train_or_load(
 ) -> Run:
     """Return a trained run, and draw its curve: load a finished one, go on with an interrupted one.
 
+    As on the command line, a recipe is adapted to few pictures, with a warning that says how.
+
     Args:
         start: as for `captionlab.fit`.
         data: likewise.
         objective: likewise.
         out: folder of the run.
-        settings: of `FitConfig`, such as `epochs`.
+        settings: of `FitConfig`, such as `epochs`; but for `adapt`.
 
     Raises:
         ValueError: as in `captionlab.fit`, such as for a training begun with other settings.
@@ -70,6 +72,6 @@ def train_or_load(
         return run
     begin = time.perf_counter()
     run = captionlab.fit(start, data, objective, out=out, resume=out.exists(), on_epoch_end=draw,
-                         **settings)
+                         adapt=True, **settings)
     print(f"{time.perf_counter() - begin:.0f} seconds")
     return run
