@@ -237,7 +237,7 @@ def pretrain(
         "--json", help="Write what it learned to results/flickr8k/cptr-encoder.json.")] = False,
 ) -> None:
     """Train the encoder of CPTR's preset `small`, and write it as torchvision names its weights."""
-    tune_malloc()       # as a training does: a quarter of the time goes into fresh pages otherwise
+    tune_malloc()       # freed memory is used again, as in a training
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     preset = find_preset("cptr", "small")
