@@ -310,7 +310,7 @@ def repeated_results(data: str, stage: str) -> dict[str, list[dict]]:
             continue
         if result.get("split") != "test":
             continue
-        variant = result.get("variant", "")
+        variant = result.get("variant") or ""
         if variant == "oracle" or "+" in variant:       # the trainings of other results
             continue
         runs = [run for run in result["runs"] if "CIDEr" in run["metrics"]]
