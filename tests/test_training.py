@@ -546,6 +546,18 @@ def test_a_processor_takes_16_bits_only_if_it_has_them_and_is_faster(monkeypatch
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has, raising=False)
     monkeypatch.setattr(devices, "bf16_speedup", lambda: gain)
     assert devices.resolve_precision("auto") == found
+    assert devices.resolve_precision("auto", varied_shapes=True) == "no"
+
+
+@pytest.mark.parametrize(("max_tokens", "precision"), [(0, "bf16"), (500, "no")])
+def test_steps_of_varied_shapes_stay_at_32_bits_on_a_processor(
+    monkeypatch, max_tokens, precision
+):
+    """Products in bf16 would be compiled for each of them."""
+    monkeypatch.setattr(devices, "_device_type", lambda: "cpu")
+    monkeypatch.setattr(devices, "_has_fast_bf16", lambda: True)
+    config = replace(SHORT, precision="auto", max_tokens=max_tokens)
+    assert tiny_training.trainer(None, config).accelerator.mixed_precision == precision
 
 
 def test_a_half_written_part_file_is_ignored(trained, tmp_path):

@@ -81,7 +81,7 @@ _WORTHWHILE = 1.2       # casts to 16 bits take time, too
 
 
 def resolve_precision(precision: str, device: str | None = None, *,
-                      inference: bool = False) -> str:
+                      inference: bool = False, varied_shapes: bool = False) -> str:
     """Return the precision of matrix products on a device.
 
     Args:
@@ -89,6 +89,8 @@ def resolve_precision(precision: str, device: str | None = None, *,
             a GPU that has it, and on a processor that has it and is faster with it.
         device: type of the device, such as "cpu"; by default that on which accelerate trains.
         inference: whether nothing is trained. "auto" may then be fp16 on GPUs without bf16.
+        varied_shapes: whether few steps have the shape of an earlier one. "auto" is then 32 bits
+            on a processor, which compiles its products in bf16 for each shape.
 
     Returns:
         "no" for 32-bit floats, "bf16" or "fp16".
@@ -106,7 +108,7 @@ def resolve_precision(precision: str, device: str | None = None, *,
         raise ValueError(f"there is no precision {precision!r}: take {names} or auto")
     device = device or _device_type()
     if device == "cpu":
-        return "bf16" if _has_fast_bf16() else "no"
+        return "bf16" if not varied_shapes and _has_fast_bf16() else "no"
     if device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
         return "bf16"
     use_fp16 = inference and _half_speedup(device, torch.float16) > _WORTHWHILE

@@ -161,7 +161,8 @@ class _StepTrainer:
         self.config = config
         # Else a process could not train in another precision than that of its first training.
         AcceleratorState._reset_state()
-        self.accelerator = Accelerator(mixed_precision=resolve_precision(config.precision))
+        precision = resolve_precision(config.precision, varied_shapes=config.max_tokens > 0)
+        self.accelerator = Accelerator(mixed_precision=precision)
         self.device = self.accelerator.device
         on_gpu = self.device.type == "cuda"
         if on_gpu:
