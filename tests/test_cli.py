@@ -241,6 +241,7 @@ def test_doctor_finds_a_broken_java_and_a_full_disk(monkeypatch):
 @pytest.mark.java
 def test_doctor_finds_a_scorer_that_does_not_work(monkeypatch):
     monkeypatch.setattr(captions.meteor, "METEOR_JAR", "absent.jar")
+    monkeypatch.setattr(captions, "_waiting", [])  # METEOR that an earlier test started
     result = call("doctor")
     broken = [line for line in result.stdout.splitlines() if "BROKEN" in line]
     assert result.exit_code == 1
